@@ -319,11 +319,10 @@ def bound_with(cluster: Cluster, name: str, notes: dict[str, str]) -> str:
 
 
 def test_what_a_bound_pod_holds_only_agent_controller_and_named_accounts_write(
-    cluster: Cluster, helm: Helm, as_agent: Submission
+    cluster: Cluster, as_agent: Submission
 ) -> None:
     account = f"system:serviceaccount:{RELEASE_NAMESPACE}:{RELEASE}-controller"
-    admin, other = Submission(cluster), Submission(cluster, user="e2e:other-scheduler")
-    controller = Submission(cluster, user=account)
+    admin, controller = Submission(cluster), Submission(cluster, user=account)
     agents = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/pods/on-{NODE}"
     unbound = path_of("Pod", NAMESPACE, "unscheduled")
     bound = bound_with(cluster, "held", dict.fromkeys(HELD_KEYS, "0"))
@@ -354,7 +353,15 @@ def test_what_a_bound_pod_holds_only_agent_controller_and_named_accounts_write(
     for change in ({"annotations": {"note": "1"}}, {"labels": {"note": "1"}}):
         assert admin.patch(bound, {"metadata": change}).text == ""
     assert admin.create(pod("born", container("main"), nodeName=NODE)).text == ""
+    cluster.kubectl("delete", "pod", "held", "--force", "--grace-period=0")
 
+
+@pytest.mark.usefixtures("server")
+def test_an_account_that_the_operator_names_writes_what_a_bound_pod_holds(
+    cluster: Cluster, helm: Helm
+) -> None:
+    admin, other = Submission(cluster), Submission(cluster, user="e2e:other-scheduler")
+    bound = bound_with(cluster, "held", {})
     forged = {"metadata": {"annotations": {HELD_KEYS[0]: "1"}}}
     assert not other.patch(bound, forged).is_accepted
     helm.install(NOBODY, "policies.annotationWriters={e2e:other-scheduler}")

@@ -13,6 +13,9 @@ from tests.fakes.api_server import Seen, status
 from tests.held import changed
 from tests.waiting import until
 
+from gpu_device_plugin.apps.overview.node_cards import node_view
+from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.holdings import (
@@ -20,7 +23,7 @@ from gpu_device_plugin.domain.holdings import (
     MOST_BYTES,
     Holding,
     holdings_annotation,
-    is_whole,
+    is_complete,
     parse_holdings,
 )
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
@@ -197,9 +200,9 @@ def test_a_pod_of_which_a_container_is_still_to_come_is_not_named() -> None:
     spec = PodRequest(PodRef("default", "a", "uid-a"), tuple(containers))
     first = grant("a", "m00 m01")
     second = changed(first, slice_id="second", container="second")
-    assert not is_whole([first], spec)
-    assert not is_whole([first, second], None)
-    assert is_whole([first, second], spec)
+    assert not is_complete([first], spec)
+    assert not is_complete([first, second], None)
+    assert is_complete([first, second], spec)
 
 
 @pytest.mark.parametrize("pods", [100, 10_000])
@@ -321,3 +324,25 @@ async def test_a_tenant_that_repeats_its_patch_changes_nothing_of_what_the_node_
             assert holdings_at(rig) == said
         await until(lambda: annotations_of(rig, VICTIM)[ALLOCATION] != EVERYWHERE[ALLOCATION], 30)
         assert holdings_at(rig) == said
+
+
+@pytest.mark.parametrize(
+    ("asked", "uuids", "says", "holds"),
+    [
+        (1, ("GPU-n1-0",), None, {0}),
+        (1, ("GPU-n1-0", "GPU-n1-1"), None, set()),
+        (0, ("GPU-n1-0",), None, set()),
+        (1, ("GPU-n1-0",), Holding(devices=("GPU-n1-1",)), {1}),
+        (1, ("GPU-n1-0",), Holding(), set()),
+    ],
+)
+def test_whole_cards_are_shown_as_held_by_the_agents_word_or_as_many_as_the_pod_asks_for(
+    asked: int, uuids: tuple[str, ...], says: Holding | None, holds: set[int]
+) -> None:
+    ref = PodRef("ns", "greedy", "u")
+    notes = {DEVICES_ANNOTATION: json.dumps({"0": uuids})}
+    taker = ClusterPod(PodRequest(ref, ()), "n1", notes, "", {"nvidia.com/gpu": asked})
+    cards = node("n1", mode="default")["metadata"]["annotations"][CARDS_ANNOTATION]
+    holdings = holdings_annotation({"u": says} if says else {}) or ""
+    view = node_view(ClusterNode("n1", cards, {}, holdings=holdings), [taker])
+    assert {card.index for card in view.cards if ref in card.pods} == holds

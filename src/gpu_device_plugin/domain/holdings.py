@@ -61,7 +61,7 @@ def holding_of(
     )
 
 
-def is_whole(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
+def is_complete(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
     """Whether every container that asks has its grant: until then a part is still to come."""
     if any(grant.holder.claim for grant in grants):
         return True

@@ -23,7 +23,7 @@ from gpu_device_plugin.domain.holdings import (
     Holding,
     holding_of,
     holdings_annotation,
-    is_whole,
+    is_complete,
 )
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import Ledger
@@ -191,7 +191,7 @@ class Publisher:
         told = {
             pod.uid: self._holdings[pod.uid]
             for pod, grants in by_pod.items()
-            if pod.uid in self._holdings and is_whole(grants, specs.get(pod.key))
+            if pod.uid in self._holdings and is_complete(grants, specs.get(pod.key))
         }
         self._cluster.describe_node(annotations={HOLDINGS_ANNOTATION: holdings_annotation(told)})
 
