@@ -123,8 +123,8 @@ def test_a_schedulers_wish_comes_along() -> None:
     assert pod_request(pod).wish == ((0, (0, 3)),)
 
 
-def test_a_mirror_pod_carries_the_uid_that_the_kubelet_uses() -> None:
-    """The kubelet's checkpoint knows a static pod by the hash of its manifest."""
+def test_a_pod_is_known_by_the_uid_that_the_api_server_gave_it() -> None:
+    """Anybody can write the annotation of a static pod's mirror, with another pod's uid in it."""
     pod = parsed(
         metadata={
             "namespace": "ns",
@@ -138,7 +138,7 @@ def test_a_mirror_pod_carries_the_uid_that_the_kubelet_uses() -> None:
 
     request = pod_request(pod)
 
-    assert request.ref.uid == "hash"
+    assert request.ref.uid == "api"
     assert request.card_count_label == "2"
     assert request.is_finished
 

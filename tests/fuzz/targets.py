@@ -12,7 +12,7 @@ from gpu_device_plugin.apps.overview.usage import series, slices
 from gpu_device_plugin.cluster import claims
 from gpu_device_plugin.cluster.admission_wire import read_review
 from gpu_device_plugin.cluster.extender_wire import read_binding, read_preemption, read_question
-from gpu_device_plugin.cluster.foreign_text import without_controls
+from gpu_device_plugin.cluster.foreign_text import decode, without_controls
 from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.nvidia import read_config_file
@@ -43,7 +43,7 @@ def _file(content: bytes, name: str = "input") -> Path:
 def _decoded(content: bytes, kind: type) -> object:
     """As an edge does it: what has not even the form is refused there."""
     try:
-        return msgspec.json.decode(without_controls(content), type=kind)
+        return decode(msgspec.json.Decoder(kind), without_controls(content))
     except msgspec.MsgspecError as error:
         raise ClusterError(str(error)) from error
 

@@ -10,7 +10,7 @@ from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.wire import Bare
 from gpu_device_plugin.domain.claims import DRIVER, AllocatedDevice, Claim, ClaimRef
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, clip
 
 _BYTES_PER_MIB = 1 << 20
 _NAME_IN_POD = "resource.kubernetes.io/pod-claim-name"
@@ -97,8 +97,8 @@ def _understood(claim: _Claim) -> Claim:
     ref = ClaimRef(meta.namespace, meta.name, meta.uid)
     name_in_pod = (meta.annotations or {}).get(_NAME_IN_POD, "")
     devices = tuple(map(_device, status.allocation.devices.results or ()))
-    owners = frozenset(o.uid for o in meta.owner_references or () if o.kind == "Pod")
-    return Claim(ref, pod, devices, name_in_pod, owners)
+    owners = frozenset(clip(o.uid) for o in meta.owner_references or () if o.kind == "Pod")
+    return Claim(ref, pod, devices, clip(name_in_pod), owners)
 
 
 def _device(result: _Result) -> AllocatedDevice:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
+from gpu_device_plugin.cluster.foreign_text import decode
 from gpu_device_plugin.cluster.wire import Bare, ListOf
 from gpu_device_plugin.errors import AccessError, ClusterError, ThrottledError
 
@@ -82,7 +83,7 @@ def decoded(answer: Answer, kind: Any) -> Any:
         ClusterError: It is none of that kind.
     """
     try:
-        return msgspec.json.decode(answer.body, type=kind)
+        return decode(msgspec.json.Decoder(kind), answer.body)
     except msgspec.MsgspecError as error:
         if answer.body.lstrip().startswith(b"<"):
             raise ClusterError(

@@ -1,11 +1,11 @@
 """The pod spec: a pod's JSON as the request that the domain uses."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpu_device_plugin.cluster.quantity import milli, whole_number
-from gpu_device_plugin.cluster.wire import Container, Pod, Resources
+from gpu_device_plugin.cluster.wire import Container, ObjectMeta, Pod, Resources
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
@@ -18,22 +18,20 @@ from gpu_device_plugin.domain.schemes.aliyun.claim_names import (
 from gpu_device_plugin.domain.schemes.aliyun.requests import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, clip
 
 MIRROR = "kubernetes.io/config.mirror"
+_LONGEST_NAME = 253
 
 
 def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
     """What `pod` asks for of `resources`, which are ours.
 
-    A static pod's mirror has an annotation with the kubelet's own uid (the hash of the manifest).
-    That is the one in the kubelet's checkpoint; the API's uid is only the mirror's.
-
     Raises:
         ClusterError: A limit of one of our resources is not a quantity.
     """
     meta = pod.metadata
-    annotations = meta.annotations or {}
+    annotations, labels = meta.annotations or {}, meta.labels or {}
     containers = [
         _container(container, _init_kind(container), index, resources)
         for index, container in enumerate(pod.spec.init_containers or ())
@@ -43,16 +41,30 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         for index, container in enumerate(pod.spec.containers)
     ]
     request = PodRequest(
-        ref=PodRef(sys.intern(meta.namespace), meta.name, annotations.get(MIRROR) or meta.uid),
+        ref=PodRef(sys.intern(meta.namespace), meta.name, meta.uid),
         containers=tuple(containers),
-        card_count_label=(meta.labels or {}).get(COUNT_LABEL),
+        card_count_label=_said(labels, COUNT_LABEL),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
-        owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
-        compute_policy=annotations.get(COMPUTE_POLICY_KEY),
-        placement=annotations.get(PLACEMENT_ANNOTATION),
-        card_label=(meta.labels or {}).get(CARD_LABEL),
+        owner=_owner(meta),
+        compute_policy=_said(annotations, COMPUTE_POLICY_KEY),
+        placement=_said(annotations, PLACEMENT_ANNOTATION),
+        card_label=_said(labels, CARD_LABEL),
     )
     return with_wish(request, annotations)
+
+
+def _said(values: Mapping[str, str], key: str) -> str | None:
+    """A value that is one of a few words or is refused: so much of it as a refusal repeats."""
+    value = values.get(key)
+    return None if value is None else clip(value)
+
+
+def _owner(meta: ObjectMeta) -> str:
+    """The API server bounds neither kind nor name of an owner; a name is one of an object."""
+    owner = meta.owner
+    if owner is None:
+        return ""
+    return f"{clip(owner.kind)} {meta.namespace}/{owner.name[:_LONGEST_NAME]}"
 
 
 def whole_request(pod: Pod) -> PodRequest:
@@ -66,9 +78,6 @@ def whole_request(pod: Pod) -> PodRequest:
         ClusterError: A limit of one of our resources is not a quantity.
     """
     request = pod_request(pod)
-    if request.ref.uid != pod.metadata.uid:
-        # Anybody may call a pod a mirror, and so give it another pod's uid; the API server's is its own.
-        request = replace(request, ref=replace(request.ref, uid=pod.metadata.uid))
     names = (claim.name for claim in pod.spec.resource_claims or ())
     shapes = [shape for name in names if (shape := parse_claim_name(name))]
     by_place = {(shape.is_app, shape.index): shape for shape in shapes}

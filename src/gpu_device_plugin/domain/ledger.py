@@ -80,6 +80,11 @@ class Ledger:
     """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
+    _by_place: dict[tuple[object, ...], list[Grant]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """By a pod's uid, and by its namespace and name; with its containers too. Who asks is looked for
+    among all containers of the node."""
 
     def hold(self, grant: Grant) -> "Ledger":
         """The ledger with `grant` added, or replacing the one with the same slice id."""
@@ -92,11 +97,22 @@ class Ledger:
 
     def of_pod(self, pod: PodRef) -> tuple[Grant, ...]:
         """Grants of a pod: by uid if both have one, else by namespace and name."""
-        return tuple(g for g in self.grants.values() if g.pod.is_same_pod(pod))
+        return self._at(pod)
 
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
         """The grant of one container, or None."""
-        return next((g for g in self.of_pod(pod) if g.container == container), None)
+        return next(iter(self._at(pod, container)), None)
+
+    def _at(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
+        if not self._by_place:
+            for grant in self.grants.values():
+                for place in {(grant.pod.uid,), grant.pod.key}:
+                    self._by_place.setdefault(place, []).append(grant)
+                    self._by_place.setdefault((*place, 0, grant.container), []).append(grant)
+        ends = (0, *container) if container else ()
+        places = ((pod.uid, *ends), (*pod.key, *ends))
+        found = [g for place in places for g in self._by_place.get(place, ())]
+        return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
 
     def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
         """Grants of a container or claim."""

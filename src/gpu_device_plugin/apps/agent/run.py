@@ -167,6 +167,7 @@ class Agent:
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
             wiring.node_checks.run(),
+            wiring.configuration.follow(),
             admin_socket.run(),
             wiring.claim_door.run(),
             self._prepare_and_offer(),

@@ -15,16 +15,13 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.schemes.nvidia.mig import resource_of
+from gpu_device_plugin.errors import LayoutError
 
 _REPLICA = "::"
 _TURING = (7, 5)
 _MOST_REPLICAS, _MOST_REPLICAS_OLD = 48, 16
 _MOST_DEVICES = 30_000
 """A list of so many is about 2 MiB, half of what a kubelet takes in one message."""
-
-
-class LayoutError(Exception):
-    """The node, as it is now, cannot serve this configuration; NVIDIA's words."""
 
 
 @dataclass(frozen=True, slots=True)
