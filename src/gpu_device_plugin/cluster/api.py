@@ -10,12 +10,18 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from gpu_device_plugin.cluster.connections import connection_error, open_session
+from gpu_device_plugin.cluster.connections import connection_error, content, lines, open_session
 from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.reach import Pace, Reach
 from gpu_device_plugin.cluster.throttle import Throttle
 from gpu_device_plugin.cluster.wire import Status
-from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
+from gpu_device_plugin.errors import (
+    AccessError,
+    ClusterError,
+    GaveUpError,
+    ThrottledError,
+    TooLongError,
+)
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -41,6 +47,7 @@ class Request:
         query: Query parameters.
         body: JSON to send, or None.
         content_type: What `body` is.
+        most_bytes: A longer answer is not read; 0 for any length.
     """
 
     method: str
@@ -48,6 +55,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: object = None
     content_type: str = JSON
+    most_bytes: int = 0
 
     @property
     def kind(self) -> str:
@@ -145,6 +153,7 @@ class ApiServer:
 
         Raises:
             ThrottledError: The server throttles this kind of call, or did a moment ago.
+            TooLongError: The answer is longer than the request allows.
             ClusterError: No answer within the deadline, or one that says that the server
                 cannot serve now. A refusal is an answer.
         """
@@ -155,7 +164,7 @@ class ApiServer:
             deadline_seconds, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
         )
         async with self._send(request, timeout) as response:
-            answer = await _answer(response)
+            answer = await _answer(response, request.most_bytes)
         self._note(request, answer)
         return answer
 
@@ -170,7 +179,7 @@ class ApiServer:
         await self._turn(request)
         try:
             return await self.call(request, deadline_seconds=deadline_seconds)
-        except ThrottledError:
+        except (ThrottledError, TooLongError):
             raise
         except ClusterError as error:
             self.reach.failed(str(error))
@@ -201,7 +210,7 @@ class ApiServer:
                 yield opened
                 if response.status != 200:
                     return
-                async for line in _lines(response.content):
+                async for line in lines(response.content):
                     yield Answer(200, line)
         except ThrottledError:
             raise
@@ -273,22 +282,9 @@ def _options(request: Request, credentials: Credentials) -> dict[str, Any]:
     return options
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines of any length (`readline` refuses objects longer than its buffer)."""
-    rest = bytearray()
-    async for chunk in stream.iter_any():
-        rest += chunk
-        if b"\n" in chunk:
-            *lines, last = bytes(rest).split(b"\n")
-            rest = bytearray(last)
-            for line in lines:
-                if line.strip():
-                    yield line
-
-
-async def _answer(response: aiohttp.ClientResponse) -> Answer:
-    retry_after = response.headers.get("Retry-After", "")
-    return Answer(response.status, await response.read(), retry_after)
+async def _answer(response: aiohttp.ClientResponse, most_bytes: int = 0) -> Answer:
+    body = await content(response, most_bytes)
+    return Answer(response.status, body, response.headers.get("Retry-After", ""))
 
 
 def _name(request: Request) -> str:

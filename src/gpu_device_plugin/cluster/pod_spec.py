@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpu_device_plugin.cluster.quantity import milli, whole_number
-from gpu_device_plugin.cluster.wire import Container, Pod, Resources
+from gpu_device_plugin.cluster.wire import CGPU_DISABLE, MIRROR, Container, Pod, Resources
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
-MIRROR = "kubernetes.io/config.mirror"
+_MOST_CONTAINERS = 128
 
 
 def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
@@ -42,6 +42,9 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         _container(container, ContainerKind.APP, index, resources)
         for index, container in enumerate(pod.spec.containers)
     ]
+    if len(containers) > _MOST_CONTAINERS:
+        # Thousands fit into an object. As many that ask are refused, and others are only named.
+        containers = [each for each in containers if each.asks][:_MOST_CONTAINERS]
     return PodRequest(
         ref=PodRef(sys.intern(meta.namespace), meta.name, annotations.get(MIRROR) or meta.uid),
         containers=tuple(containers),
@@ -138,7 +141,7 @@ def _container(
         kind=kind,
         index=index,
         amounts={name: amount for name, amount in amounts.items() if amount},
-        wants_no_isolation=env.get("CGPU_DISABLE", "").lower() in ("true", "1"),
+        wants_no_isolation=env.get(CGPU_DISABLE, "").lower() in ("true", "1"),
     )
 
 

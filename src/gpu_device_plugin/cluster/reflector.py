@@ -5,19 +5,22 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, overload
 
 import msgspec
 import structlog
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.cluster.wire import Bare, Item, ListMeta, RawList, Status, WatchLine
+from gpu_device_plugin.cluster.listing import pages
+from gpu_device_plugin.cluster.wire import Bare, Item, RawList, Status, WatchLine
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
 _FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _REFUSED_SECONDS = 120.0  # the longest pause of a source that is refused again and again
-_PAGE = "500"
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Selector of pods that have not finished; a watch tells of one that finishes as of a deleted one."""
 _line = msgspec.json.Decoder(WatchLine)
 _list = msgspec.json.Decoder(RawList)
 _bare = msgspec.json.Decoder(Bare)
@@ -82,7 +85,9 @@ class Reflection(Generic[Item]):
     """Calls back with every object of a list, then with every change, until cancelled.
 
     After a broken connection it continues where it was. After 410 (the server no longer knows the
-    version that we saw last) it lists again, and `replace` gets all objects at once.
+    version that we saw last) it lists again, and `replace` gets all objects at once. No list names a
+    version: with `resourceVersion=0` the server ignores the size of a page, and servers from 1.34 on
+    answer the newest from their cache all the same.
 
     Attributes:
         is_synced: Whether a list has been read since the start.
@@ -99,10 +104,6 @@ class Reflection(Generic[Item]):
         self._listener = listener
         self._item = msgspec.json.Decoder(item)
         self._version = ""
-        # The first list of a node's objects may come from the server's cache: there are thousands
-        # of agents. After 410 that cache is not trusted, and it ignores the limit of a page, so
-        # lists of a whole cluster never ask for it.
-        self._may_be_cached = True
         self._relists_wanted = self._relists_done = self._refusals = 0
         self._was_relisted = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
@@ -120,7 +121,7 @@ class Reflection(Generic[Item]):
         """
         self._relists_wanted += 1
         wanted = self._relists_wanted
-        self._version, self._may_be_cached = "", False
+        self._version = ""
         if self._following is not None:
             self._following.cancel()
         while self._relists_done < wanted:
@@ -135,7 +136,8 @@ class Reflection(Generic[Item]):
             try:
                 if not self._version:
                     await self._relist()
-                if await self._followed():
+                # A list that was asked for meanwhile, or one that we do without, is no failure.
+                if not self._version or await self._followed():
                     continue
             except ClusterError as error:
                 self._tell(str(error))
@@ -148,25 +150,17 @@ class Reflection(Generic[Item]):
         wanted = self._relists_wanted
         self._listener.lists()
         found: list[bytes] = []
-        query = {**self._source.query, "limit": _PAGE}
-        if self._may_be_cached and self._source.selector:
-            query["resourceVersion"] = "0"
-        while True:
-            request = Request("GET", self._source.path, query)
-            answer = await self._api.call_in_turn(request, deadline_seconds=None)
+        ask = partial(self._api.call_in_turn, deadline_seconds=None)
+        version = ""
+        async for answer in pages(ask, self._source.path, self._source.query):
             if self._source.is_optional and answer.status in (_FORBIDDEN, _NOT_FOUND):
                 await self._do_without(answer)
                 return
-            page = self._page(answer, found)
-            if not page.next_page:
-                break
-            # Every page shows the version of the first one; only that one may name a version.
-            query["continue"] = page.next_page
-            query.pop("resourceVersion", None)
-        self._replace(found, page.resource_version, wanted)
+            version = self._page(answer, found)
+        self._replace(found, version, wanted)
 
-    def _page(self, answer: Answer, found: list[bytes]) -> ListMeta:
-        """Add a page's objects to those found, with the fields that we read and no others."""
+    def _page(self, answer: Answer, found: list[bytes]) -> str:
+        """Add a page's objects to those found, with what we read of them; the list's version."""
         if not answer.is_success:
             raise ClusterError(f"list of {self._source.path}: {answer.text}")
         try:
@@ -175,7 +169,7 @@ class Reflection(Generic[Item]):
             found += [msgspec.json.encode(self._item.decode(raw)) for raw in listed.items or ()]
         except msgspec.MsgspecError as error:
             raise ClusterError(f"list of {self._source.path}: {error}") from error
-        return listed.metadata
+        return listed.metadata.resource_version
 
     def _replace(self, found: Sequence[bytes], version: str, wanted: int) -> None:
         items = _Decoded(found, self._item)
@@ -187,7 +181,6 @@ class Reflection(Generic[Item]):
         self._was_relisted.set()
         if wanted == self._relists_wanted:
             self._version = version
-            self._may_be_cached = True
 
     def _tell(self, trouble: str) -> None:
         """Log a trouble once while it lasts; `Reach` logs outages."""
@@ -223,8 +216,6 @@ class Reflection(Generic[Item]):
 
     async def _follow(self) -> None:
         """Watch once, until the server or the network ends it."""
-        if not self._version:
-            return
         query = {
             **self._source.query,
             "resourceVersion": self._version,
@@ -262,5 +253,4 @@ class Reflection(Generic[Item]):
         """Raise for a refusal; if the server no longer knows our version, list again first."""
         if code == _GONE:
             self._version = ""
-            self._may_be_cached = False
         raise ClusterError(f"watch of {self._source.path}: {text}")

@@ -22,6 +22,9 @@ INIT_ALLOCATION = "gpu-device-plugin/init-allocation"
 """As ALLOCATION, for `spec.initContainers`, sidecars among them: no tool but ours reads or writes it."""
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+V1_POD, V1_DEVICE = "ALIYUN_COM_GPU_MEM_POD", "ALIYUN_COM_GPU_MEM_DEV"
+FIRST_GENERATION = (V1_INDEX, V1_ASSIGNED, V1_ASSUME_TIME, V1_POD, V1_DEVICE)
 
 Wish: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 
@@ -94,10 +97,10 @@ def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) ->
     fractions = [fraction_of(grant) for grant in apps]
     return {
         V1_INDEX: str(card.index),
-        "ALIYUN_COM_GPU_MEM_POD": str(sum(each.mem_units for each in fractions)),
-        "ALIYUN_COM_GPU_MEM_DEV": str(card.capacity(fractions[0].unit)),
+        V1_POD: str(sum(each.mem_units for each in fractions)),
+        V1_DEVICE: str(card.capacity(fractions[0].unit)),
         V1_ASSIGNED: "true",
-        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(assume_time_ns),
+        V1_ASSUME_TIME: str(assume_time_ns),
     }
 
 
