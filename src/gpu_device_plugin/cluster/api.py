@@ -48,6 +48,7 @@ class Request:
         body: JSON to send, or None.
         content_type: What `body` is.
         most_bytes: A longer answer is not read; 0 for any length.
+        check: Called directly before it is sent; what it raises keeps it from being sent.
     """
 
     method: str
@@ -56,6 +57,7 @@ class Request:
     body: object = None
     content_type: str = JSON
     most_bytes: int = 0
+    check: Callable[[], object] | None = None
 
     @property
     def kind(self) -> str:
@@ -247,6 +249,8 @@ class ApiServer:
             session, credentials = await self._open()
             options = _options(request, credentials)
             url = credentials.server + request.path
+            if request.check is not None:
+                request.check()
             async with session.request(request.method, url, timeout=timeout, **options) as response:
                 if response.status == _UNAUTHORIZED:
                     self._credentials = None  # tokens and certificates rotate: read them again
