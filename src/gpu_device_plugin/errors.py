@@ -132,6 +132,10 @@ class GaveUpError(ThrottledError):
     """The Kubernetes API began with a call and failed; it may have been carried out."""
 
 
+class TooLongError(ClusterError):
+    """An answer of the API server is longer than was asked for."""
+
+
 class AccessError(ClusterError):
     """There is no usable kubeconfig, or the Kubernetes API does not let us do this."""
 

@@ -12,7 +12,7 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.pods import fetch_pod, pod_path
 from gpu_device_plugin.cluster.quantity import milli
-from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
+from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
@@ -113,7 +113,7 @@ class ClusterWatch:
         )
         self._pod_list = Reflection(
             api,
-            Source("/api/v1/pods", ""),
+            Source("/api/v1/pods", UNFINISHED),
             Pod,
             Listener(self._replace_pods, self._put_pod, self._remove_pod, self._since_list.clear),
         )

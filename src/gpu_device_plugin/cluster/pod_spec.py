@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpu_device_plugin.cluster.quantity import milli, whole_number
-from gpu_device_plugin.cluster.wire import Container, ObjectMeta, Pod, Resources
+from gpu_device_plugin.cluster.wire import CGPU_DISABLE, Container, ObjectMeta, Pod, Resources
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
@@ -20,8 +20,8 @@ from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError, clip
 
-MIRROR = "kubernetes.io/config.mirror"
 _LONGEST_NAME = 253
+_MOST_CONTAINERS = 128
 
 
 def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
@@ -40,6 +40,9 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         _container(container, ContainerKind.APP, index, resources)
         for index, container in enumerate(pod.spec.containers)
     ]
+    if len(containers) > _MOST_CONTAINERS:
+        # Thousands fit into an object. As many that ask are refused, and others are only named.
+        containers = [each for each in containers if each.asks][:_MOST_CONTAINERS]
     request = PodRequest(
         ref=PodRef(sys.intern(meta.namespace), meta.name, meta.uid),
         containers=tuple(containers),
@@ -149,7 +152,7 @@ def _container(
         kind=kind,
         index=index,
         amounts={name: amount for name, amount in amounts.items() if amount},
-        wants_no_isolation=env.get("CGPU_DISABLE", "").lower() in ("true", "1"),
+        wants_no_isolation=env.get(CGPU_DISABLE, "").lower() in ("true", "1"),
     )
 
 

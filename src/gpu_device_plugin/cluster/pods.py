@@ -8,9 +8,9 @@ import msgspec
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
-from gpu_device_plugin.cluster.pod_spec import MIRROR, pod_request
-from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
-from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.cluster.pod_spec import pod_request
+from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source
+from gpu_device_plugin.cluster.wire import MIRROR, Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError, clip
@@ -28,7 +28,7 @@ class WatchedPod:
     Attributes:
         request: What it asks for; its `ref.uid` is the kubelet's.
         api_uid: The API object's uid; for a static pod's mirror not the kubelet's.
-        annotations: All of its annotations.
+        annotations: Those of its annotations that we read.
         owner_uid: Uid of the controller that made it, or "".
         runtime_class: Its RuntimeClass, or "" for the node's default.
     """
@@ -41,7 +41,10 @@ class WatchedPod:
 
 
 class PodWatch:
-    """Follows the pods bound to one node; `pods` is always what was last seen."""
+    """Follows the pods bound to one node; `pods` is always what was last seen.
+
+    A pod that has finished is gone: they may lie there by the thousand, with what their tenants wrote.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class PodWatch:
         self._requests: dict[Key, PodRequest] = {}
         self._reflection = Reflection(
             api,
-            Source("/api/v1/pods", f"spec.nodeName={node_name}"),
+            Source("/api/v1/pods", f"spec.nodeName={node_name},{UNFINISHED}"),
             Pod,
             Listener(self._replace, self._put, self._remove),
         )
@@ -118,8 +121,6 @@ class PodWatch:
         meta = pod.metadata
         try:
             request = _request(pod, self._resources)
-            if request.is_finished:  # it asks nothing; refused pods may lie there by the thousand
-                request = replace(request, containers=(), wish=(), init_wish=())
             watched = WatchedPod(
                 request,
                 meta.uid,

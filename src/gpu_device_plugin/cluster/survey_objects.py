@@ -6,8 +6,9 @@ import msgspec
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.cluster.device_requests import devices_asked
-from gpu_device_plugin.cluster.pod_spec import MIRROR, whole_request
+from gpu_device_plugin.cluster.pod_spec import whole_request
 from gpu_device_plugin.cluster.wire import (
+    MIRROR,
     Bare,
     Container,
     Node,
