@@ -18,6 +18,7 @@
       . AccessError          no kubeconfig, or it is not allowed        -> do not retry
         - WrongServerError   its server has no address, or is not trusted
     - StorageError
+      . NoRoomError          the run directory is full
 """
 
 
@@ -106,4 +107,16 @@ class WrongServerError(AccessError):
 
 
 class StorageError(EdgeError):
-    """The node's file system."""
+    """The node's file system.
+
+    Attributes:
+        reason: Of a refusal for this cause.
+    """
+
+    reason: str = "StateNotWritable"
+
+
+class NoRoomError(StorageError):
+    """The run directory has no room for the files of one more slice."""
+
+    reason: str = "RunDirectoryFull"

@@ -58,7 +58,7 @@ def _checks(of: Wiring) -> list[checking.Check]:
         of.layout,
         checking.KubeletCheck(of.cluster, recorder),
         checking.CallCheck(of.mode.settle_if_waiting),
-        checking.CallCheck(of.reconciler.files.cut_back_if_filling),
+        checking.CallCheck(of.setup.files.sizes.cut_back),
         checking.CallCheck(lambda: of.metrics.show_nvml_restarts(of.nvml.restarts)),
     ]
     if not settings.simulator_dir:
