@@ -114,7 +114,7 @@ async def test_what_overlapping_passes_have_found_is_removed_by_one_of_them(wiri
     files.make(SliceSpec("late", "limits", ("GPU-a",)))
     keeper.judge(NOBODY, frozenset({"late"}), LATER + 1, UP_SINCE)
     await first
-    assert (keeper.is_settled, files.present()) == (False, {"late"})
+    assert (keeper.is_settled, files.present()) == (False, frozenset({"late"}))
     await keeper.repair_and_remove()
     assert (keeper.is_settled, files.present()) == (True, frozenset())
 
