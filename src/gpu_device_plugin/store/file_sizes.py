@@ -29,9 +29,9 @@ class _Kept:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._descriptor = os.open(path, flags)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.close(self._descriptor)
+    def close(self) -> None:
+        """No longer needed; at the end of the process the kernel does it."""
+        os.close(self._descriptor)
 
     def cut(self) -> int:
         """Cut it back; returns the size that it had if it had grown, else 0."""
@@ -69,12 +69,15 @@ class FileSizes:
         """
         files = self._kept.setdefault(slice_id, {})
         if is_new or path not in files:
-            files[path] = _Kept(path, name, size)
+            before, files[path] = files.get(path), _Kept(path, name, size)
+            if before:
+                before.close()
             self._watch(path)
 
     def forget(self, slice_id: str) -> None:
         """The files of a slice are removed."""
-        self._kept.pop(slice_id, None)
+        for kept in self._kept.pop(slice_id, {}).values():
+            kept.close()
 
     def cut_back(self) -> bool:
         """Cut back every file that has grown; whether there was one."""
@@ -90,26 +93,28 @@ class FileSizes:
     async def run(self) -> None:
         """Cut back what grows, until cancelled. Without inotify others have to look."""
         try:
-            self._inotify = Inotify(sync_timeout=0)
-        except OSError as error:
-            _log.warning("growing files are seen late: no inotify", error=error.strerror)
+            with Inotify(sync_timeout=0) as inotify:
+                self._inotify = inotify
+                await self._follow(inotify)
+        except (OSError, NotImplementedError) as error:  # an event loop may know no descriptors
+            _log.warning("growing files are seen late: no inotify", error=str(error))
+            self._inotify = None
             await asyncio.Event().wait()
-            return
-        try:
-            for files in self._kept.values():
-                for path in files:
-                    self._watch(path)
-            self.cut_back()
-            while True:
-                await self._inotify.get()
-                # One look serves all that came since the last; more of a flood waits in the kernel.
-                for _ in islice(self._inotify, EVENTS_PER_LOOK):
-                    pass
-                self.cut_back()
-                await asyncio.sleep(1 / LOOKS_PER_SECOND)
         finally:
-            inotify, self._inotify = self._inotify, None
-            inotify.close()
+            self._inotify = None
+
+    async def _follow(self, inotify: Inotify) -> None:
+        for files in self._kept.values():
+            for path in files:
+                self._watch(path)
+        self.cut_back()
+        while True:
+            await inotify.get()
+            # One look serves all that came since the last; more of a flood waits in the kernel.
+            for _ in islice(inotify, EVENTS_PER_LOOK):
+                pass
+            self.cut_back()
+            await asyncio.sleep(1 / LOOKS_PER_SECOND)
 
     def _watch(self, path: str) -> None:
         if self._inotify is not None:
