@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.apps.agent.rig import running_rig, slice_of
 from tests.hostile.small_disk import fill, small_tmpfs
 from tests.isolation.box import Box, Node, native_directory
 from tests.isolation.compile import compile_programs
@@ -217,3 +218,22 @@ def grow(paths: list[Path], times: int) -> None:
     """Make each larger by a byte, again and again: no two events in a row are the same."""
     for number in range(times):
         os.truncate(paths[number % len(paths)], 2 * REGION_BYTES + number)
+
+
+async def test_the_agent_refuses_a_pod_whose_slice_has_no_room_and_says_so() -> None:
+    """With a reason of its own; earlier slices stay, and with room the next pod is admitted."""
+    async with running_rig(is_started=False) as rig:
+        with small_tmpfs(rig.run, 256):
+            try:
+                await rig.start_agent()
+                await rig.until_ready()
+                await rig.admit("before", slice_of(2, 30))
+                fill(rig.run / "filler")
+                refused = await rig.admit("unlucky", slice_of(2, 30))
+                assert "cannot be made: No space left on device" in refused.message
+                await until(lambda: rig.events("RunDirectoryFull"), 20)
+                (rig.run / "filler").unlink()
+                assert (await rig.admit("lucky", slice_of(2, 30))).is_admitted
+                assert not rig.events("RunDirectoryShared")  # this one has its own file system
+            finally:
+                await rig.stop_agent()
