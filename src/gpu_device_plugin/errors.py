@@ -19,6 +19,7 @@
       . AccessError          no kubeconfig, or it is not allowed        -> do not retry
         - WrongServerError   its server has no address, or is not trusted
     - StorageError
+      . NoRoomError          the run directory is full
 
 What a tenant wrote may stand in a text, and a text goes into logs, Events, pod statuses and `why`. So
 the length of both is bounded here: of a value where it enters a text (`clip`), and of every text.
@@ -145,4 +146,16 @@ class WrongServerError(AccessError):
 
 
 class StorageError(EdgeError):
-    """The node's file system."""
+    """The node's file system.
+
+    Attributes:
+        reason: Of a refusal for this cause.
+    """
+
+    reason: str = "StateNotWritable"
+
+
+class NoRoomError(StorageError):
+    """The run directory has no room for the files of one more slice."""
+
+    reason: str = "RunDirectoryFull"

@@ -100,6 +100,9 @@ _Static_assert(offsetof(struct region_card, context_bytes) == 72, "layout");
 _Static_assert(offsetof(struct region_card, credit_ns) == 88, "layout");
 _Static_assert(offsetof(struct region_card, used_bytes) == 240, "layout");
 _Static_assert(sizeof(struct region_card) == 240 + 24 * REGION_SLOTS, "layout");
+_Static_assert(offsetof(struct region, activity) ==
+		       offsetof(struct region, cards) + sizeof(struct region_card) * LIMITS_CARDS,
+	       "layout");
 _Static_assert(sizeof(struct region) <= REGION_BYTES, "layout");
 
 /*
