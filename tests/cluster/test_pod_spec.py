@@ -82,9 +82,9 @@ def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
         ("b", ContainerKind.APP, 0, 0),
     ]
     assert request.door is Door.DRA
-    assert scheduled_request(pod) == request
-    # To the agent's device plugin it is no caller: it holds no units.
+    # To the agent's device plugin it is no caller, and to the controller nobody: it holds no units.
     assert not pod_request(pod).asks
+    assert not scheduled_request(pod).asks
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from tests.domain.nvidia.nodes import card
 from tests.domain.words import INIT, V100_MIB, cards, grant, terms
 from tests.held import changed
 
-from gpu_device_plugin.domain.annotations import cards_annotation
+from gpu_device_plugin.domain.annotations import cards_annotation, holds_by_claims
+from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
@@ -18,8 +20,10 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     pod_annotations,
     with_wish,
 )
+from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import parse_offer
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.errors import StateError
 
 NODE = cards(V100_MIB, V100_MIB)
 NOW_NS = 1_700_000_000_000_000_000
@@ -76,13 +80,30 @@ def test_instances_and_replicas_are_told_in_version_2() -> None:
     assert [entry["healthy"] for entry in whole["cards"]] == [True, True]
 
 
-def test_a_card_that_is_given_by_claims_says_so() -> None:
-    """The version stays: who does not know the key reads the rest."""
-    found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims=["GPU-1"])
+def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
+    """The version stays: who does not know the keys reads the rest."""
+    pods = (PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b"))
+    held = Use(memory_mib=3 * 1024, core_percent=60, pods=pods)
+    found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": held})
 
     assert [entry.get("door") for entry in json.loads(found)["cards"]] == [None, "dra"]
     assert json.loads(found)["version"] == 1
-    assert parse_offer("n1", found, {}).by_claims == {1}
+    offer = parse_offer("n1", found, {})
+    assert offer.by_claims == {1}
+    assert offer.claimed == (Claimed(CardIndex(1), 2, 3, 60),)
+    assert holds_by_claims(found)
+    none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": Use()})
+    assert not holds_by_claims(none)
+    assert parse_offer("n1", none, {}).claimed == ()
+
+
+@pytest.mark.parametrize("told", [7, {}, {"pods": 1, "units": -1, "percent": 0}, {"pods": True}])
+def test_what_claims_hold_is_believed_in_whole_amounts_only(told: object) -> None:
+    """A node with anything else has none that could be counted on."""
+    plain = json.loads(cards_annotation(NODE, {}, terms(), by_claims={"GPU-1": Use()}))
+    plain["cards"][1]["claimed"] = told
+    with pytest.raises(StateError, match="as what claims hold of card 1"):
+        parse_offer("n1", json.dumps(plain), {})
 
 
 def test_one_card_is_told_in_both_generations() -> None:

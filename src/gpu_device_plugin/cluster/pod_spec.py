@@ -73,9 +73,9 @@ def _owner(meta: ObjectMeta) -> str:
 def whole_request(pod: Pod) -> PodRequest:
     """What a pod asks for, by its limits or by the claims that they were made into (docs/dra.md).
 
-    The policies let no other claim have such a name, whatever template it is made from. It counts
-    once, for the container that it is named after: others share it. One of an init container lasts
-    as long as the pod, as what a sidecar holds does.
+    For people who ask about this pod: anybody may write such a name, so it says what the pod asks
+    for, and never that it holds anything. It counts once, for the container that it is named after:
+    others share it. One of an init container lasts as long as the pod, as what a sidecar holds does.
 
     Raises:
         ClusterError: A limit of one of our resources is not a quantity.
@@ -105,6 +105,8 @@ def _by_claim(container: ContainerRequest, shape: ClaimShape | None) -> Containe
 def scheduled_request(pod: Pod) -> PodRequest:
     """The request with the processor that kube-scheduler counts for the pod.
 
+    Claims are no part of it: kube-scheduler allocates them, on cards that are given by nothing else.
+
     Source:
         k8s.io/component-helpers, `resource.PodRequests`: app containers and sidecars together, or
         an init container with the sidecars before it if that is more; what the spec says for the
@@ -124,7 +126,7 @@ def scheduled_request(pod: Pod) -> PodRequest:
     if whole is not None and "cpu" in (whole.requests or {}):
         needed = _cpu(whole, "")
     overhead = _cpu(Resources(requests=pod.spec.overhead), "")
-    return replace(whole_request(pod), cpu_milli=needed + overhead)
+    return replace(pod_request(pod), cpu_milli=needed + overhead)
 
 
 def _cpu(resources: Resources, container: str) -> int:

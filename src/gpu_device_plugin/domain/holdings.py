@@ -30,11 +30,13 @@ class Holding:
         by_card: Card index -> memory units and percent of compute.
         devices: UUIDs of the cards and instances that it holds whole, or replicas of which.
         is_exclusive: Whether no other pod may be on its cards.
+        is_by_claims: Whether it holds its slices by claims, which the node's cards count.
     """
 
     by_card: Mapping[CardIndex, tuple[int, int]] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     is_exclusive: bool = False
+    is_by_claims: bool = False
 
 
 def holding_of(
@@ -58,6 +60,7 @@ def holding_of(
         },
         tuple(sorted(devices)),
         any(each.is_exclusive for each in use.values()),
+        all(grant.holder.claim for grant in grants),
     )
 
 
@@ -94,7 +97,8 @@ def _plain(holding: Holding) -> dict[str, object]:
         plain["slices"] = {str(card): share for card, share in sorted(holding.by_card.items())}
     if holding.devices:
         plain["devices"] = holding.devices
-    return plain | ({"exclusive": True} if holding.is_exclusive else {})
+    flags = {"exclusive": holding.is_exclusive, "claims": holding.is_by_claims}
+    return plain | {key: True for key, is_set in flags.items() if is_set}
 
 
 def parse_holdings(text: str) -> Mapping[str, Holding]:
@@ -129,7 +133,8 @@ def _read(entry: object) -> Holding | None:
     ]
     if len(shares) < len(slices) or not all(isinstance(uuid, str) for uuid in devices):
         return None
-    return _one_copy(tuple(shares), tuple(devices), entry.get("exclusive") is True)
+    flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
+    return _one_copy(tuple(shares), tuple(devices), flags)
 
 
 def _is_share(plain: object) -> bool:
@@ -144,9 +149,8 @@ def _is_share(plain: object) -> bool:
 def _one_copy(
     shares: tuple[tuple[CardIndex, int, int], ...],
     devices: tuple[str, ...],
-    is_exclusive: bool,  # noqa: FBT001
+    flags: frozenset[str],
 ) -> Holding:
     """One for all that are equal: tens of thousands of pods hold alike."""
-    return Holding(
-        {card: (units, percent) for card, units, percent in shares}, devices, is_exclusive
-    )
+    by_card = {card: (units, percent) for card, units, percent in shares}
+    return Holding(by_card, devices, "exclusive" in flags, "claims" in flags)

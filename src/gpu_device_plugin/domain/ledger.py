@@ -38,21 +38,19 @@ def used(holds: Iterable[Hold]) -> dict[str, Use]:
     """
     # Every decision adds up all grants: plain lists, because objects would cost it half a millisecond.
     by_device: dict[str, dict[object, list[int]]] = {}
-    pods: dict[str, list[PodRef]] = {}
+    pods: dict[str, dict[PodRef, None]] = {}
     exclusive: set[str] = set()
     for pod, share, is_handed_on in holds:
         device = share.device
         parts = by_device.get(device)
         if parts is None:
             parts = by_device[device] = {}
-            pods[device] = []
+            pods[device] = {}
         key = (pod.namespace, pod.name) if pod.name else pod.uid
         part = parts.get(key)
         if part is None:
             part = parts[key] = [0, 0, 0, 0]
-            pods[device].append(pod)
-        elif pod not in pods[device]:
-            pods[device].append(pod)
+        pods[device][pod] = None
         if share.is_exclusive:
             exclusive.add(device)
         if is_handed_on:
@@ -161,3 +159,8 @@ class Ledger:
     def use(self) -> dict[str, Use]:
         """What is held of each device, by its id."""
         return used(chain.from_iterable([grant.holds for grant in self.grants.values()]))
+
+    def claimed(self) -> dict[str, Use]:
+        """What prepared claims hold of each device, by its id."""
+        by_claims = (grant.holds for grant in self.grants.values() if grant.holder.claim)
+        return used(chain.from_iterable(by_claims))

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
+from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.apps.overview.wording import door_text
@@ -90,6 +91,8 @@ class CardView:
     @property
     def held_units(self) -> int:
         """Memory units that its holders have; pods that wait for a card are not among them."""
+        if self.door is Door.DRA:
+            return self.units - self.free_units
         return sum(holder.units for holder in self.holders)
 
 
@@ -196,13 +199,13 @@ def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
         hold_of(pod.request, pod.annotations, told.get(pod.request.ref.uid)) for pod in pods
     )
     devices = _devices(pods, told)
-    rooms = tuple(_beside_whole(room, offer, devices) for room in node_rooms(offer, holds))
+    rooms = node_rooms(offer, holds)
     waiting = [
         (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
         for hold in holds
         if any(demand.mem_units for demand in hold.unplaced)
     ]
-    shares = [(hold.pod, hold.by_card()) for hold in holds]
+    shares = [(hold.pod, _believed(hold, offer)) for hold in holds]
     cards = tuple(
         _card(room, offer, _holders(room.card.index, shares, granted), devices) for room in rooms
     )
@@ -251,10 +254,14 @@ def _holders(
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
 
-def _beside_whole(room: Room, offer: NodeOffer, devices: _Devices) -> Room:
-    """Nothing of a card is left where a claim has all of it."""
-    is_taken = room.card.index in offer.by_claims and room.card.uuid in devices
-    return replace(room, free_mem=0, free_core=0, is_closed=True) if is_taken else room
+def _believed(hold: PodHold, offer: NodeOffer) -> Shares:
+    """What a pod holds of each card; by claims nothing beyond what the node's agent says of all."""
+    told = {each.index: (each.units, each.percent) for each in offer.claimed}
+    return {
+        index: share
+        for index, share in hold.by_card().items()
+        if not hold.is_by_claims or all(map(ge, told.get(index, (-1, -1)), share))
+    }
 
 
 def _card(room: Room, offer: NodeOffer, holders: tuple[Holder, ...], devices: _Devices) -> CardView:

@@ -26,7 +26,7 @@ from gpu_device_plugin.domain.holdings import (
     is_complete,
 )
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, Use
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION, withdrawn_series
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
@@ -116,10 +116,10 @@ class Publisher:
 
     def _publish(self) -> None:
         state, ledger = self._state(), self._facts.ledger()
-        self._describe(state)
+        self._describe(state, ledger)
         self._annotate(state, ledger)
 
-    def _describe(self, state: NodeState) -> None:
+    def _describe(self, state: NodeState, ledger: Ledger) -> None:
         """Labels and annotations of the node; of a withdrawn one only the answer to the mark."""
         if state.mark:
             self._drop_series()
@@ -137,12 +137,13 @@ class Publisher:
         shown = tuple(card for card in state.cards if card.is_shown)
         if state.mode is not None and shown:
             found = node_labels(shown, *self._facts.driver())
+            claimed = ledger.claimed()
             cards = cards_annotation(
                 shown,
                 state.healthy,
                 state.terms,
                 self._schemes.replicas(state),
-                self._facts.by_claims(state),
+                {uuid: claimed.get(uuid, Use()) for uuid in self._facts.by_claims(state)},
             )
             self._cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},

@@ -26,6 +26,7 @@ from gpu_device_plugin.domain.modes import (
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import believed, card_count
+from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed, parse_claimed
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, Shares, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
@@ -55,6 +56,7 @@ class NodeOffer:
         policy: Placement policy of its label, or None.
         max_pods: Most pods a card by its label, or None.
         by_claims: Indexes of the cards that are given by claims, and by nothing else.
+        claimed: What claims hold of these, as the agent tells it.
     """
 
     name: str
@@ -65,6 +67,7 @@ class NodeOffer:
     policy: PlacementPolicy | None = None
     max_pods: int | None = None
     by_claims: frozenset[CardIndex] = frozenset()
+    claimed: tuple[Claimed, ...] = ()
 
     @property
     def terms(self) -> NodeTerms:
@@ -89,6 +92,8 @@ class PodHold:
         inits: Of those alone: index in `spec.initContainers` -> card index -> share.
         unplaced: Demands that have no card yet: the node will choose for each.
         is_exclusive: Whether no other pod may be on its cards.
+        is_by_claims: Whether it has claims: then its annotations are for people, and the node's agent
+            says what is held.
     """
 
     pod: PodRef
@@ -97,6 +102,7 @@ class PodHold:
     unplaced: tuple[Demand, ...] = ()
     inits: Mapping[int, Shares] = field(default_factory=dict)
     is_exclusive: bool = False
+    is_by_claims: bool = False
 
     def by_card(self) -> dict[CardIndex, Share]:
         """What it holds of each card, over all containers."""
@@ -128,11 +134,11 @@ def parse_offer(
     if mode is None or unit is None:
         raise StateError("annotation of cards names no known mode and unit")
     cards, healthy, by_claims = [], set(), set()
-    for entry in _entries(plain):
+    entries = _entries(plain)
+    for entry in entries:
         card, is_healthy = _card(entry)
         cards.append(card)
-        if is_healthy and card.index not in unhealthy:
-            healthy.add(card.index)
+        healthy |= {card.index} if is_healthy and card.index not in unhealthy else set()
         by_claims |= {card.index} if entry.get("door") == Door.DRA else set()
     _check_once(cards)
     return NodeOffer(
@@ -144,6 +150,7 @@ def parse_offer(
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
         by_claims=_shared(tuple(sorted(by_claims))),
+        claimed=parse_claimed(entries),
     )
 
 
@@ -202,7 +209,8 @@ def hold_of(
     What the node's agent says comes first. Else annotations count for a container where they agree
     with the spec; the compute beside that is what the spec says. A sidecar or init container that
     they do not name is taken to be on the cards of the first app container. What has no card then
-    (the agent has not granted it yet, and nobody wished one) stays unplaced.
+    (the agent has not granted it yet, and nobody wished one) stays unplaced; not so of a pod with claims,
+    whose names anybody may write.
 
     Args:
         pod: What it asks for.
@@ -229,15 +237,17 @@ def hold_of(
         pod.ref,
         one_copy(take.apps),
         one_copy({0: take.extra()})[0],
-        _unplaced(pod, left),
+        _unplaced(pod, left) if pod.door is Door.DEVICE_PLUGIN else (),
         inits=one_copy(take.inits),
         is_exclusive=wants_whole_card(pod),
+        is_by_claims=pod.door is Door.DRA,
     )
 
 
 def told_hold(pod: PodRef, told: Holding) -> PodHold:
     """What a pod holds by the word of its node's agent, which names cards and no containers."""
-    return PodHold(pod, extra=told.by_card, is_exclusive=told.is_exclusive)
+    alone, by_claims = told.is_exclusive, told.is_by_claims
+    return PodHold(pod, extra=told.by_card, is_exclusive=alone, is_by_claims=by_claims)
 
 
 def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
