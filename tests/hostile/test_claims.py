@@ -155,15 +155,15 @@ async def test_lists_and_texts_of_a_claim_are_bounded_where_they_are_read() -> N
     made["metadata"]["annotations"] = {NAME_IN_POD: "n" * 100_000, "padding": "x" * 200_000}
     devices = made["status"]["allocation"]["devices"]
     devices["results"] *= 5_000
-    devices["config"] = [{"opaque": {"parameters": {"x": "y" * 100_000}}}]
+    deep: Json = {}
+    for _ in range(900):
+        deep = {"x": deep}
+    devices["config"] = [{"opaque": {"parameters": deep | {"y": "y" * 100_000}}}]
     async with running() as (server, api):
         found = await fetched(server, api, made)
-        await list_allocated(api)
-        asked = server.requests[-1].query
     assert len(found.devices) == 32
     assert found.name_in_pod == ""
     assert len(repr(replace(found, devices=()))) < 1_000
-    assert int(asked["limit"]) * 1.5 <= 100, "MiB of a page, at the most that an object has"
 
 
 @pytest.fixture

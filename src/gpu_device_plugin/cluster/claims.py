@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.foreign_text import decode
 from gpu_device_plugin.cluster.listing import list_items
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.wire import Bare, OwnerReference
@@ -18,8 +19,6 @@ _MOST_RESULTS = 32
 """AllocationResultsMaxSize of resource.k8s.io/v1: the API server admits no more."""
 _MOST_TEXT = 63
 """Of a name in a pod (a DNS label) and of a uid; who may write metadata may write anything there."""
-_PAGE = "50"
-"""Tenants fill objects up to 1.5 MiB: a page of claims has to fit into an agent's memory."""
 
 
 class _Consumed(msgspec.Struct):
@@ -93,7 +92,7 @@ async def fetch_claim(
     if not answer.is_success:
         raise ClusterError(f"GET {path}: {answer.text}")
     try:
-        return _understood(_claim.decode(answer.body))
+        return _understood(decode(_claim, answer.body))
     except msgspec.MsgspecError as error:
         raise ClusterError(f"GET {path}: {error}") from error
 
@@ -109,7 +108,7 @@ async def list_allocated(api: ApiServer) -> Sequence[Claim]:
     """
     return [
         _understood(claim)
-        async for claim in list_items(api, _LIST, _Claim, {"limit": _PAGE})
+        async for claim in list_items(api, _LIST, _Claim)
         if any(each.driver == DRIVER for each in claim.status.allocation.devices.results or ())
     ]
 

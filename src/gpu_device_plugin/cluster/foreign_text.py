@@ -76,4 +76,6 @@ def _shallow(body: bytes) -> bytes:
             if depth == _DEPTH + 1:
                 begin = token.end()
             depth -= 1
-    return b"".join([*kept, body[begin:]]) if depth == 0 else body
+    if depth:
+        raise msgspec.DecodeError("brackets do not match")
+    return b"".join([*kept, body[begin:]])

@@ -206,16 +206,10 @@ def hold_of(
 ) -> PodHold:
     """What a pod that is bound to a node holds there, or will.
 
-    What the node's agent says comes first. Else annotations count for a container where they agree
-    with the spec; the compute beside that is what the spec says. A sidecar or init container that
-    they do not name is taken to be on the cards of the first app container. What has no card then
-    (the agent has not granted it yet, and nobody wished one) stays unplaced; not so of a pod with claims,
-    whose names anybody may write.
-
-    Args:
-        pod: What it asks for.
-        annotations: Its own annotations.
-        told: What the agent of its node says that it holds.
+    What the node's agent says (`told`) comes first. Else annotations count for a container where
+    they agree with the spec. A sidecar or init container that they do not name is taken to be on
+    the cards of the first app container. What has no card then stays unplaced; not so of a pod with
+    claims, whose names anybody may write.
     """
     if told is not None:
         return told_hold(pod.ref, told)
