@@ -35,9 +35,6 @@ CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
 CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes);
 void account_count_refusal(int card);
 
-/* As much of `bytes` as there is room for now; returns how much was reserved. */
-uint64_t account_reserve_rest(int card, uint64_t bytes);
-
 /* Replaces a reservation by what was really taken. Never refuses: the driver has decided. */
 void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken);
 

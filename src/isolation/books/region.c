@@ -195,6 +195,7 @@ static void clear(struct region *region, unsigned slot)
 	if ((uint32_t)holder == slot + 1)
 		atomic_compare_exchange_strong(&region->quiescer, &holder, 0);
 	atomic_store(&region->slots[slot].calls, 0);
+	atomic_store(&region->slots[slot].unsettled_bytes, 0);
 	region->slots[slot].state = SLOT_FREE;
 }
 

@@ -38,7 +38,7 @@ struct region_slot {
 	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/slot_lock.h */
 	uint8_t reserved0[4];
 	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/calls.c */
-	uint8_t reserved1[8];
+	_Atomic uint64_t unsettled_bytes; /* of all cards, reserved for calls that are out */
 };
 
 struct region_card {

@@ -22,12 +22,11 @@ struct pool_growth {
 	int card;
 	uint64_t asked;
 	uint64_t before;   /* what the pool had reserved */
-	uint64_t missing;  /* what it lacked for the request */
-	uint64_t reserved; /* of the slice, for it */
+	uint64_t reserved; /* of the slice, for it: the most that it should grow by */
 };
 
 /*
- * Reserves the most that the call should take, or what is left where the request fits.
+ * Reserves the most that the call can take; out of memory where that does not fit.
  * On success the pools are locked until the end.
  */
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes);

@@ -18,12 +18,14 @@ struct driver driver;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_initialised;
+static uint64_t stalled_until_ns; /* 0: it is not */
 static bool is_forked; /* initialised in a parent: of no use here, as with the real driver */
 
 static void poison_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	is_forked = is_initialised;
+	stalled_until_ns = 0;
 	is_initialised = false;
 }
 
@@ -104,11 +106,20 @@ void driver_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
+static void doze_until(uint64_t virtual_ns)
+{
+	const uint64_t now_ns = driver_now_ns();
+
+	driver_doze(virtual_ns > now_ns ? virtual_ns - now_ns : 0);
+}
+
 CUresult driver_enter_bare(void)
 {
 	if (driver.node)
 		gpusim_wait_while_hanging(driver.node);
 	pthread_mutex_lock(&lock);
+	while (stalled_until_ns)
+		doze_until(stalled_until_ns);
 	if (is_initialised)
 		return CUDA_SUCCESS;
 	pthread_mutex_unlock(&lock);
@@ -162,6 +173,15 @@ void driver_doze(uint64_t virtual_ns)
 	pthread_mutex_unlock(&lock);
 	clock_doze(driver.node, virtual_ns);
 	pthread_mutex_lock(&lock);
+}
+
+/* Not with the lock: where time goes in steps, who waits for a lock would count as at work. */
+void driver_stall(uint64_t virtual_ns)
+{
+	stalled_until_ns = driver_now_ns() + virtual_ns;
+	while (driver_now_ns() < stalled_until_ns)
+		doze_until(stalled_until_ns);
+	stalled_until_ns = 0;
 }
 
 uint64_t driver_now_ns(void)

@@ -3,6 +3,7 @@
 #include "import.h"
 #include "memory.h"
 #include "pool.h"
+#include "settings.h"
 #include "stream.h"
 
 #include <string.h>
@@ -202,8 +203,14 @@ static CUresult allocate_now(CUdeviceptr *address, size_t bytes, struct context 
 	struct memory *memory;
 	CUresult result;
 
-	if (!pool || !pool_give_out(pool, bytes))
+	if (!pool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	const uint64_t reserved = pool->reserved_bytes;
+
+	if (!pool_give_out(pool, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (pool->reserved_bytes > reserved)
+		driver_stall(setting_number("GPU_SIMULATOR_POOL_GROWTH_US", 0) * 1000);
 	result = memory_map_uncharged(pool->device ? pool->device : context->device, bytes,
 				      MEMORY_POOL, &memory);
 	if (result != CUDA_SUCCESS) {
