@@ -143,8 +143,9 @@ struct gpusim_card {
 	uint32_t instances_made;         /* through NVML: their UUIDs follow from it */
 	struct gpusim_mig_profile profiles[GPUSIM_MIG_PROFILES];
 	uint64_t held_peak_bytes; /* the most that processes held of it at any moment */
+	uint32_t pageable_memory; /* it reaches what malloc gave (HMM, ATS) */
 
-	uint8_t reserved[584];
+	uint8_t reserved[580];
 };
 
 enum gpusim_process_kind {

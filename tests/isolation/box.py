@@ -70,7 +70,7 @@ class Node:
 
     def numbers(self) -> dict[str, int]:
         """Its fields that are numbers, by name, as they are now."""
-        controls = ctypes.CDLL(str(self.drivers / "libnvidia-ml.so.1"))
+        controls = ctypes.CDLL(str(native_directory() / "libnvidia-ml.so.1"))
         text = ctypes.create_string_buffer(1 << 20)
         if controls.gpusim_describe(str(self.state).encode(), text, len(text)) != 0:
             raise AssertionError("gpusim_describe failed")

@@ -3,7 +3,6 @@
 
 #include "books/calls.h"
 #include "books/slice_region.h"
-#include "books/totals.h"
 #include "driver/timer.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
@@ -99,7 +98,6 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 		*cell(card, slot, column) += bytes;
 		set_unsettled(slot, bytes, 0);
 		KILLPOINT(reserve_after_add);
-		totals_publish(card);
 		result = CUDA_SUCCESS;
 	}
 	*may_wait = result != CUDA_SUCCESS && may_fit_later(card, bytes);
@@ -189,7 +187,6 @@ static void add(int card, enum account_column column, uint64_t more, uint64_t le
 		*bytes = UINT64_MAX;
 	*bytes = *bytes < less ? 0 : *bytes - less;
 	set_unsettled(slot, 0, settled);
-	totals_publish(card);
 	region_unlock(slice_region());
 }
 
@@ -218,20 +215,28 @@ void account_release(int card, enum account_column column, uint64_t bytes)
 	calls_end();
 }
 
-bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uint64_t *overhead)
+static uint64_t beyond(uint64_t bytes, uint64_t less)
+{
+	return bytes > less ? bytes - less : 0;
+}
+
+bool account_set_overhead(int card, const struct account_look *look, uint64_t *overhead)
 {
 	const int slot = lock_slot(card);
 
 	if (slot < 0)
 		return false;
-	const bool is_as_then = calls_are_as_at(moment);
+	const bool is_as_then = calls_are_as_at(look->moment);
 
 	if (is_as_then) {
 		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
+		const uint64_t least = beyond(look->listed, used);
+		const uint64_t most = beyond(look->listed, beyond(used, look->managed));
 
-		*overhead = process_bytes > used ? process_bytes - used : 0;
+		*overhead = look->expected < least  ? least
+			    : look->expected > most ? most
+						    : look->expected;
 		*cell(card, slot, ACCOUNT_OVERHEAD) = *overhead;
-		totals_publish(card);
 	}
 	region_unlock(slice_region());
 	return is_as_then;

@@ -193,6 +193,18 @@ static void follow_all(int card, bool may_trim)
 	capture_restore(mode);
 }
 
+bool pools_follow_card(int card)
+{
+	if (!atomic_load_explicit(&first_pool, memory_order_relaxed))
+		return true;
+	/* Who has it may be growing one. */
+	if (pthread_mutex_trylock(&pooling) != 0)
+		return false;
+	follow_all(card, false);
+	pthread_mutex_unlock(&pooling);
+	return true;
+}
+
 void pools_refresh(int card)
 {
 	if (atomic_load_explicit(&first_pool, memory_order_relaxed))

@@ -11,6 +11,9 @@
 /* Let the pools of a card give back what is unused, and the books follow. */
 void pools_refresh(int card);
 
+/* Only the books follow; false while another thread has a call out that changes a pool. */
+bool pools_follow_card(int card);
+
 /* Work has been waited for: pools may have shrunk. Cheap when there are none. */
 void pools_after_sync(void);
 
