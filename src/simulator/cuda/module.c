@@ -3,6 +3,9 @@
 #include "ledger.h"
 #include "memory.h"
 #include "settings.h"
+#include "stream.h"
+
+#include "../costs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +34,9 @@ CUresult module_make_resident(struct module *module)
 {
 	if (module->is_resident)
 		return CUDA_SUCCESS;
+	/* Code is put where the card cannot be reading it. */
+	if (gpusim_cost(COST_LOADING_WAITS, NULL))
+		context_wait(module->context);
 	if (!ledger_take(module->context->device, module->cost_bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	module->is_resident = true;

@@ -3,8 +3,9 @@
 #include "import.h"
 #include "memory.h"
 #include "pool.h"
-#include "settings.h"
 #include "stream.h"
+
+#include "../costs.h"
 
 #include <string.h>
 
@@ -205,12 +206,13 @@ static CUresult allocate_now(CUdeviceptr *address, size_t bytes, struct context 
 
 	if (!pool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	static uint64_t growths;
 	const uint64_t reserved = pool->reserved_bytes;
 
 	if (!pool_give_out(pool, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (pool->reserved_bytes > reserved)
-		driver_stall(setting_number("GPU_SIMULATOR_POOL_GROWTH_US", 0) * 1000);
+		driver_stall(gpusim_cost_at_times(COST_POOL_GROWTH_US, ++growths) * 1000);
 	result = memory_map_uncharged(pool->device ? pool->device : context->device, bytes,
 				      MEMORY_POOL, &memory);
 	if (result != CUDA_SUCCESS) {
