@@ -94,7 +94,8 @@ uint64_t engine_divisor(const struct engine *engine, const struct engine_stream 
 		return 0;
 	if (tenant->runnable < 2)
 		return ENGINE_ALONE;
-	return tenant->runnable * ENGINE_ALONE * 100ull / (100 + engine->costs.overlap_percent);
+	return (uint64_t)tenant->runnable * ENGINE_ALONE * 100 /
+	       (100 + engine->costs.overlap_percent);
 }
 
 uint64_t engine_turns_end(const struct engine *engine, uint64_t limit)
