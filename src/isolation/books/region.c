@@ -195,12 +195,9 @@ static void clear(struct region *region, unsigned slot)
 		card->overhead_bytes[slot] = 0;
 		atomic_store(&card->inflight_ns[slot], 0);
 	}
-	/* Nothing of it is out any more, and it holds nobody back. */
-	uint64_t holder = atomic_load(&region->quiescer);
-
-	if ((uint32_t)holder == slot + 1)
-		atomic_compare_exchange_strong(&region->quiescer, &holder, 0);
+	/* Nothing of it is out any more. */
 	atomic_store(&region->slots[slot].calls, 0);
+	atomic_store(&region->slots[slot].unsettled_bytes, 0);
 	region->slots[slot].state = SLOT_FREE;
 }
 
