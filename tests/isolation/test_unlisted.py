@@ -38,7 +38,7 @@ def test_a_context_counts_as_the_table_says(unlisted: Box) -> None:
     program = unlisted.start()
 
     assert SLICE - free(program) == TABLE
-    assert 0 <= TABLE - CONTEXT <= 130 * MIB
+    assert 0 <= TABLE - CONTEXT <= 100 * MIB
 
 
 def test_a_context_that_does_not_fit_by_the_table_is_refused(unlisted: Box) -> None:
