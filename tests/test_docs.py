@@ -391,6 +391,14 @@ def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
     assert broken == []
 
 
+def test_the_threat_model_names_every_hostile_test_and_only_tests_that_exist() -> None:
+    named = set(re.findall(r"`((?:tests|\.ci)/[\w./-]+)`", page("docs/security.md")))
+    hostile = {f"tests/hostile/{each.name}" for each in (ROOT / "tests/hostile").glob("test_*.py")}
+
+    assert hostile <= named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 CONTRACT_ENDS = ("Not built yet: ", "Not built, because ")
 
 

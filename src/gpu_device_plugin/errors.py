@@ -2,6 +2,7 @@
 
 * GpuPluginError
   + ConfigError              the operator's settings are wrong            -> exit 2
+  + LayoutError              the cards, as they are, cannot serve them    -> wait for others
   + StateError               one of our files on disk is damaged          -> set aside, rebuild
   + NotKnownError            a person asked for what is not there         -> exit 3
   + RefusalError             a pod cannot have what it asks for           -> the kubelet rejects the pod
@@ -18,15 +19,50 @@
       . AccessError          no kubeconfig, or it is not allowed        -> do not retry
         - WrongServerError   its server has no address, or is not trusted
     - StorageError
+      . NoRoomError          the run directory is full
+
+What a tenant wrote may stand in a text, and a text goes into logs, Events, pod statuses and `why`. So
+the length of both is bounded here: of a value where it enters a text (`clip`), and of every text.
 """
+
+LONGEST_VALUE = 64
+LONGEST_TEXT_BYTES = 1024
 
 
 class GpuPluginError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """Base of every error that this project raises on purpose; its text has at most 1 KiB."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(bounded(text))
+
+
+def clip(value: str) -> str:
+    r"""A value that somebody wrote freely, as a text may repeat it: at most 64 characters.
+
+    What a terminal would obey is shown as an escape. Names that Kubernetes bounds need none of it.
+
+    >>> clip("binpack"), len(clip("x" * 1000)), clip("\x1b[2J")
+    ('binpack', 64, '\\x1b[2J')
+    """
+    part = value[: LONGEST_VALUE + 1]
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in part)
+    return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
+
+
+def bounded(text: str) -> str:
+    """A whole text: at most 1024 bytes of UTF-8, with an ellipsis where something was cut."""
+    encoded = text[: LONGEST_TEXT_BYTES + 1].encode("utf-8", "replace")
+    if len(encoded) <= LONGEST_TEXT_BYTES:
+        return text
+    return encoded[: LONGEST_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
 
 
 class ConfigError(GpuPluginError):
     """A setting is unknown, malformed or impossible; the text names its key."""
+
+
+class LayoutError(GpuPluginError):
+    """The node's cards, as they are now, cannot serve NVIDIA's configuration; in NVIDIA's words."""
 
 
 class StateError(GpuPluginError):
@@ -97,6 +133,10 @@ class GaveUpError(ThrottledError):
     """The Kubernetes API began with a call and failed; it may have been carried out."""
 
 
+class TooLongError(ClusterError):
+    """An answer of the API server is longer than was asked for."""
+
+
 class AccessError(ClusterError):
     """There is no usable kubeconfig, or the Kubernetes API does not let us do this."""
 
@@ -106,4 +146,16 @@ class WrongServerError(AccessError):
 
 
 class StorageError(EdgeError):
-    """The node's file system."""
+    """The node's file system.
+
+    Attributes:
+        reason: Of a refusal for this cause.
+    """
+
+    reason: str = "StateNotWritable"
+
+
+class NoRoomError(StorageError):
+    """The run directory has no room for the files of one more slice."""
+
+    reason: str = "RunDirectoryFull"

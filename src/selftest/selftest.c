@@ -158,6 +158,20 @@ static bool device_of(const struct limits_card *card, CUdevice *device)
 	return false;
 }
 
+/* HMM or ATS: the driver brings memory of malloc to the card, and tells nobody. */
+static void tell_pageable(const struct limits_card *card, CUdevice device)
+{
+	int is_reachable = 0;
+
+	if (CUDA(cuDeviceGetAttribute, &is_reachable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+		 device) == CUDA_SUCCESS &&
+	    is_reachable)
+		(void)printf(
+			"not capped  %s memory of malloc: the card reaches it (HMM or ATS), and "
+			"what of it is there is not counted\n",
+			card->uuid);
+}
+
 static void check_card(const struct limits_card *card, enum limits_policy policy)
 {
 	CUcontext context = NULL;
@@ -185,6 +199,7 @@ static void check_card(const struct limits_card *card, enum limits_policy policy
 	if (made != CUDA_SUCCESS)
 		return;
 	CUDA(cuCtxSetCurrent, context);
+	tell_pageable(card, device);
 	check_views(card, device);
 	check_refusal(card);
 	if (dlsym(cuda_library, "cuDevicePrimaryCtxRelease_v2"))

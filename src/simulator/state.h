@@ -142,8 +142,10 @@ struct gpusim_card {
 	uint32_t pci_switch, pci_socket; /* equal and not 0: below the same one */
 	uint32_t instances_made;         /* through NVML: their UUIDs follow from it */
 	struct gpusim_mig_profile profiles[GPUSIM_MIG_PROFILES];
+	uint64_t held_peak_bytes; /* the most that processes held of it at any moment */
+	uint32_t pageable_memory; /* it reaches what malloc gave (HMM, ATS) */
 
-	uint8_t reserved[592];
+	uint8_t reserved[580];
 };
 
 enum gpusim_process_kind {
@@ -171,7 +173,9 @@ struct gpusim_process {
 	uint64_t image;          /* random, new with every exec() */
 	uint64_t imported_bytes; /* other processes': NVML lists them here too */
 	uint32_t through_mps; /* a client of an MPS server; such clients share an exclusive card */
-	uint8_t reserved[44];
+	uint32_t reserved_word;
+	uint64_t peak_bytes; /* the most that used_bytes ever was */
+	uint8_t reserved[32];
 };
 
 struct gpusim_event {

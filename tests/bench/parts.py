@@ -107,6 +107,7 @@ class _Pods:
 
     def __init__(self, node: AgentParts) -> None:
         self._node = node
+        self.listed: frozenset[tuple[str, str]] = frozenset()
 
     def identity(self) -> object | None:
         return "kubelet"

@@ -9,6 +9,7 @@ from tests.chart.rendering import RefusedError, agent, manifests, one, render, r
 from gpu_device_plugin.domain.doors import DOOR_LABEL
 
 ON = "dra.enabled=true"
+PREFIX = "gpu-device-plugin-"
 
 
 def kinds(*settings: str) -> dict[str, list[str]]:
@@ -122,6 +123,19 @@ def test_slices_by_claims_and_the_name_of_whole_cards_count_among_gpu_resources(
     assert claims not in json.dumps(rewriting)
 
 
+def test_the_policies_for_pods_look_at_claims_that_no_container_names() -> None:
+    """Where claims are switched on; there `spec.resourceClaims` is what the scheduler reads."""
+    of_pod = "spec.?resourceClaims.orValue([])"
+    for shape in ("pods", "templates", "cronjobs"):
+        for settings, is_there in (((), False), ((ON,), True)):
+            policy = one(manifests(*settings), "ValidatingAdmissionPolicy", f"{PREFIX}{shape}")
+            (condition, *_) = policy["spec"]["matchConditions"]
+            assert (of_pod in condition["expression"]) is is_there
+    said = [rule["message"] for rule in one(manifests(ON), "ValidatingAdmissionPolicy", f"{PREFIX}pods")["spec"]["validations"]]  # fmt: skip
+    assert "a slice by a claim is a container's" in said
+    assert "a slice by a claim is made from a template" in said
+
+
 def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:
     """They always deny: a warning would give a slice away. What they say is tested in tests/e2e."""
     made = manifests(
@@ -136,6 +150,9 @@ def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:
         assert spec["failurePolicy"] == "Fail"
         binding = one(made, "ValidatingAdmissionPolicyBinding", full)["spec"]
         assert binding == {"policyName": full, "validationActions": ["Deny"]}
+        # Whose a claim is holds for whole cards too: the kubelet prepares a claim once.
+        (condition,) = spec["matchConditions"]
+        assert ("'gpu-card'" in condition["expression"]) is (name != "made")
 
     assert found == {
         "made": ("CREATE", "resourceclaims"),

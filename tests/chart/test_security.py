@@ -16,11 +16,12 @@ from gpu_device_plugin.domain.annotations import (
 )
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, Machine
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
+from gpu_device_plugin.domain.schemes.aliyun.annotations import HELD_KEYS, pod_annotations
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration, MigStrategy
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
@@ -152,13 +153,14 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     )
     init = changed(grant, kind=ContainerKind.INIT)
     written = pod_annotations([init, grant], [card], 1)
-    answered = {CARDS_ANNOTATION, WITHDRAWN_ANNOTATION}
+    answered = {CARDS_ANNOTATION, HOLDINGS_ANNOTATION, WITHDRAWN_ANNOTATION}
     # The mark and the series it may only remove, which tests/e2e/test_policies.py holds it to.
     assert keys(allowed(nodes, "labelsAllowed")) == {*NODE_LABELS, MODEL_LABEL}
     removed = {UNINSTALL_ANNOTATION, SERIES_ANNOTATION}
     assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, *removed, FEATURES_ANNOTATION}
     assert keys(allowed(pods, "labelsAllowed")) == set()
     assert keys(allowed(pods, "annotationsAllowed")) == {*written, DEVICES_ANNOTATION}
+    assert {*written, DEVICES_ANNOTATION} == set(HELD_KEYS)
 
 
 def test_the_agent_may_write_every_feature_label_and_no_other_of_nvidias() -> None:
@@ -203,3 +205,28 @@ def test_the_agents_policies_name_the_account_that_the_agent_runs_as() -> None:
         name = f"gpu-device-plugin-agent-{resource}"
         (condition,) = one(made, "ValidatingAdmissionPolicy", name)["spec"]["matchConditions"]
         assert "'system:serviceaccount:gpu-device-plugin:somebody'" in condition["expression"]
+
+
+def test_only_agent_controller_and_named_accounts_write_what_a_bound_pod_holds() -> None:
+    """What the policy does is tested on a real API server: tests/e2e/test_policies.py."""
+    other = "system:serviceaccount:kube-system:gpushare-device-plugin"
+    policy = one(
+        manifests(values={"policies": {"annotationWriters": [other]}}),
+        "ValidatingAdmissionPolicy",
+        "gpu-device-plugin-annotations",
+    )
+    (writers,) = (
+        condition["expression"]
+        for condition in policy["spec"]["matchConditions"]
+        if condition["name"] == "is-of-somebody-else"
+    )
+    ours = "system:serviceaccount:gpu-device-plugin:gpu-device-plugin"
+    assert keys(writers[writers.index("[") : writers.index("]")]) == {
+        ours,
+        f"{ours}-controller",
+        other,
+    }
+    guarded = allowed(policy, "changed")
+    assert keys(guarded[: guarded.index("]")]) == set(HELD_KEYS)
+    off = manifests("policies.annotations=false")
+    assert not [m for m in off if m["metadata"]["name"] == "gpu-device-plugin-annotations"]

@@ -58,13 +58,21 @@ class Cluster:
         await self.server.put(path(asking), asking)
 
     async def say(
-        self, name: str, reason: str, message: str, who: str, *, kind: str = "Pod", uid: str = ""
+        self,
+        name: str,
+        reason: str,
+        message: str,
+        who: str,
+        *,
+        kind: str = "Pod",
+        uid: str = "",
+        event_type: str = "Warning",
     ) -> None:
-        """A Warning about a pod or a node."""
+        """An Event about a pod or a node."""
         namespace = "ns" if kind == "Pod" else "default"
         event = {
             "involvedObject": {"kind": kind, "name": name, "namespace": namespace, "uid": uid},
-            "type": "Warning",
+            "type": event_type,
             "reason": reason,
             "message": message,
             "lastTimestamp": "2026-11-22T04:00:00Z",

@@ -1,7 +1,7 @@
 """`kubectl gpu` counts what is held through claims, and says by which door a node serves."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,23 @@ UNALLOCATED = "0/2 nodes are available: 2 cannot allocate all claims. no new cla
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """A node for each door; slices are held on both."""
     async with running() as (server, _):
-        await server.put("/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0, 1))))
+        await server.put(
+            "/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0, 1), claimed={0: (10, 60)}))
+        )
         await server.put("/api/v1/nodes/plain", ready(node("plain", 1)))
         made = Cluster(server, kubeconfig(tmp_path / "c", f"http://127.0.0.1:{server.port}", {}))
         await made.add(claiming("chat", 10, 60, on="dra", annotations=held(0, 10, 60)))
-        await made.add(claiming("soon", 2, 30, on="dra"), "Pending")
+        # What these two hold only they say.
+        await made.add(claiming("forged", 15, 100, on="plain"), "Pending")
+        await made.add(claiming("liar", 15, 100, on="dra", annotations=held(1, 15, 100)), "Pending")
         await made.add(pod("classic", 9, 50, on="plain", annotations=held(0, 9, 50)))
         yield made
+
+
+async def put_dra(cluster: Cluster, claimed: Mapping[int, tuple[int, int]]) -> None:
+    """What the agent of the node `dra` says that claims hold."""
+    made = ready(node("dra", 2, by_claims=(0, 1), claimed=claimed))
+    await cluster.server.put("/api/v1/nodes/dra", made)
 
 
 async def words(cluster: Cluster, *command: str) -> str:
@@ -37,12 +47,13 @@ async def test_the_map_counts_claims_as_it_counts_units(cluster: Cluster) -> Non
     shown = await words(cluster, "map")
     assert "dra core_mem, units of 1 GiB, 2 x Tesla-V100-SXM2-16GB, given by claims" in shown
     assert "a=ns/chat" in shown
-    assert "without a card yet: ns/soon (2 units)" in shown
+    assert "forged" not in shown
+    assert "liar" not in shown
     assert "19 of 45 units held" in shown
 
     cards = {n["name"]: n["cards"] for n in json.loads((await cluster.run("map", "-o", "json")).output)["nodes"]}  # fmt: skip
     assert [(c["door"], c["free_units"], c["free_percent"]) for c in cards["dra"]] == [
-        ("dra", 3, 10),
+        ("dra", 5, 40),
         ("dra", 15, 100),
     ]
     assert cards["plain"][0]["door"] == "device-plugin"
@@ -56,6 +67,7 @@ async def test_cards_on_their_way_back_are_counted_apart(cluster: Cluster) -> No
 
 
 async def test_of_a_card_that_a_claim_has_whole_nothing_is_free(cluster: Cluster) -> None:
+    await put_dra(cluster, {0: (10, 60), 1: (15, 100)})
     await cluster.add(asking_devices("whole", 1, "dra", "GPU-dra-1"))
     shown = json.loads((await cluster.run("map", "dra", "-o", "json")).output)["nodes"][0]["cards"]
     assert (shown[1]["free_units"], shown[1]["pods"]) == (0, [{"namespace": "ns", "name": "whole"}])
@@ -66,12 +78,12 @@ async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluste
     """kube-scheduler says of claims no more than that it cannot allocate them all."""
     await cluster.add(claiming("big", 14, 80), "Pending")
     await cluster.say("big", "FailedScheduling", UNALLOCATED, "default-scheduler")
-    await cluster.add(claiming("held", 15, 100, on="dra", annotations=held(1, 15, 100)))
+    await put_dra(cluster, {0: (10, 60), 1: (15, 100)})
     shown = await words(cluster, "why", "ns/big")
 
     assert "container a: aliyun.com/gpu-mem: 14" in shown
     assert "through claims (docs/dra.md): slice-14-80-c0" in shown
-    assert "card 0: 3 of 15 units, 10 % compute free, 11 units and 70 % compute too few" in shown
+    assert "card 0: 5 of 15 units, 40 % compute free, 9 units and 40 % compute too few" in shown
     assert (
         "plain: never: this node gives its cards through the device plugin, and the pod asks by a claim"
         in shown
@@ -82,7 +94,7 @@ async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluste
 
 async def test_what_why_says_that_fits_has_the_compute_that_is_free(cluster: Cluster) -> None:
     """Where no card has as much as the pod asks: a pod that asked so would be refused again."""
-    await cluster.add(claiming("held", 3, 30, on="dra", annotations=held(1, 3, 30)))
+    await put_dra(cluster, {0: (10, 60), 1: (3, 30)})
     await cluster.add(claiming("big", 14, 80), "Pending")
 
     assert "what fits: 12 units (12928 MiB) with 70 % on card 1" in await words(
@@ -120,6 +132,7 @@ async def test_why_of_a_whole_card_counts_the_cards_that_a_claim_can_have_whole(
     cluster: Cluster,
 ) -> None:
     """On a node whose kubelet has none of them: they are no allocatable."""
+    await put_dra(cluster, {0: (10, 60), 1: (15, 100)})
     await cluster.add(asking_devices("held", 1, "dra", "GPU-dra-1"))
     await cluster.add(asking_devices("waits", 1), "Pending")
     shown = await words(cluster, "why", "ns/waits")

@@ -82,9 +82,9 @@ def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
         ("b", ContainerKind.APP, 0, 0),
     ]
     assert request.door is Door.DRA
-    assert scheduled_request(pod) == request
-    # To the agent's device plugin it is no caller: it holds no units.
+    # To the agent's device plugin it is no caller, and to the controller nobody: it holds no units.
     assert not pod_request(pod).asks
+    assert not scheduled_request(pod).asks
 
 
 @pytest.mark.parametrize(
@@ -112,15 +112,19 @@ def test_a_schedulers_wish_comes_along() -> None:
     """What makes a wish is the domain's to say; here it is only handed over."""
     annotations = {
         "scheduler.framework.gpushare.assigned": "false",
-        "scheduler.framework.gpushare.allocation": '{"0":{"1":2},"1":{"0":4,"3":4}}',
+        "scheduler.framework.gpushare.allocation": '{"0":{"0":4,"3":4}}',
     }
-    pod = parsed(metadata={"namespace": "ns", "name": "p", "annotations": annotations})
+    labels = {"aliyun.com/gpu-count": "2"}
+    pod = parsed(
+        metadata={"namespace": "ns", "name": "p", "annotations": annotations, "labels": labels},
+        spec={"containers": [{"name": "a", "resources": {"limits": {"aliyun.com/gpu-mem": "8"}}}]},
+    )
 
-    assert pod_request(pod).wish == ((0, (1,)), (1, (0, 3)))
+    assert pod_request(pod).wish == ((0, (0, 3)),)
 
 
-def test_a_mirror_pod_carries_the_uid_that_the_kubelet_uses() -> None:
-    """The kubelet's checkpoint knows a static pod by the hash of its manifest."""
+def test_a_pod_is_known_by_the_uid_that_the_api_server_gave_it() -> None:
+    """Anybody can write the annotation of a static pod's mirror, with another pod's uid in it."""
     pod = parsed(
         metadata={
             "namespace": "ns",
@@ -134,7 +138,7 @@ def test_a_mirror_pod_carries_the_uid_that_the_kubelet_uses() -> None:
 
     request = pod_request(pod)
 
-    assert request.ref.uid == "hash"
+    assert request.ref.uid == "api"
     assert request.card_count_label == "2"
     assert request.is_finished
 

@@ -48,4 +48,4 @@ def test_what_no_64_bits_can_hold_is_refused_in_few_words(text: str) -> None:
     """Nobody could print the number either."""
     with pytest.raises(ClusterError, match="larger than a Kubernetes quantity") as raised:
         whole_number(text)
-    assert len(str(raised.value)) < 100
+    assert len(str(raised.value)) < 120

@@ -8,16 +8,22 @@ from tests.domain.nvidia.nodes import card
 from tests.domain.words import INIT, V100_MIB, cards, grant, terms
 from tests.held import changed
 
-from gpu_device_plugin.domain.annotations import cards_annotation
+from gpu_device_plugin.domain.annotations import cards_annotation, holds_by_claims
+from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     INIT_ALLOCATION,
-    init_wish_of,
+    MOST_CHARACTERS,
     pod_annotations,
-    wish_of,
+    with_wish,
 )
+from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import parse_offer
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.errors import StateError
 
 NODE = cards(V100_MIB, V100_MIB)
 NOW_NS = 1_700_000_000_000_000_000
@@ -29,6 +35,15 @@ def given_to(index: int, units: int, *uuids: str, core: int = 0) -> Grant:
     """What the pod's app container of that index was given."""
     held = grant("a", " ".join(f"m0{unit}" for unit in range(units)))
     return changed(held, index=index, cards=uuids, core_percent=core)
+
+
+def asking(*units: int) -> PodRequest:
+    """A pod whose app containers ask for these memory units."""
+    containers = [
+        ContainerRequest(f"c{n}", ContainerKind.APP, n, {Resource.MEM: each})
+        for n, each in enumerate(units)
+    ]
+    return PodRequest(PodRef("default", "p"), tuple(containers))
 
 
 def test_the_nodes_cards_are_compact_json() -> None:
@@ -65,13 +80,30 @@ def test_instances_and_replicas_are_told_in_version_2() -> None:
     assert [entry["healthy"] for entry in whole["cards"]] == [True, True]
 
 
-def test_a_card_that_is_given_by_claims_says_so() -> None:
-    """The version stays: who does not know the key reads the rest."""
-    found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims=["GPU-1"])
+def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
+    """The version stays: who does not know the keys reads the rest."""
+    pods = (PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b"))
+    held = Use(memory_mib=3 * 1024, core_percent=60, pods=pods)
+    found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": held})
 
     assert [entry.get("door") for entry in json.loads(found)["cards"]] == [None, "dra"]
     assert json.loads(found)["version"] == 1
-    assert parse_offer("n1", found, {}).by_claims == {1}
+    offer = parse_offer("n1", found, {})
+    assert offer.by_claims == {1}
+    assert offer.claimed == (Claimed(CardIndex(1), 2, 3, 60),)
+    assert holds_by_claims(found)
+    none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": Use()})
+    assert not holds_by_claims(none)
+    assert parse_offer("n1", none, {}).claimed == ()
+
+
+@pytest.mark.parametrize("told", [7, {}, {"pods": 1, "units": -1, "percent": 0}, {"pods": True}])
+def test_what_claims_hold_is_believed_in_whole_amounts_only(told: object) -> None:
+    """A node with anything else has none that could be counted on."""
+    plain = json.loads(cards_annotation(NODE, {}, terms(), by_claims={"GPU-1": Use()}))
+    plain["cards"][1]["claimed"] = told
+    with pytest.raises(StateError, match="as what claims hold of card 1"):
+        parse_offer("n1", json.dumps(plain), {})
 
 
 def test_one_card_is_told_in_both_generations() -> None:
@@ -98,8 +130,15 @@ def test_sidecars_and_init_containers_are_told_in_a_key_of_ours() -> None:
 
     assert written[ALLOCATION] == '{"0":{"1":2}}'
     assert written[INIT_ALLOCATION] == '{"0":{"0":3}}'
-    assert init_wish_of(written) == ()
-    assert init_wish_of(written | {ASSIGNED: "false"}) == ((0, (0,)),)
+    asking = PodRequest(
+        PodRef("default", "p"),
+        (
+            ContainerRequest("sidecar", ContainerKind.SIDECAR, 0, {Resource.MEM: 3}),
+            ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: 2}),
+        ),
+    )
+    assert with_wish(asking, written).init_wish == ()
+    assert with_wish(asking, written | {ASSIGNED: "false"}).init_wish == ((0, (0,)),)
 
 
 def test_several_cards_are_told_in_the_second_generation_only() -> None:
@@ -156,10 +195,20 @@ def test_what_cannot_be_told_is_not(held: list[Grant]) -> None:
 @pytest.mark.parametrize(
     ("annotations", "wish"),
     [
-        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4,"2":4}}'}, ((0, (1,)), (1, (2, 3)))),
+        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}'}, ((0, (1,)), (1, (3,)))),
+        ({ALLOCATION: '{"0":{"1":1},"1":{"3":2,"2":2}}'}, ((0, (1,)),)),
+        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}' + " " * MOST_CHARACTERS}, ()),
         (
             {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"},
             ((0, (2,)), (1, (2,))),
+        ),
+        (
+            {
+                "ALIYUN_COM_GPU_MEM_IDX": "2",
+                "ALIYUN_COM_GPU_MEM_POD": "4",
+                "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+            },
+            (),
         ),
         ({ALLOCATION: "not json"}, ()),
         ({ALLOCATION: "[1]"}, ()),
@@ -172,17 +221,17 @@ def test_what_cannot_be_told_is_not(held: list[Grant]) -> None:
 def test_a_wish_is_read_or_is_none(
     annotations: dict[str, str], wish: tuple[tuple[int, tuple[int, ...]], ...]
 ) -> None:
-    """It is advice: what cannot be read does no harm."""
+    """It is advice: what cannot be read, or does not agree with the pod spec, does no harm."""
     waiting = annotations | ({ASSIGNED: "false"} if ALLOCATION in annotations else {})
 
-    assert wish_of(waiting, app_containers=2) == wish
+    assert with_wish(asking(1, 4), waiting).wish == wish
 
 
 def test_a_wish_that_was_fulfilled_is_none() -> None:
     """What we wrote ourselves is not read back as somebody's wish."""
     written = pod_annotations([given_to(0, 2, "GPU-0")], NODE, NOW_NS)
 
-    assert wish_of(written, app_containers=1) == ()
+    assert with_wish(asking(2), written).wish == ()
 
 
 def test_modes_are_told_by_their_names() -> None:

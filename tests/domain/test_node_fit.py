@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     CORE_ALLOCATION,
     V1_ASSIGNED,
     V1_INDEX,
-    wish_of,
+    with_wish,
 )
 from gpu_device_plugin.domain.schemes.aliyun.card_wish import wish_annotations
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
@@ -40,6 +40,7 @@ from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, comparable
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError
 
 _INIT, _SIDECAR, _APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
@@ -160,7 +161,7 @@ def test_a_wish_for_several_cards_takes_the_copied_card_of_the_first_generation_
     hold = PodHold(PodRef("ns", "p", "u"), {0: dict.fromkeys((CardIndex(0), CardIndex(1)), (4, 0))})
     copied = {V1_INDEX: "7", V1_ASSIGNED: "true"}
     now = {**copied, **wish_annotations(hold, 1, before=copied)}
-    assert wish_of({**now, ASSIGNED: "true"}, 1) == ()
+    assert with_wish(pod((_APP, 8), label="2"), {**now, ASSIGNED: "true"}).wish == ()
     assert now[V1_INDEX] == "-1"
     assert V1_INDEX not in wish_annotations(hold, 1)
     alone = PodHold(PodRef("ns", "p", "u"), {0: {CardIndex(1): (4, 0)}})
@@ -466,15 +467,20 @@ def test_a_wish_keeps_what_init_containers_hold_on_several_cards() -> None:
         assert [room.free_mem for room in node_rooms(offer(2), [bound])] == [11, 11]
 
 
-@pytest.mark.parametrize("core", [None, "nonsense", '{"0":{"1":80}}', '{"0":{"0":5}}'])
-def test_compute_counts_as_the_spec_says(core: str | None) -> None:
-    """Whatever the annotation of it says, or where it is lost."""
+@pytest.mark.parametrize(
+    ("core", "is_believed"),
+    [(None, True), ("{}", True), ('{"0":{"0":80}}', True)]
+    + [(bad, False) for bad in ('{"0":{"1":80}}', '{"0":{"0":5}}', '{"0":{"0":80,"1":80}}')],
+)
+def test_compute_counts_as_the_spec_says(core: str | None, *, is_believed: bool) -> None:
+    """Also where the annotation of it is lost; where it says another, no card is believed."""
     container = ContainerRequest("c0", _APP, 0, {Resource.MEM: 4, Resource.CORE: 80})
     annotations = {ALLOCATION: '{"0":{"0":4}}'} | ({} if core is None else {CORE_ALLOCATION: core})
 
     held = hold_of(PodRequest(PodRef("ns", "p", "p"), (container,)), annotations)
 
-    assert held.by_card() == {0: (4, 80)}
+    assert held.by_card() == ({0: (4, 80)} if is_believed else {})
+    assert held.unplaced == (() if is_believed else (Demand(4, 80),))
 
 
 @pytest.mark.parametrize("label", ["9" * 5000, "-" + "9" * 5000])

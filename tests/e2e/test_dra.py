@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import pytest
 from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.claims import (
     cards_of,
@@ -139,6 +140,37 @@ def test_whole_cards_and_slices_come_from_one_pool(cluster: Cluster, claims: Age
     cluster.kubectl("delete", "pod", "slice", "beside", "--wait=true", "--grace-period=1")
     # 14 units or a whole card: one of the two that wait has the card now.
     wait_for("one of them runs", lambda: len(running(cluster)) == 4, 60, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "text"),
+    [
+        ("by-scheduler", {}, "is for the pod that it was made for"),
+        ("by-node-name", {"nodeName": NODE}, "is not allowed to use"),
+    ],
+)
+def test_a_whole_card_is_its_owners_alone(
+    cluster: Cluster, claims: Agent, name: str, where: dict[str, str], text: str
+) -> None:
+    """A pod that names the owner's claim gets nothing, by the scheduler or past it, privileged or not."""
+    cluster.apply(whole("owner", "main"))
+    wait_for("the owner runs", lambda: running(cluster) == ["owner"], 60, 0.5)
+    (claim,) = cluster.every("resourceclaim")
+    held = container("main", resources={"claims": [{"name": "mine"}]})
+    held |= {"securityContext": {"privileged": True}}
+    mine = {"name": "mine", "resourceClaimName": claim["metadata"]["name"]}
+    cluster.apply(pod(name, held, resourceClaims=[mine], **where))
+
+    events = ("get", "events", f"--field-selector=involvedObject.name={name}")
+    wait_for("the refusal is told", lambda: text in cluster.kubectl(*events), 60, 0.5)
+    assert running(cluster) == ["owner"]
+    (grant,) = claims.grants()
+    assert grant.pod.name == "owner"
+    (told,) = cluster.every("resourceclaim")
+    assert [each["name"] for each in told["status"]["reservedFor"]] == ["owner"]
+    cluster.kubectl("delete", "pod", "owner", "--grace-period=1")
+    wait_for("nothing is held", lambda: not claims.grants(), 60, 0.5)
+    assert running(cluster) == []
 
 
 def test_two_containers_with_whole_cards_wait_with_the_reason(

@@ -288,11 +288,10 @@ def holding_claims(*claims: str, name: str = "main", **more: Any) -> dict[str, A
 
 
 def naming(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A pod of a tenant that names two claims of our template."""
-    claims = [
-        {"name": name, "resourceClaimTemplateName": "gpu-slice"}
-        for name in ("slice-2-30-c0", "slice-4-30-c7")
-    ]
+    """A pod of a tenant that names its containers' claims itself, as those of our template."""
+    every = (*containers, *more.get("initContainers", ()))
+    named = {claim["name"] for c in every for claim in c.get("resources", {}).get("claims", ())}
+    claims = [{"name": name, "resourceClaimTemplateName": "gpu-slice"} for name in sorted(named)]
     return pod("p", *containers, resourceClaims=claims, **more)
 
 
@@ -327,6 +326,24 @@ HAND_MADE: dict[str, tuple[dict[str, Any], list[str]]] = {
             initContainers=[holding_claims(MINE, name="beside", restartPolicy="Always")],
         ),
         [f"{MINE} is named by several containers"],
+    ),
+}
+
+
+BY_NAME = {"name": MINE, "resourceClaimName": "of-another-pod"}
+OF_TEMPLATE = {"name": MINE, "resourceClaimTemplateName": "gpu-slice"}
+HAND_MADE |= {
+    "a claim that no container names": (
+        pod("p", container("main"), resourceClaims=[OF_TEMPLATE]),
+        [f"no container names the slice {MINE} of spec.resourceClaims"],
+    ),
+    "a claim that no container names past the scheduler": (
+        pod("p", container("main"), resourceClaims=[OF_TEMPLATE], nodeName=NODE),
+        [f"spec.nodeName={NODE} does not go with a slice"],
+    ),
+    "another pod's claim under the name of a slice": (
+        pod("p", holding_claims(MINE), resourceClaims=[BY_NAME]),
+        [f"the slice {MINE} of spec.resourceClaims names a claim that is there"],
     ),
 }
 
@@ -522,6 +539,12 @@ def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
     amounts = {"requests": {"memory": "1Gi"}}
     part["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = amounts
     assert "takes whole cards and names no capacity" in server.create(part).text
+    named = json.loads(json.dumps(whole))
+    named["metadata"]["annotations"] = {POD_CLAIM_NAME: MINE}
+    assert "tells a slice, and a claim of gpu-card is whole cards" in server.create(named).text
+    owned = json.loads(json.dumps(whole))
+    owned["metadata"]["ownerReferences"].append(OWNER | {"name": "q", "uid": "7f4f0e1e-2"})
+    assert "a claim of gpu-card is one pod's" in server.create(owned).text
     several = json.loads(json.dumps(whole))
     several["spec"]["devices"]["requests"].append({**request, "name": "another"})
     assert "has one request" in server.create(several).text
@@ -580,19 +603,24 @@ def test_a_claim_says_what_its_name_says(
     cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
 
 
+@pytest.mark.parametrize("device_class", ["gpu-slice", "gpu-card"])
 def test_a_claim_is_its_own_pods_alone(
     cluster: Cluster,
-    server: Submission,  # noqa: ARG001 - installs the policies
+    server: Submission,
+    device_class: str,
 ) -> None:
-    """A second pod that names it would run with a slice that no rule has seen."""
-    cluster.apply(pod("owner", asking(2, 30), nodeSelector=NOWHERE))
+    """A second pod that names it would run on a card that no rule has seen it ask for."""
+    is_whole = device_class == "gpu-card"
+    asked = container("main") if is_whole else asking(2, 30)
+    cluster.apply(pod("owner", asked, nodeSelector=NOWHERE))
+    if is_whole:
+        cluster.apply(_whole_of(cluster.get("pod", "owner")))
     wait_for("its claim is made", lambda: len(cluster.every("resourceclaim")) == 1, 60)
     (claim,) = cluster.every("resourceclaim")
     (owner,) = claim["metadata"]["ownerReferences"]
-    allocation = {
-        "devices": {"results": [{"request": "slice", "driver": "gpu-device-plugin", "pool": "n1",
-                                 "device": "gpu-0"}]},
-    }  # fmt: skip
+    (request,) = claim["spec"]["devices"]["requests"]
+    given = {"driver": "gpu-device-plugin", "pool": "n1", "device": "gpu-0"}
+    allocation = {"devices": {"results": [given | {"request": request["name"]}]}}
 
     def reserve(*uids: str) -> str:
         held = [{"resource": "pods", "name": uid[:8], "uid": uid} for uid in uids]
@@ -605,7 +633,20 @@ def test_a_claim_is_its_own_pods_alone(
     for uids in (("another",), (owner["uid"], "another")):
         with pytest.raises(Exception, match="is for the pod that it was made for"):
             reserve(*uids)
+    path = path_of("ResourceClaim", NAMESPACE, claim["metadata"]["name"])
+    further = {"metadata": {"ownerReferences": [owner, OWNER]}}
+    assert "gets no further owner" in server.patch(path, further).text
     cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+    wait_for("the claim is gone", lambda: not cluster.every("resourceclaim"), 60)
+
+
+def _whole_of(owner: Mapping[str, Any]) -> dict[str, Any]:
+    """A claim of a whole card that belongs to this pod, as kube-scheduler makes it."""
+    made = claim_of_hand()
+    made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "gpu-card"
+    meta = {key: owner["metadata"][key] for key in ("name", "uid")}
+    made["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", **meta}]
+    return made
 
 
 def test_the_sources_own_samples_become_claims_where_they_are_pods_of_slices(

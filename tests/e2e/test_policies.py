@@ -4,6 +4,7 @@ The chart is installed by helm with a node selector that no node has, so its obj
 its DaemonSet has no pod.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.schemes.aliyun.annotations import HELD_KEYS
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.errors import RequestError
 
@@ -33,7 +35,7 @@ NOWHERE = {"e2e": "nowhere"}
 OTHER_NODE = "n2"
 ROOT = Path(__file__).resolve().parents[2]
 DAEMONSET = ROOT / "daemonset"
-POLICIES = ("pods", "templates", "cronjobs", "agent-nodes", "agent-pods")
+POLICIES = ("pods", "templates", "cronjobs", "agent-nodes", "agent-pods", "annotations")
 MARK = "gpu-device-plugin/uninstall"
 SEVEN = Row("seven", [asking(2, 7)])
 
@@ -257,13 +259,14 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
     given = {"metadata": {"annotations": {"scheduler.framework.gpushare.assigned": "true"}}}
     cards = {"metadata": {"annotations": {"gpu-device-plugin/cards": "{}"}}}
     count = {"metadata": {"labels": {"aliyun.accelerator/nvidia_count": "4"}}}
+    holdings = {"metadata": {"annotations": {"gpu-device-plugin/holdings": "{}"}}}
     withdrawn = {"metadata": {"annotations": {"gpu-device-plugin/withdrawn": "{}"}}}
     mark = {"metadata": {"annotations": {MARK: "uid"}}}
     series = {"metadata": {"labels": {"alibabacloud.com/gpu-model-series": "T4"}}}
     unmark = {"metadata": {"annotations": {MARK: None}}}
     admin = Submission(cluster)
     assert admin.patch(own, mark).text == ""
-    changes = ((own, count), (own, cards), (own, withdrawn), (own, unmark))
+    changes = ((own, count), (own, cards), (own, holdings), (own, withdrawn), (own, unmark))
     for path, change in (*changes, (f"{pods}/on-{NODE}", given)):
         assert as_agent.patch(path, change).text == ""
 
@@ -302,3 +305,69 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
     # Whoever is not the agent is not limited.
     for path, change in ((own, schedule), (other, count), (f"{pods}/on-{NODE}", another)):
         assert admin.patch(path, change).text == ""
+
+
+def bound_with(cluster: Cluster, name: str, notes: dict[str, str]) -> str:
+    """Path of a pod that another scheduler has bound with these annotations; nothing runs there."""
+    path = path_of("Pod", NAMESPACE, name)
+    cluster.apply(pod(name, container("main"), nodeSelector=NOWHERE))
+    target = {"apiVersion": "v1", "kind": "Node", "name": OTHER_NODE}
+    meta = {"name": name, "annotations": notes}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+    cluster.kubectl("create", "--raw", f"{path}/binding", "-f", "-", stdin=json.dumps(binding))
+    return path
+
+
+def test_what_a_bound_pod_holds_only_agent_controller_and_named_accounts_write(
+    cluster: Cluster, as_agent: Submission
+) -> None:
+    account = f"system:serviceaccount:{RELEASE_NAMESPACE}:{RELEASE}-controller"
+    admin, controller = Submission(cluster), Submission(cluster, user=account)
+    agents = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/pods/on-{NODE}"
+    unbound = path_of("Pod", NAMESPACE, "unscheduled")
+    bound = bound_with(cluster, "held", dict.fromkeys(HELD_KEYS, "0"))
+    allowed, wrong = [], []
+    for key in HELD_KEYS:
+        forged = {"metadata": {"annotations": {key: "1"}}}
+        taken = {"metadata": {"annotations": {key: None}}}
+        born = pod("born", container("main"))
+        born["metadata"]["annotations"] = {key: "1"}
+        allowed += [
+            admin.patch(unbound, forged),
+            admin.create(born),
+            as_agent.patch(agents, forged),
+            controller.patch(bound, forged),
+        ]
+        born["spec"]["nodeName"] = NODE
+        told = [
+            admin.patch(bound, forged),
+            admin.patch(bound, taken),
+            admin.patch(f"{bound}/status", forged),
+            admin.create(born),
+        ]
+        wrong += [answer for answer in told if f"the annotations {key} say" not in answer.text]
+    assert [answer.text for answer in allowed if answer.text] == []
+    assert wrong == []
+
+    # Everything else of a bound pod stays its owner's.
+    for change in ({"annotations": {"note": "1"}}, {"labels": {"note": "1"}}):
+        assert admin.patch(bound, {"metadata": change}).text == ""
+    assert admin.create(pod("born", container("main"), nodeName=NODE)).text == ""
+    cluster.kubectl("delete", "pod", "held", "--force", "--grace-period=0")
+
+
+@pytest.mark.usefixtures("server")
+def test_an_account_that_the_operator_names_writes_what_a_bound_pod_holds(
+    cluster: Cluster, helm: Helm
+) -> None:
+    admin, other = Submission(cluster), Submission(cluster, user="e2e:other-scheduler")
+    bound = bound_with(cluster, "held", {})
+    forged = {"metadata": {"annotations": {HELD_KEYS[0]: "1"}}}
+    assert not other.patch(bound, forged).is_accepted
+    helm.install(NOBODY, "policies.annotationWriters={e2e:other-scheduler}")
+    try:
+        wait_for("the named account may", lambda: other.patch(bound, forged).is_accepted)
+        assert not admin.patch(bound, forged).is_accepted
+    finally:
+        helm.install(NOBODY)
+        cluster.kubectl("delete", "pod", "held", "--force", "--grace-period=0")

@@ -20,6 +20,8 @@ from gpu_device_plugin.cluster.credentials import Credentials
 from gpu_device_plugin.cluster.reach import Pace
 
 Json = dict[str, Any]
+Change = tuple[int, str, str, Json, Json | None]
+"""Version, kind, path, the object, and the one before it where there was one."""
 QUICK = Pace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, settle_seconds=0.1)
 
 _COLLECTION = re.compile(
@@ -59,7 +61,7 @@ class FakeApiServer:
     Attributes:
         fault: Called with every request; an answer it returns is sent instead of the real one.
         has_dra: Whether resource.k8s.io/v1 is served.
-        page_size: Objects a page to who asks with a limit; 0 is all of them.
+        page_size: Objects a page at most to who asks with a limit; 0 is as many as asked for.
     """
 
     objects: dict[str, Json] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class FakeApiServer:
     port: int = 0
     _version: int = 100
     _oldest: int = 0
-    _changes: list[tuple[int, str, str, Json]] = field(default_factory=list)
+    _changes: list[Change] = field(default_factory=list)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _runner: web.AppRunner | None = None
     _epoch: int = 0
@@ -121,7 +123,7 @@ class FakeApiServer:
             gone = self.objects.pop(path)
             self._version += 1
             gone["metadata"]["resourceVersion"] = str(self._version)
-            self._changes.append((self._version, "DELETED", path, gone))
+            self._changes.append((self._version, "DELETED", path, gone, None))
             self._changed.notify_all()
 
     async def send_raw(self, path: str, kind: str, value: Json) -> None:
@@ -129,7 +131,7 @@ class FakeApiServer:
         async with self._changed:
             self._version += 1
             value.setdefault("metadata", {})["resourceVersion"] = str(self._version)
-            self._changes.append((self._version, kind, path, value))
+            self._changes.append((self._version, kind, path, value, None))
             self._changed.notify_all()
 
     def seen(self, method: str, path: str = "") -> list[Seen]:
@@ -143,8 +145,9 @@ class FakeApiServer:
         meta = value.setdefault("metadata", {})
         meta.setdefault("name", path.rsplit("/", 1)[1])
         meta["resourceVersion"] = str(self._version)
+        before = self.objects.get(path)
         self.objects[path] = value
-        self._changes.append((self._version, kind, path, value))
+        self._changes.append((self._version, kind, path, value, before))
         return value
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -233,9 +236,9 @@ class FakeApiServer:
     def _list(self, seen: Seen) -> web.Response:
         items = [v for p, v in self.objects.items() if _is_in(p, v, seen)]
         meta = {"resourceVersion": str(self._version)}
-        if self.page_size and "limit" in seen.query:
+        if "limit" in seen.query:
             start = int(seen.query.get("continue", 0))
-            end = start + self.page_size
+            end = start + min(int(seen.query["limit"]), self.page_size or len(items) + 1)
             meta |= {"continue": str(end)} if end < len(items) else {}
             items = items[start:end]
         # client-go takes the list of nodes only by its own name.
@@ -251,11 +254,13 @@ class FakeApiServer:
         await response.prepare(request)
         while epoch == self._epoch:
             upto = self._version  # a write may wait, and more change meanwhile
-            for version, kind, path, value in list(self._changes):
-                if at < version <= upto and _is_in(path, value, seen):
-                    line = json.dumps({"type": kind, "object": value}).encode() + b"\n"
-                    await response.write(line[:7])  # lines arrive in pieces, as on a network
-                    await response.write(line[7:])
+            for change in list(self._changes):
+                told = _told(change, seen)
+                if told is None or not at < change[0] <= upto:
+                    continue
+                line = json.dumps(told).encode() + b"\n"
+                await response.write(line[:7])  # lines arrive in pieces, as on a network
+                await response.write(line[7:])
             at = upto
             async with self._changed:
                 if at == self._version and epoch == self._epoch:
@@ -263,6 +268,17 @@ class FakeApiServer:
         if request.transport is not None:
             request.transport.abort()
         return response
+
+
+def _told(change: Change, seen: Seen) -> Json | None:
+    """What a watch shows of a change; of an object that is selected no more, that it is deleted."""
+    version, kind, path, value, before = change
+    if _is_in(path, value, seen):
+        return {"type": kind, "object": value}
+    if before is None or not _is_in(path, before, seen):
+        return None
+    meta = {**before["metadata"], "resourceVersion": str(version)}
+    return {"type": "DELETED", "object": {**before, "metadata": meta}}
 
 
 def status(code: int, message: str, retry_after: str = "") -> web.Response:
@@ -285,9 +301,10 @@ def _is_in(path: str, value: Json, seen: Seen) -> bool:
     for term in filter(None, seen.query.get("fieldSelector", "").split(",")):
         name, wanted = term.split("=")
         found: Any = value
-        for key in name.split("."):
+        for key in name.removesuffix("!").split("."):
             found = found.get(key, {})
-        if value.get("kind") not in ("Bookmark", "Status") and found != wanted:
+        is_as_asked = (found == wanted) != name.endswith("!")
+        if value.get("kind") not in ("Bookmark", "Status") and not is_as_asked:
             return False
     return True
 

@@ -12,13 +12,14 @@ from gpu_device_plugin.apps.overview.usage import series, slices
 from gpu_device_plugin.cluster import claims
 from gpu_device_plugin.cluster.admission_wire import read_review
 from gpu_device_plugin.cluster.extender_wire import read_binding, read_preemption, read_question
-from gpu_device_plugin.cluster.foreign_text import without_controls
+from gpu_device_plugin.cluster.foreign_text import decode, without_controls
 from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.nvidia import read_config_file
 from gpu_device_plugin.domain.annotations import counted_unit_mib, kept_pods, served_mode
 from gpu_device_plugin.domain.held_devices import held_devices, told_devices
-from gpu_device_plugin.domain.schemes.aliyun.annotations import init_wish_of, wish_of
+from gpu_device_plugin.domain.holdings import parse_holdings
+from gpu_device_plugin.domain.schemes.aliyun.annotations import with_wish
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of, parse_offer
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
@@ -42,7 +43,7 @@ def _file(content: bytes, name: str = "input") -> Path:
 def _decoded(content: bytes, kind: type) -> object:
     """As an edge does it: what has not even the form is refused there."""
     try:
-        return msgspec.json.decode(without_controls(content), type=kind)
+        return decode(msgspec.json.Decoder(kind), without_controls(content))
     except msgspec.MsgspecError as error:
         raise ClusterError(str(error)) from error
 
@@ -54,8 +55,7 @@ def _pod(content: bytes) -> object:
     request, annotations = scheduled_request(pod), pod.metadata.annotations or {}
     for text in annotations.values():
         held_devices(text)
-    wishes = wish_of(annotations, len(pod.spec.containers)), init_wish_of(annotations)
-    return wishes, hold_of(request, annotations)
+    return with_wish(request, annotations), hold_of(request, annotations)
 
 
 def _node(content: bytes) -> object:
@@ -91,6 +91,7 @@ TARGETS: dict[str, Parser] = {
     "extender-bind": read_binding,
     "extender-filter": read_question,
     "extender-preempt": read_preemption,
+    "holdings": lambda content: parse_holdings(content.decode("utf-8", "replace")) or None,
     "metrics": _metrics,
     "node-cards": _node,
     "nvidia-config": lambda content: read_config_file(_file(content)),

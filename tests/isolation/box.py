@@ -68,6 +68,19 @@ class Node:
         if controls.gpusim_set(str(self.state).encode(), "\n".join(lines).encode()) != 0:
             raise AssertionError(controls.gpusim_error().decode())
 
+    def numbers(self) -> dict[str, int]:
+        """Its fields that are numbers, by name, as they are now."""
+        controls = ctypes.CDLL(str(native_directory() / "libnvidia-ml.so.1"))
+        text = ctypes.create_string_buffer(1 << 20)
+        if controls.gpusim_describe(str(self.state).encode(), text, len(text)) != 0:
+            raise AssertionError("gpusim_describe failed")
+        lines = (line.split("=", 1) for line in text.value.decode().splitlines())
+        return {name: int(value) for name, value in lines if value.lstrip("-").isdigit()}
+
+    def held_peak(self, card: int = 0) -> int:
+        """The most that processes held of a card at any moment, inside calls too."""
+        return self.numbers().get(f"cards.{card}.held_peak_bytes", 0)
+
 
 @dataclass
 class Box:

@@ -86,7 +86,7 @@ def test_the_smallest_driver_is_capped(box: Box, tmp_path: Path) -> None:
     program = box.start()
 
     assert program("alloc 1 2000000000") == [OUT_OF_MEMORY]
-    assert program("alloc 1 500000000") == [0]
+    assert program("alloc 1 400000000") == [0]
     assert program("free 1") == [0]
 
 

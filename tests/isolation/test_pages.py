@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, native_directory
 from tests.isolation.region import Region
+from tests.isolation.test_overhead import CONTEXT, TABLE
 
 SLICE = 2154 * MIB
 PAGE = 2 * MIB
@@ -81,9 +82,10 @@ def test_odd_pieces_do_not_get_more_of_the_card_than_the_slice(
         pieces += 1
     books, driver = figures()
 
-    assert SLICE * 0.995 <= driver <= SLICE + PAGE
+    # Where NVML does not tell, a context counts as what the largest of its kind cost.
+    assert SLICE * 0.995 - (TABLE - CONTEXT) <= driver <= SLICE + PAGE
     assert books >= SLICE - PAGE
-    assert pieces >= (SLICE * 0.995 - 250 * MIB) // PAGE
+    assert pieces >= (SLICE * 0.995 - TABLE - 10 * MIB) // PAGE
 
 
 def test_one_odd_piece_shows_as_it_was_asked(any_box: Box, figures: Figures) -> None:

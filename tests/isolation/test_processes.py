@@ -183,14 +183,14 @@ def test_a_daemon_stays_present_without_its_descriptors(box: Box, tmp_path: Path
     (box.programs / "client").chmod(0o755)
     daemon = box.start()
     box.programs = programs
-    assert daemon(f"alloc 1 {1500 * MIB}") == [0]
+    assert daemon(f"alloc 1 {1400 * MIB}") == [0]
     assert daemon(f"daemonize {tmp_path / 'log'}")[0] == 0
     other = box.start(ready=False)
     assert other("init") == [0]
     assert other("retain") == [0]
 
-    assert other(f"alloc 1 {1500 * MIB}") == [OUT_OF_MEMORY]
-    assert other("info")[1] <= SLICE - 1500 * MIB
+    assert other(f"alloc 1 {1400 * MIB}") == [OUT_OF_MEMORY]
+    assert other("info")[1] <= SLICE - 1400 * MIB
 
 
 def test_a_daemons_log_is_not_taken_for_the_region(box: Box, tmp_path: Path) -> None:

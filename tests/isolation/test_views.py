@@ -176,6 +176,16 @@ def test_the_selftest_is_content_where_the_cap_holds(box: Box) -> None:
     assert all(line.startswith("ok") for line in ran.stdout.splitlines())
 
 
+def test_the_selftest_says_that_memory_of_malloc_is_not_capped(box: Box) -> None:
+    """With HMM and ATS it can migrate to the card, where neither the cap nor NVML counts it."""
+    box.node.change("cards.0.pageable_memory=1")
+    ran = selftest(box)
+
+    assert ran.returncode == 0, ran.stdout
+    assert "not capped" in ran.stdout
+    assert "HMM or ATS" in ran.stdout
+
+
 def test_the_selftest_names_the_view_that_disagrees(box: Box) -> None:
     """Without the library: the exit code says no, the lines say where."""
     ran = selftest(box, LD_PRELOAD="")

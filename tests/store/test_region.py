@@ -37,6 +37,8 @@ int main(void)
 	SAY(REFUSED_OFFSET, offsetof(struct region_card, refused_total));
 	SAY(BUSY_OFFSET, offsetof(struct region_card, busy_ns));
 	SAY(USED_OFFSET, offsetof(struct region_card, used_bytes));
+	SAY(PAGES_OFFSET, offsetof(struct region, activity));
+	SAY(PAGE_BYTES, REGION_ACTIVITY_BYTES);
 	SAY(OVERHEAD_OFFSET, offsetof(struct region_card, overhead_bytes));
 	SAY(REGION_BYTES, REGION_BYTES);
 	SAY(ACTIVITY_BYTES, REGION_ACTIVITY_BYTES);

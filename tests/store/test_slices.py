@@ -19,6 +19,14 @@ def files(tmp_path: Path) -> SliceFiles:
     return found
 
 
+def cut_back(files: SliceFiles) -> dict[tuple[str, str], int]:
+    """What is cut back now: the size found, by slice and name."""
+    found: dict[tuple[str, str], int] = {}
+    files.sizes.on_grown = lambda slice_id, name, size: found.update({(slice_id, name): size})
+    assert files.sizes.cut_back() == bool(found)
+    return found
+
+
 def writable(run: Path) -> dict[str, Path]:
     """What a container may write, by the name in reports."""
     cards = {f"activity file of card {uuid}": run / "cards" / uuid / "5" for uuid in CARDS}
@@ -32,19 +40,20 @@ def test_whatever_a_container_may_write_is_cut_back_to_its_size(
     for number, path in enumerate(writable(tmp_path).values()):
         os.truncate(path, (8 << 20) + number)
 
-    found = {name: (8 << 20) + number for number, name in enumerate(writable(tmp_path))}
-    assert files.cut_back("5", CARDS) == found
+    assert cut_back(files) == {
+        ("5", name): (8 << 20) + number for number, name in enumerate(writable(tmp_path))
+    }
     sizes = [path.stat().st_size for path in writable(tmp_path).values()]
     assert sizes == [REGION_BYTES, ACTIVITY_BYTES, ACTIVITY_BYTES]
-    assert files.cut_back("5", CARDS) == {}
+    assert cut_back(files) == {}
 
 
-def test_every_file_that_a_container_may_write_is_known(files: SliceFiles, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("files")
+def test_every_file_that_a_container_may_write_is_known(tmp_path: Path) -> None:
     """Those of mode 0666, whoever makes one more."""
     modes = {path: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
 
     assert {path for path, mode in modes.items() if mode & 0o002} == {*writable(tmp_path).values()}
-    assert files.cut_back("5", ()) == {}
 
 
 @pytest.mark.parametrize("name", ["region file", "activity file of card GPU-a"])

@@ -56,7 +56,7 @@ async def test_metrics_come_with_their_content_type() -> None:
     async with serving(Node()) as url:
         page = await get(url + "/metrics", accept="text/plain")
 
-    assert page == (200, "text/plain; version=0.0.4", "accept text/plain\n")
+    assert page == (200, "text/plain; version=0.0.4", "accept text/plain; version=0.0.4\n")
 
 
 async def test_readyz_says_why_not() -> None:

@@ -15,6 +15,11 @@ c.?resources.?claims.orValue([]).exists(k, k.name.matches('{{ include "gpu-devic
 {{ . }}.?resources.?claims.orValue([]).map(k, k.name).filter(n, n.matches('{{ include "gpu-device-plugin.claimName" . }}'))
 {{- end }}
 
+{{/* The claims of .pod (CEL) whose names tell slices, whether any container names them or not. */}}
+{{- define "gpu-device-plugin.podSlices" -}}
+{{ . }}.spec.?resourceClaims.orValue([]).filter(k, k.name.matches('{{ include "gpu-device-plugin.claimName" . }}'))
+{{- end }}
+
 {{/* How many cards a claim has at most: AllocationResultsMaxSize of resource.k8s.io/v1. */}}
 {{- define "gpu-device-plugin.mostCards" -}}32{{- end }}
 

@@ -2,10 +2,15 @@
 
 import logging
 import sys
+from typing import Any
 
 import structlog
 
 from gpu_device_plugin.config.sources import LogFormat
+from gpu_device_plugin.errors import bounded
+
+_MOST_ENTRIES = 64
+_LONGEST_TRACE = 16_384
 
 
 def configure_logs(level: str, log_format: LogFormat) -> None:
@@ -20,6 +25,7 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _short,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
@@ -28,3 +34,20 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def _short(
+    _logger: object, _method: str, line: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    """No value longer than a text may be, whatever somebody wrote that stands in it."""
+    trace = line.pop("exception", None)
+    short = {key: _value(value) for key, value in line.items()}
+    return short if trace is None else {**short, "exception": str(trace)[-_LONGEST_TRACE:]}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        more = len(value) - _MOST_ENTRIES
+        shown = [_value(each) for each in value[:_MOST_ENTRIES]]
+        return [*shown, f"and {more} more"] if more > 0 else shown
+    return bounded(value) if isinstance(value, str) else value

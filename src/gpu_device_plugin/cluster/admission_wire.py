@@ -9,7 +9,7 @@ import msgspec
 
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.domain.models.admission import Admitted, Applicant
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, bounded, clip
 
 _API_VERSION, _KIND = "admission.k8s.io/v1", "AdmissionReview"
 _FORBIDDEN = 403
@@ -100,7 +100,7 @@ class Resources:
         for part in ("limits", "requests"):
             before = found.get(part) or {}
             if not isinstance(before, dict):
-                raise ClusterError(f"container {self.container}: {part} are no object")
+                raise ClusterError(f"container {clip(self.container)}: {part} are no object")
             kept = {key: value for key, value in before.items() if key not in gone}
             found[part] = kept | {key: str(amount) for key, amount in new.items()}
         return found
@@ -167,7 +167,7 @@ def allowed(uid: str) -> bytes:
 
 def denied(uid: str, text: str) -> bytes:
     """The answer for a pod that may not be, with the reason for people."""
-    result = {"code": _FORBIDDEN, "reason": "Forbidden", "message": text}
+    result = {"code": _FORBIDDEN, "reason": "Forbidden", "message": bounded(text)}
     return _answer(uid, {"allowed": False, "status": result})
 
 

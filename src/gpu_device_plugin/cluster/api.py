@@ -10,13 +10,19 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from gpu_device_plugin.cluster.connections import connection_error, open_session
+from gpu_device_plugin.cluster.connections import connection_error, content, lines, open_session
 from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.foreign_text import without_controls
 from gpu_device_plugin.cluster.reach import Pace, Reach
 from gpu_device_plugin.cluster.throttle import Throttle
 from gpu_device_plugin.cluster.wire import Status
-from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
+from gpu_device_plugin.errors import (
+    AccessError,
+    ClusterError,
+    GaveUpError,
+    ThrottledError,
+    TooLongError,
+)
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -42,6 +48,8 @@ class Request:
         query: Query parameters.
         body: JSON to send, or None.
         content_type: What `body` is.
+        most_bytes: A longer answer is not read; 0 for any length.
+        check: Called directly before it is sent; what it raises keeps it from being sent.
     """
 
     method: str
@@ -49,6 +57,8 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: object = None
     content_type: str = JSON
+    most_bytes: int = 0
+    check: Callable[[], object] | None = None
 
     @property
     def kind(self) -> str:
@@ -146,6 +156,7 @@ class ApiServer:
 
         Raises:
             ThrottledError: The server throttles this kind of call, or did a moment ago.
+            TooLongError: The answer is longer than the request allows.
             ClusterError: No answer within the deadline, or one that says that the server
                 cannot serve now. A refusal is an answer.
         """
@@ -156,7 +167,7 @@ class ApiServer:
             deadline_seconds, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
         )
         async with self._send(request, timeout) as response:
-            answer = await _answer(response)
+            answer = await _answer(response, request.most_bytes)
         self._note(request, answer)
         return answer
 
@@ -171,7 +182,7 @@ class ApiServer:
         await self._turn(request)
         try:
             return await self.call(request, deadline_seconds=deadline_seconds)
-        except ThrottledError:
+        except (ThrottledError, TooLongError):
             raise
         except ClusterError as error:
             self.reach.failed(str(error))
@@ -202,7 +213,7 @@ class ApiServer:
                 yield opened
                 if response.status != 200:
                     return
-                async for line in _lines(response.content):
+                async for line in lines(response.content):
                     yield Answer(200, without_controls(line))
         except ThrottledError:
             raise
@@ -239,6 +250,8 @@ class ApiServer:
             session, credentials = await self._open()
             options = _options(request, credentials)
             url = credentials.server + request.path
+            if request.check is not None:
+                request.check()
             async with session.request(request.method, url, timeout=timeout, **options) as response:
                 if response.status == _UNAUTHORIZED:
                     self._credentials = None  # tokens and certificates rotate: read them again
@@ -274,22 +287,9 @@ def _options(request: Request, credentials: Credentials) -> dict[str, Any]:
     return options
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines of any length (`readline` refuses objects longer than its buffer)."""
-    rest = bytearray()
-    async for chunk in stream.iter_any():
-        rest += chunk
-        if b"\n" in chunk:
-            *lines, last = bytes(rest).split(b"\n")
-            rest = bytearray(last)
-            for line in lines:
-                if line.strip():
-                    yield line
-
-
-async def _answer(response: aiohttp.ClientResponse) -> Answer:
-    retry_after = response.headers.get("Retry-After", "")
-    return Answer(response.status, without_controls(await response.read()), retry_after)
+async def _answer(response: aiohttp.ClientResponse, most_bytes: int = 0) -> Answer:
+    body = await content(response, most_bytes)
+    return Answer(response.status, without_controls(body), response.headers.get("Retry-After", ""))
 
 
 def _name(request: Request) -> str:

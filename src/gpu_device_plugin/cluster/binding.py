@@ -1,6 +1,6 @@
 """Binding a pod to a node."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
@@ -17,17 +17,17 @@ async def bind_pod(
     pod: ClusterPod,
     node: str,
     annotations: Mapping[str, str],
-    deadline_seconds: float,
+    seconds: Callable[[], float],
 ) -> str:
-    """Bind a pod to a node and annotate it, in one atomic request.
+    """Bind a pod to a node and annotate it, in one atomic request that takes `seconds` at most.
 
     Returns:
         Why the API server refused, or "" if the pod is bound.
 
     Raises:
-        NotBoundError: It is throttled, or the server does not know us.
-        ClusterError: No answer, or one of a failure half way (5xx, for instance etcd's time ran
-            out): the pod may be bound or not.
+        NotBoundError: It is throttled, the server does not know us, or `seconds` says so, which is
+            asked again directly before it is sent.
+        ClusterError: No answer, or 5xx of a failure half way: the pod may be bound or not.
     """
     ref = pod.request.ref
     body = {
@@ -42,9 +42,9 @@ async def bind_pod(
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
-    request = Request("POST", pod_path(ref) + "/binding", body=body)
+    request = Request("POST", pod_path(ref) + "/binding", body=body, check=seconds)
     try:
-        answer = await api.call(request, deadline_seconds=deadline_seconds)
+        answer = await api.call(request, deadline_seconds=seconds())
     except GaveUpError:
         raise
     except (ThrottledError, AccessError) as error:

@@ -1,19 +1,29 @@
 """ResourceClaims: one by one GET, or those of the cluster that have devices of ours."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.foreign_text import decode
 from gpu_device_plugin.cluster.listing import list_items
 from gpu_device_plugin.cluster.quantity import whole_number
-from gpu_device_plugin.cluster.wire import Bare
+from gpu_device_plugin.cluster.wire import Bare, OwnerReference
 from gpu_device_plugin.domain.claims import DRIVER, AllocatedDevice, Claim, ClaimRef
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 
 _BYTES_PER_MIB = 1 << 20
-_NAME_IN_POD = "resource.kubernetes.io/pod-claim-name"
+_MOST_BYTES, _MOST_PERCENT = 1 << 50, 100
+_MOST_RESULTS = 32
+"""AllocationResultsMaxSize of resource.k8s.io/v1: the API server admits no more."""
+_MOST_TEXT = 63
+"""Of a name in a pod (a DNS label) and of a uid; who may write metadata may write anything there."""
+
+
+class _Consumed(msgspec.Struct):
+    memory: str | int | float = 0
+    cores: str | int | float = 0
 
 
 class _Result(msgspec.Struct, rename="camel"):
@@ -24,7 +34,7 @@ class _Result(msgspec.Struct, rename="camel"):
     device: str
     request: str = ""
     share_id: str = msgspec.field(default="", name="shareID")
-    consumed_capacity: dict[str, str | int | float] | None = None
+    consumed_capacity: _Consumed | None = None
 
 
 class _Devices(msgspec.Struct):
@@ -46,7 +56,20 @@ class _Status(msgspec.Struct, rename="camel"):
     reserved_for: list[_Consumer] | None = None
 
 
+class _Notes(msgspec.Struct):
+    name_in_pod: str = msgspec.field(default="", name="resource.kubernetes.io/pod-claim-name")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    annotations: _Notes | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
 class _Claim(Bare):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)  # type: ignore[assignment]
     status: _Status = msgspec.field(default_factory=_Status)
 
 
@@ -69,7 +92,7 @@ async def fetch_claim(
     if not answer.is_success:
         raise ClusterError(f"GET {path}: {answer.text}")
     try:
-        return _understood(_claim.decode(answer.body))
+        return _understood(decode(_claim, answer.body))
     except msgspec.MsgspecError as error:
         raise ClusterError(f"GET {path}: {error}") from error
 
@@ -93,22 +116,35 @@ async def list_allocated(api: ApiServer) -> Sequence[Claim]:
 def _understood(claim: _Claim) -> Claim:
     meta, status = claim.metadata, claim.status
     pods = [each for each in status.reserved_for or () if each.resource == "pods"]
-    pod = PodRef(meta.namespace, pods[0].name, pods[0].uid) if len(pods) == 1 else None
+    pod = PodRef(meta.namespace, pods[0].name, pods[0].uid) if pods else None
     ref = ClaimRef(meta.namespace, meta.name, meta.uid)
-    name_in_pod = (meta.annotations or {}).get(_NAME_IN_POD, "")
-    devices = tuple(map(_device, status.allocation.devices.results or ()))
-    owners = frozenset(o.uid for o in meta.owner_references or () if o.kind == "Pod")
-    return Claim(ref, pod, devices, name_in_pod, owners)
+    told = meta.annotations.name_in_pod if meta.annotations else ""
+    name_in_pod = told if len(told) <= _MOST_TEXT and told.isprintable() else ""
+    devices = tuple(map(_device, (status.allocation.devices.results or ())[:_MOST_RESULTS]))
+    owners = frozenset(o.uid[:_MOST_TEXT] for o in meta.owner_references or () if o.kind == "Pod")
+    return Claim(ref, pod, devices, name_in_pod, owners, is_shared=len(pods) > 1)
 
 
 def _device(result: _Result) -> AllocatedDevice:
-    consumed: Mapping[str, str | int | float] = result.consumed_capacity or {}
+    consumed = (result.consumed_capacity if result.driver == DRIVER else None) or _Consumed()
     return AllocatedDevice(
         driver=result.driver,
         pool=result.pool,
         device=result.device,
         request=result.request,
         share_id=result.share_id,
-        memory_mib=whole_number(str(consumed.get("memory", "0"))) // _BYTES_PER_MIB,
-        core_percent=whole_number(str(consumed.get("cores", "0"))),
+        memory_mib=_amount(consumed.memory, _MOST_BYTES) // _BYTES_PER_MIB,
+        core_percent=_amount(consumed.cores, _MOST_PERCENT),
     )
+
+
+def _amount(told: str | float, most: int) -> int:
+    """The amount; 0, with which nothing is prepared, where it is none of a card's.
+
+    An error would hide all the other claims of a list.
+    """
+    try:
+        amount = whole_number(str(told))
+    except ClusterError:
+        return 0
+    return amount if 0 <= amount <= most else 0

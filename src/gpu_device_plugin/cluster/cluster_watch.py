@@ -12,9 +12,10 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.pods import fetch_pod, pod_path
 from gpu_device_plugin.cluster.quantity import milli
-from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
+from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.processors import Processors
@@ -32,12 +33,14 @@ class ClusterNode:
         cards: Its annotation of cards.
         labels: Its labels.
         series: The series that we wrote as a label of it, or None.
+        holdings: Its annotation of what pods hold; empty where it has none.
     """
 
     name: str
     cards: str
     labels: Mapping[str, str]
     series: str | None = None
+    holdings: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class ClusterWatch:
         )
         self._pod_list = Reflection(
             api,
-            Source("/api/v1/pods", ""),
+            Source("/api/v1/pods", UNFINISHED),
             Pod,
             Listener(self._replace_pods, self._put_pod, self._remove_pod, self._since_list.clear),
         )
@@ -198,7 +201,9 @@ class ClusterWatch:
             return
         self._nodes.add(name)
         self._processors.node_changed(name, _allocatable_milli(node))
-        self._changes.node(name, ClusterNode(name, cards, node.metadata.labels or {}, series))
+        holdings = annotations.get(HOLDINGS_ANNOTATION, "")
+        labels = node.metadata.labels or {}
+        self._changes.node(name, ClusterNode(name, cards, labels, series, holdings))
 
     def _remove_node(self, node: Node) -> None:
         self._drop_node(node.metadata.name)

@@ -1,12 +1,13 @@
-"""The pool of connections to the API server."""
+"""The pool of connections to the API server, and how answers are read from them."""
 
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 
-from gpu_device_plugin.errors import ClusterError, WrongServerError
+from gpu_device_plugin.errors import ClusterError, TooLongError, WrongServerError
 
 # The resolver knows that there is no such name; any other trouble of it may pass.
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
@@ -32,6 +33,34 @@ def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, option):  # not every system has all of them
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
+
+
+async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines of any length (`readline` refuses objects longer than its buffer)."""
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in lines:
+                if line.strip():
+                    yield line
+
+
+async def content(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The whole answer, if it is no longer than that; 0 is any length.
+
+    Raises:
+        TooLongError: It is longer; the rest is not read.
+    """
+    chunks, size = list[bytes](), 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if 0 < most_bytes < size:
+            raise TooLongError(f"{response.url.path}: the answer has more than {most_bytes} bytes")
+    return b"".join(chunks)
 
 
 def connection_error(server: str, asked: str, error: Exception) -> ClusterError:

@@ -12,11 +12,10 @@ import structlog
 
 from gpu_device_plugin.cluster.api import MERGE_PATCH, Answer, ApiServer, Request
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, bounded
 
 _log = structlog.get_logger(__name__)
 COMPONENT = "gpu-device-plugin"
-MAX_TEXT_BYTES = 1024
 _MAX_WAITING = 256
 _MAX_WRITTEN = 512
 _BURST = 50
@@ -60,6 +59,11 @@ class EventNote:
         """Whose notes take turns with others': an owner's, a pod's, or the node's."""
         return self.owner or str(self.about or "")
 
+    @property
+    def namespace(self) -> str:
+        """Of what it is about; empty for the node."""
+        return self.about.namespace if self.about else ""
+
 
 @dataclass(frozen=True, slots=True)
 class _Count:
@@ -77,8 +81,9 @@ class _Count:
 class Events:
     """A bounded queue of notes; the same note again raises the count of its Event.
 
-    The owner with the fewest waiting notes comes first. If there are too many, the oldest note of
-    the owner with the most is dropped, so that a flood from one does not affect the others.
+    The namespace with the fewest waiting notes comes first, and in it the owner with the fewest. If
+    there are too many, the oldest note of the one with the most is dropped, so that a flood from one
+    does not affect the others: a tenant can name as many owners as it likes.
     """
 
     def __init__(
@@ -101,14 +106,13 @@ class Events:
 
     def post(self, note: EventNote) -> None:
         """Write `note` when possible; returns at once."""
-        note = replace(note, text=_cut(note.text))
+        note = replace(note, text=bounded(note.text))
         now = time.time()
         once = _Count(1, now, now)
         waiting = self._waiting.get(note)
         self._waiting[note] = waiting.plus(once) if waiting else once
         while len(self._waiting) > _MAX_WAITING:
-            crowd = Counter(waiting.source for waiting in self._waiting)
-            del self._waiting[max(self._waiting, key=lambda waiting: crowd[waiting.source])]
+            del self._waiting[max(self._waiting, key=self._crowd())]
             self._on_drop()
         self._wake.set()
 
@@ -119,8 +123,7 @@ class Events:
                 self._wake.clear()
                 await self._wake.wait()
             await self._spend()
-            crowd = Counter(waiting.source for waiting in self._waiting)
-            note = min(self._waiting, key=lambda waiting: crowd[waiting.source])
+            note = min(self._waiting, key=self._crowd())
             count = self._waiting.pop(note)
             try:
                 await self._write(note, count)
@@ -131,6 +134,12 @@ class Events:
                 self._waiting.move_to_end(note, last=False)
                 if not self._api.reach.is_away:
                     await asyncio.sleep(self._api.reach.pace.pause(1))
+
+    def _crowd(self) -> Callable[[EventNote], tuple[int, int]]:
+        """How many notes wait beside one, of its namespace and of its owner."""
+        spaces = Counter(note.namespace for note in self._waiting)
+        sources = Counter(note.source for note in self._waiting)
+        return lambda note: (spaces[note.namespace], sources[note.source])
 
     async def _spend(self) -> None:
         """Wait for the right to write one more: a burst, then a few a second."""
@@ -213,14 +222,6 @@ class Events:
 
 def _namespace(note: EventNote) -> str:
     return "default" if note.about is None else note.about.namespace
-
-
-def _cut(text: str) -> str:
-    """At most 1024 bytes of UTF-8, with an ellipsis where something was cut."""
-    encoded = text.encode()
-    if len(encoded) <= MAX_TEXT_BYTES:
-        return text
-    return encoded[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
 
 
 def _stamp(seconds: float) -> str:

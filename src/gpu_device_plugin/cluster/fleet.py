@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.cluster.api import MERGE_PATCH, ApiServer, Request
 from gpu_device_plugin.cluster.listing import decoded, list_items, read_object, served
-from gpu_device_plugin.cluster.pod_spec import whole_request
+from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Bare, Node, Pod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.pods import PodRequest
@@ -85,10 +85,10 @@ class Fleet:
         return None if answer.is_not_found else _shown(decoded(served(answer, path), Node))
 
     async def requests(self) -> AsyncIterator[tuple[str, PodRequest]]:
-        """Node and request of every pod of the cluster that has a node."""
+        """Node and request, by its limits, of every pod of the cluster that has a node."""
         async for pod in list_items(self.api, "/api/v1/pods", Pod):
             if pod.spec.node_name:
-                yield pod.spec.node_name, whole_request(pod)
+                yield pod.spec.node_name, pod_request(pod)
 
 
 def _shown(node: Node) -> FleetNode:

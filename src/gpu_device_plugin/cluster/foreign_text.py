@@ -48,7 +48,7 @@ _DEPTH = 64
 """No field that we read is as deep; what a claim's parameters nest is anybody's choice."""
 
 
-def decode(decoder: msgspec.json.Decoder[_Value], body: bytes) -> _Value:
+def decode(decoder: msgspec.json.Decoder[_Value], body: bytes | msgspec.Raw) -> _Value:
     """The value of a JSON text, however deep what we do not read in it is nested.
 
     Raises:
@@ -57,7 +57,7 @@ def decode(decoder: msgspec.json.Decoder[_Value], body: bytes) -> _Value:
     try:
         return decoder.decode(body)
     except RecursionError:
-        return decoder.decode(_shallow(body))
+        return decoder.decode(_shallow(bytes(body)))
 
 
 def _shallow(body: bytes) -> bytes:
@@ -76,4 +76,6 @@ def _shallow(body: bytes) -> bytes:
             if depth == _DEPTH + 1:
                 begin = token.end()
             depth -= 1
-    return b"".join([*kept, body[begin:]]) if depth == 0 else body
+    if depth:
+        raise msgspec.DecodeError("brackets do not match")
+    return b"".join([*kept, body[begin:]])

@@ -1,18 +1,55 @@
-"""Objects of the Kubernetes API, read once: for commands, not for what follows the cluster."""
+"""Lists of the Kubernetes API in pages, and objects that are read once, for commands."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.cluster.wire import Bare, ListOf
-from gpu_device_plugin.errors import AccessError, ClusterError, ThrottledError
+from gpu_device_plugin.cluster.foreign_text import decode
+from gpu_device_plugin.cluster.wire import Bare, ListMeta, ListOf
+from gpu_device_plugin.errors import AccessError, ClusterError, ThrottledError, TooLongError
 
-_PAGE = "500"
+_MOST_OBJECTS = 500
+_MOST_BYTES = 16 * 1024 * 1024
 _MOST_WAITS = 5
 _Object = TypeVar("_Object", bound=Bare)
+
+
+class _Page(msgspec.Struct):
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+
+
+async def pages(
+    ask: Callable[[Request], Awaitable[Answer]], path: str, query: Mapping[str, str]
+) -> AsyncIterator[Answer]:
+    """Each page of a list, as the API server answers it; one that it refuses is the last.
+
+    Objects of 1.5 MiB are possible, and tenants make them. So a page that has more than 16 MiB is
+    asked for again with fewer objects, down to one.
+
+    Raises:
+        ClusterError: As `ask`.
+    """
+    number, query = _MOST_OBJECTS, dict(query)
+    while True:
+        most = _MOST_BYTES if number > 1 else 0
+        try:
+            answer = await ask(
+                Request("GET", path, {**query, "limit": str(number)}, most_bytes=most)
+            )
+        except TooLongError:
+            number = max(1, number // 4)
+            continue
+        yield answer
+        page = decoded(answer, _Page) if answer.is_success else _Page()
+        if not page.metadata.next_page:
+            return
+        query["continue"] = page.metadata.next_page
+        if len(answer.body) < _MOST_BYTES // 8:
+            number = min(_MOST_OBJECTS, number * 2)
 
 
 async def list_items(
@@ -23,16 +60,10 @@ async def list_items(
     Raises:
         ClusterError: The API server does not serve the list.
     """
-    wanted = {"limit": _PAGE, **(query or {})}
-    proceed: dict[str, str] = {}
-    while True:
-        answer = await _asked(api, Request("GET", path, {**wanted, **proceed}))
+    async for answer in pages(partial(_asked, api), path, query or {}):
         page: ListOf[_Object] = decoded(served(answer, path), ListOf[kind])  # type: ignore[valid-type]
         for item in page.items or ():
             yield item
-        if not page.metadata.next_page:
-            return
-        proceed = {"continue": page.metadata.next_page}
 
 
 async def read_object(api: ApiServer, path: str, kind: type[_Object]) -> _Object | None:
@@ -82,7 +113,7 @@ def decoded(answer: Answer, kind: Any) -> Any:
         ClusterError: It is none of that kind.
     """
     try:
-        return msgspec.json.decode(answer.body, type=kind)
+        return decode(msgspec.json.Decoder(kind), answer.body)
     except msgspec.MsgspecError as error:
         if answer.body.lstrip().startswith(b"<"):
             raise ClusterError(

@@ -115,12 +115,28 @@ class PodAnnotations:
 
     They belong to one pod: they are dropped when it is gone or another one has its name. Connect
     `observe` and `forget` to the pod watch.
+
+    Others may fill a pod's annotations up to the API server's limit. Of a patch that is refused the
+    values that differ are then removed, which makes the object smaller, before all are tried again.
     """
 
-    def __init__(self, api: ApiServer, watched: Callable[[str, str], WatchedPod | None]) -> None:
+    def __init__(
+        self,
+        api: ApiServer,
+        watched: Callable[[str, str], WatchedPod | None],
+        on_refused: Callable[[PodRef, str], None] = lambda _ref, _text: None,
+    ) -> None:
+        """Args.
+
+        api: The API server.
+        watched: The pods, as the watch shows them.
+        on_refused: Called with the API server's words, once until the pod is as it should be.
+        """
         self._watched = watched
+        self._on_refused = on_refused
+        self._refused: set[Key] = set()
         self._wanted: dict[Key, tuple[str, dict[str, str | None]]] = {}
-        self._queue = PatchQueue[Key](api, self._difference, self._drop)
+        self._queue = PatchQueue[Key](api, self._difference, self._drop, self._refuse)
 
     def put(self, ref: PodRef, annotations: Wanted) -> None:
         """Want these on the pod, beside what was wanted before; returns at once."""
@@ -156,13 +172,23 @@ class PodAnnotations:
             return None  # the watch is behind, and will call `observe` or `forget`
         missing = _missing(wanted, pod.annotations)
         if not missing:
+            self._refused.discard(key)
             return None
+        if key in self._refused:
+            missing = {k: None for k in missing if k in pod.annotations} or missing
         # The uid makes the server refuse the patch for another pod of the same name.
         metadata: dict[str, object] = {"uid": pod.api_uid, "annotations": missing}
         return Patch(f"/api/v1/namespaces/{key[0]}/pods/{key[1]}", metadata)
 
+    def _refuse(self, key: Key, text: str) -> None:
+        pod = self._watched(*key)
+        if key not in self._refused and pod is not None:
+            self._on_refused(pod.request.ref, text)
+        self._refused.add(key)
+
     def _drop(self, key: Key) -> None:
         self._wanted.pop(key, None)
+        self._refused.discard(key)
         self._queue.drop(key)
 
 

@@ -14,7 +14,7 @@ from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
 _MAX_CONFLICTS = 5
-_REFUSED_SECONDS = 60.0  # the longest pause of a patch for which the right is missing
+_REFUSED_SECONDS = 60.0  # the longest pause of a patch that is refused for what is in it
 
 Key = TypeVar("Key")
 
@@ -40,7 +40,8 @@ class PatchQueue(Generic[Key]):
 
     `difference` returns what is missing from the object of a key as the watch shows it, or None
     for nothing (or if it is not known now: then `mark` the key again later). `on_refused` gets the
-    API server's words where trying again the same way does not help. So repeated changes
+    API server's words where trying again the same way does not help; the patch is tried again
+    all the same, because what is in its way may go. So repeated changes
     become one PATCH, and a change by others is noticed and undone.
     """
 
@@ -131,18 +132,20 @@ class PatchQueue(Generic[Key]):
             self._earliest[key] = self._now() + pace.first_seconds
             return
         work.failures += 1
-        _log.warning("patch refused", target=str(key), answer=answer.text, tries=work.failures)
-        if answer.status in (400, 403, 422):
+        if work.failures & (work.failures - 1) == 0:  # the first ones, then ever fewer
+            _log.warning("patch refused", target=str(key), answer=answer.text, tries=work.failures)
+        is_another = answer.status == 422 and "metadata.uid" in answer.text
+        is_another |= answer.status == 409 and work.failures >= _MAX_CONFLICTS
+        is_refused = answer.status in (400, 403, 413, 422) and not is_another
+        if is_refused:
             self._on_refused(key, answer.text)
-        is_another = answer.status == 409 and work.failures >= _MAX_CONFLICTS
-        if answer.is_not_found or answer.status == 422 or is_another:
-            # Gone, another object of this name (the uid in the patch differs), or a value that
-            # is never accepted: give up.
+        if answer.is_not_found or is_another:
+            # Gone, or another object of this name (the uid in the patch differs): give up.
             self.drop(key)
             self._forget(key)
         else:
             # A server that has just started forbids all until it knows who has which rights.
-            longest = _REFUSED_SECONDS if answer.status in (400, 403) else None
+            longest = _REFUSED_SECONDS if is_refused else None
             self._wait(key, work, self._now() + pace.pause(work.failures, longest))
 
     def _now(self) -> float:

@@ -1,16 +1,16 @@
 """The pod spec: a pod's JSON as the request that the domain uses."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpu_device_plugin.cluster.quantity import milli, whole_number
-from gpu_device_plugin.cluster.wire import Container, Pod, Resources
+from gpu_device_plugin.cluster.wire import CGPU_DISABLE, Container, ObjectMeta, Pod, Resources
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import init_wish_of, wish_of
+from gpu_device_plugin.domain.schemes.aliyun.annotations import with_wish
 from gpu_device_plugin.domain.schemes.aliyun.claim_names import (
     ClaimShape,
     parse_claim_name,
@@ -18,22 +18,20 @@ from gpu_device_plugin.domain.schemes.aliyun.claim_names import (
 from gpu_device_plugin.domain.schemes.aliyun.requests import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, clip
 
-MIRROR = "kubernetes.io/config.mirror"
+_LONGEST_NAME = 253
+_MOST_CONTAINERS = 128
 
 
 def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
     """What `pod` asks for of `resources`, which are ours.
 
-    A static pod's mirror has an annotation with the kubelet's own uid (the hash of the manifest).
-    That is the one in the kubelet's checkpoint; the API's uid is only the mirror's.
-
     Raises:
         ClusterError: A limit of one of our resources is not a quantity.
     """
     meta = pod.metadata
-    annotations = meta.annotations or {}
+    annotations, labels = meta.annotations or {}, meta.labels or {}
     containers = [
         _container(container, _init_kind(container), index, resources)
         for index, container in enumerate(pod.spec.init_containers or ())
@@ -42,26 +40,42 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         _container(container, ContainerKind.APP, index, resources)
         for index, container in enumerate(pod.spec.containers)
     ]
-    return PodRequest(
-        ref=PodRef(sys.intern(meta.namespace), meta.name, annotations.get(MIRROR) or meta.uid),
+    if len(containers) > _MOST_CONTAINERS:
+        # Thousands fit into an object. As many that ask are refused, and others are only named.
+        containers = [each for each in containers if each.asks][:_MOST_CONTAINERS]
+    request = PodRequest(
+        ref=PodRef(sys.intern(meta.namespace), meta.name, meta.uid),
         containers=tuple(containers),
-        card_count_label=(meta.labels or {}).get(COUNT_LABEL),
-        wish=wish_of(annotations, len(pod.spec.containers)),
-        init_wish=init_wish_of(annotations),
+        card_count_label=_said(labels, COUNT_LABEL),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
-        owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
-        compute_policy=annotations.get(COMPUTE_POLICY_KEY),
-        placement=annotations.get(PLACEMENT_ANNOTATION),
-        card_label=(meta.labels or {}).get(CARD_LABEL),
+        owner=_owner(meta),
+        compute_policy=_said(annotations, COMPUTE_POLICY_KEY),
+        placement=_said(annotations, PLACEMENT_ANNOTATION),
+        card_label=_said(labels, CARD_LABEL),
     )
+    return with_wish(request, annotations)
+
+
+def _said(values: Mapping[str, str], key: str) -> str | None:
+    """A value that is one of a few words or is refused: so much of it as a refusal repeats."""
+    value = values.get(key)
+    return None if value is None else clip(value)
+
+
+def _owner(meta: ObjectMeta) -> str:
+    """The API server bounds neither kind nor name of an owner; a name is one of an object."""
+    owner = meta.owner
+    if owner is None:
+        return ""
+    return f"{clip(owner.kind)} {meta.namespace}/{owner.name[:_LONGEST_NAME]}"
 
 
 def whole_request(pod: Pod) -> PodRequest:
     """What a pod asks for, by its limits or by the claims that they were made into (docs/dra.md).
 
-    The policies let no other claim have such a name, whatever template it is made from. It counts
-    once, for the container that it is named after: others share it. One of an init container lasts
-    as long as the pod, as what a sidecar holds does.
+    For people who ask about this pod: anybody may write such a name, so it says what the pod asks
+    for, and never that it holds anything. It counts once, for the container that it is named after:
+    others share it. One of an init container lasts as long as the pod, as what a sidecar holds does.
 
     Raises:
         ClusterError: A limit of one of our resources is not a quantity.
@@ -91,6 +105,8 @@ def _by_claim(container: ContainerRequest, shape: ClaimShape | None) -> Containe
 def scheduled_request(pod: Pod) -> PodRequest:
     """The request with the processor that kube-scheduler counts for the pod.
 
+    Claims are no part of it: kube-scheduler allocates them, on cards that are given by nothing else.
+
     Source:
         k8s.io/component-helpers, `resource.PodRequests`: app containers and sidecars together, or
         an init container with the sidecars before it if that is more; what the spec says for the
@@ -110,7 +126,7 @@ def scheduled_request(pod: Pod) -> PodRequest:
     if whole is not None and "cpu" in (whole.requests or {}):
         needed = _cpu(whole, "")
     overhead = _cpu(Resources(requests=pod.spec.overhead), "")
-    return replace(whole_request(pod), cpu_milli=needed + overhead)
+    return replace(pod_request(pod), cpu_milli=needed + overhead)
 
 
 def _cpu(resources: Resources, container: str) -> int:
@@ -138,7 +154,7 @@ def _container(
         kind=kind,
         index=index,
         amounts={name: amount for name, amount in amounts.items() if amount},
-        wants_no_isolation=env.get("CGPU_DISABLE", "").lower() in ("true", "1"),
+        wants_no_isolation=env.get(CGPU_DISABLE, "").lower() in ("true", "1"),
     )
 
 

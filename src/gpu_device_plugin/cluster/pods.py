@@ -9,11 +9,11 @@ import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
-from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source
+from gpu_device_plugin.cluster.wire import MIRROR, Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, clip
 
 _log = structlog.get_logger(__name__)
 _pod = msgspec.json.Decoder(Pod)
@@ -28,7 +28,7 @@ class WatchedPod:
     Attributes:
         request: What it asks for; its `ref.uid` is the kubelet's.
         api_uid: The API object's uid; for a static pod's mirror not the kubelet's.
-        annotations: All of its annotations.
+        annotations: Those of its annotations that we read.
         owner_uid: Uid of the controller that made it, or "".
         runtime_class: Its RuntimeClass, or "" for the node's default.
     """
@@ -41,7 +41,10 @@ class WatchedPod:
 
 
 class PodWatch:
-    """Follows the pods bound to one node; `pods` is always what was last seen."""
+    """Follows the pods bound to one node; `pods` is always what was last seen.
+
+    A pod that has finished is gone: they may lie there by the thousand, with what their tenants wrote.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class PodWatch:
         self._requests: dict[Key, PodRequest] = {}
         self._reflection = Reflection(
             api,
-            Source("/api/v1/pods", f"spec.nodeName={node_name}"),
+            Source("/api/v1/pods", f"spec.nodeName={node_name},{UNFINISHED}"),
             Pod,
             Listener(self._replace, self._put, self._remove),
         )
@@ -104,7 +107,7 @@ class PodWatch:
         pod = await fetch_pod(self._api, path, deadline_seconds)
         if pod is None or pod.spec.node_name != self._node_name:
             return None
-        return pod_request(pod, self._resources)
+        return _request(pod, self._resources)
 
     def _replace(self, pods: Sequence[Pod]) -> None:
         listed = {(pod.metadata.namespace, pod.metadata.name) for pod in pods}
@@ -117,9 +120,7 @@ class PodWatch:
         key = (pod.metadata.namespace, pod.metadata.name)
         meta = pod.metadata
         try:
-            request = pod_request(pod, self._resources)
-            if request.is_finished:  # it asks nothing; refused pods may lie there by the thousand
-                request = replace(request, containers=(), wish=(), init_wish=())
+            request = _request(pod, self._resources)
             watched = WatchedPod(
                 request,
                 meta.uid,
@@ -149,6 +150,24 @@ class PodWatch:
         gone = self._watched.pop(key, None)
         if gone is not None:
             self._on_gone(gone.request.ref)
+
+
+def _request(pod: Pod, resources: Collection[str]) -> PodRequest:
+    """What the pod asks for, with the uid that the kubelet knows it by.
+
+    A static pod's mirror has an annotation with the kubelet's own uid (the hash of the manifest).
+    That is the one in the kubelet's checkpoint; the API's uid is only the mirror's. Anybody can
+    create a pod with that annotation, so it counts only where the kubelet lists the pod
+    (`domain.pods.known_here`).
+
+    Raises:
+        ClusterError: A limit of one of our resources is not a quantity.
+    """
+    request, own = pod_request(pod, resources), (pod.metadata.annotations or {}).get(MIRROR)
+    if own is None:
+        return request
+    ref = replace(request.ref, uid=clip(own) or request.ref.uid)
+    return replace(request, ref=ref, is_mirror=True)
 
 
 async def fetch_pod(api: ApiServer, path: str, deadline_seconds: float) -> Pod | None:

@@ -4,11 +4,12 @@ import re
 from decimal import Decimal
 from functools import lru_cache
 
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, clip
 
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _LARGEST = 2**63 - 1
+_LONGEST = 64
 # Digits are matched in one way only: anybody may ask the webhook, with text of any length.
 _FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE])?)")
 
@@ -45,9 +46,11 @@ def milli(text: str) -> int:
 
 
 def _scaled(text: str, by: int) -> int:
+    if len(text) > _LONGEST:  # the work to read it would grow with the square of its length
+        raise ClusterError(f"{clip(text)} is larger than a Kubernetes quantity can be")
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ClusterError(f"{text[:40]!r} is not a Kubernetes quantity")
+        raise ClusterError(f"{clip(text)!r} is not a Kubernetes quantity")
     number, exponent, suffix = match[1], match[2], match[3] or ""
     if suffix in _BINARY:
         value = Decimal(number) * 1024 ** _BINARY[suffix]
@@ -55,5 +58,5 @@ def _scaled(text: str, by: int) -> int:
         value = Decimal(number).scaleb(int(exponent) if exponent else _DECIMAL[suffix])
     value *= by
     if abs(value) > _LARGEST:
-        raise ClusterError(f"{text:.40} is larger than a Kubernetes quantity can be")
+        raise ClusterError(f"{clip(text)} is larger than a Kubernetes quantity can be")
     return int(value.to_integral_value("ROUND_UP"))

@@ -5,19 +5,23 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, overload
 
 import msgspec
 import structlog
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.cluster.wire import Bare, Item, ListMeta, RawList, Status, WatchLine
+from gpu_device_plugin.cluster.foreign_text import decode
+from gpu_device_plugin.cluster.listing import pages
+from gpu_device_plugin.cluster.wire import Bare, Item, RawList, Status, WatchLine
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
 _FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _REFUSED_SECONDS = 120.0  # the longest pause of a source that is refused again and again
-_PAGE = "500"
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Selector of pods that have not finished; a watch tells of one that finishes as of a deleted one."""
 _line = msgspec.json.Decoder(WatchLine)
 _list = msgspec.json.Decoder(RawList)
 _bare = msgspec.json.Decoder(Bare)
@@ -75,14 +79,16 @@ class _Decoded(Sequence[Item]):
     def __getitem__(self, at: int | slice) -> Item | Sequence[Item]:
         if isinstance(at, slice):
             return _Decoded(self._raw[at], self._decoder)
-        return self._decoder.decode(self._raw[at])
+        return decode(self._decoder, self._raw[at])
 
 
 class Reflection(Generic[Item]):
     """Calls back with every object of a list, then with every change, until cancelled.
 
     After a broken connection it continues where it was. After 410 (the server no longer knows the
-    version that we saw last) it lists again, and `replace` gets all objects at once.
+    version that we saw last) it lists again, and `replace` gets all objects at once. No list names a
+    version: with `resourceVersion=0` the server ignores the size of a page, and servers from 1.34 on
+    answer the newest from their cache all the same.
 
     Attributes:
         is_synced: Whether a list has been read since the start.
@@ -99,10 +105,6 @@ class Reflection(Generic[Item]):
         self._listener = listener
         self._item = msgspec.json.Decoder(item)
         self._version = ""
-        # The first list of a node's objects may come from the server's cache: there are thousands
-        # of agents. After 410 that cache is not trusted, and it ignores the limit of a page, so
-        # lists of a whole cluster never ask for it.
-        self._may_be_cached = True
         self._relists_wanted = self._relists_done = self._refusals = 0
         self._was_relisted = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
@@ -120,7 +122,7 @@ class Reflection(Generic[Item]):
         """
         self._relists_wanted += 1
         wanted = self._relists_wanted
-        self._version, self._may_be_cached = "", False
+        self._version = ""
         if self._following is not None:
             self._following.cancel()
         while self._relists_done < wanted:
@@ -135,7 +137,8 @@ class Reflection(Generic[Item]):
             try:
                 if not self._version:
                     await self._relist()
-                if await self._followed():
+                # A list that was asked for meanwhile, or one that we do without, is no failure.
+                if not self._version or await self._followed():
                     continue
             except ClusterError as error:
                 self._tell(str(error))
@@ -148,34 +151,26 @@ class Reflection(Generic[Item]):
         wanted = self._relists_wanted
         self._listener.lists()
         found: list[bytes] = []
-        query = {**self._source.query, "limit": _PAGE}
-        if self._may_be_cached and self._source.selector:
-            query["resourceVersion"] = "0"
-        while True:
-            request = Request("GET", self._source.path, query)
-            answer = await self._api.call_in_turn(request, deadline_seconds=None)
+        ask = partial(self._api.call_in_turn, deadline_seconds=None)
+        version = ""
+        async for answer in pages(ask, self._source.path, self._source.query):
             if self._source.is_optional and answer.status in (_FORBIDDEN, _NOT_FOUND):
                 await self._do_without(answer)
                 return
-            page = self._page(answer, found)
-            if not page.next_page:
-                break
-            # Every page shows the version of the first one; only that one may name a version.
-            query["continue"] = page.next_page
-            query.pop("resourceVersion", None)
-        self._replace(found, page.resource_version, wanted)
+            version = self._page(answer, found)
+        self._replace(found, version, wanted)
 
-    def _page(self, answer: Answer, found: list[bytes]) -> ListMeta:
-        """Add a page's objects to those found, with the fields that we read and no others."""
+    def _page(self, answer: Answer, found: list[bytes]) -> str:
+        """Add a page's objects to those found, with what we read of them; the list's version."""
         if not answer.is_success:
             raise ClusterError(f"list of {self._source.path}: {answer.text}")
         try:
-            listed = _list.decode(answer.body)
+            listed = decode(_list, answer.body)
             # The listener must not meet an error half way.
-            found += [msgspec.json.encode(self._item.decode(raw)) for raw in listed.items or ()]
+            found += [msgspec.json.encode(decode(self._item, raw)) for raw in listed.items or ()]
         except msgspec.MsgspecError as error:
             raise ClusterError(f"list of {self._source.path}: {error}") from error
-        return listed.metadata
+        return listed.metadata.resource_version
 
     def _replace(self, found: Sequence[bytes], version: str, wanted: int) -> None:
         items = _Decoded(found, self._item)
@@ -187,7 +182,6 @@ class Reflection(Generic[Item]):
         self._was_relisted.set()
         if wanted == self._relists_wanted:
             self._version = version
-            self._may_be_cached = True
 
     def _tell(self, trouble: str) -> None:
         """Log a trouble once while it lasts; `Reach` logs outages."""
@@ -223,8 +217,6 @@ class Reflection(Generic[Item]):
 
     async def _follow(self) -> None:
         """Watch once, until the server or the network ends it."""
-        if not self._version:
-            return
         query = {
             **self._source.query,
             "resourceVersion": self._version,
@@ -243,9 +235,9 @@ class Reflection(Generic[Item]):
         if not answer.body:
             return
         try:
-            line = _line.decode(answer.body)
+            line = decode(_line, answer.body)
             if line.type == "ERROR":
-                status = _status.decode(line.object)
+                status = decode(_status, line.object)
                 self._refused(status.code, f"{status.code} {status.message}")
             self._change(line)
         except msgspec.MsgspecError as error:
@@ -253,14 +245,13 @@ class Reflection(Generic[Item]):
 
     def _change(self, line: WatchLine) -> None:
         if line.type == "DELETED":
-            self._listener.remove(self._item.decode(line.object))
+            self._listener.remove(decode(self._item, line.object))
         elif line.type != "BOOKMARK":
-            self._listener.put(self._item.decode(line.object))
-        self._version = _bare.decode(line.object).metadata.resource_version
+            self._listener.put(decode(self._item, line.object))
+        self._version = decode(_bare, line.object).metadata.resource_version
 
     def _refused(self, code: int, text: str) -> None:
         """Raise for a refusal; if the server no longer knows our version, list again first."""
         if code == _GONE:
             self._version = ""
-            self._may_be_cached = False
         raise ClusterError(f"watch of {self._source.path}: {text}")

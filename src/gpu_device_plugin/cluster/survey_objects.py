@@ -6,8 +6,9 @@ import msgspec
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.cluster.device_requests import devices_asked
-from gpu_device_plugin.cluster.pod_spec import MIRROR, whole_request
+from gpu_device_plugin.cluster.pod_spec import whole_request
 from gpu_device_plugin.cluster.wire import (
+    MIRROR,
     Bare,
     Container,
     Node,
@@ -18,6 +19,7 @@ from gpu_device_plugin.cluster.wire import (
 )
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -99,7 +101,10 @@ class SurveyedNode(Node):
     def with_cards(self) -> ClusterNode | None:
         """The node as placement sees it, or None where no agent publishes cards."""
         cards = self.annotations.get(CARDS_ANNOTATION)
-        return None if cards is None else ClusterNode(self.metadata.name, cards, self.labels)
+        holdings = self.annotations.get(HOLDINGS_ANNOTATION, "")
+        if cards is None:
+            return None
+        return ClusterNode(self.metadata.name, cards, self.labels, holdings=holdings)
 
 
 class Port(msgspec.Struct, rename="camel"):

@@ -1,8 +1,37 @@
 """The few fields of Kubernetes objects that we read; msgspec skips the rest unparsed."""
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import msgspec
+
+from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    ASSUME_TIME,
+    CORE_ALLOCATION,
+    FIRST_GENERATION,
+    INIT_ALLOCATION,
+)
+from gpu_device_plugin.domain.schemes.aliyun.requests import CARD_LABEL, COUNT_LABEL
+
+MIRROR = "kubernetes.io/config.mirror"
+CGPU_DISABLE = "CGPU_DISABLE"
+_PLAIN, _JSON = 256, 16 * 1024
+POD_ANNOTATIONS: Mapping[str, int] = {
+    **dict.fromkeys((ASSIGNED, ASSUME_TIME, *FIRST_GENERATION), _PLAIN),
+    **dict.fromkeys((COMPUTE_POLICY_KEY, PLACEMENT_ANNOTATION, MIRROR), _PLAIN),
+    **dict.fromkeys((ALLOCATION, CORE_ALLOCATION, INIT_ALLOCATION, DEVICES_ANNOTATION), _JSON),
+}
+"""A pod's annotations that we read or write -> the most characters of it; longer than what we write.
+
+A tenant fills the others as he likes, and these too. Of a longer one the rest is cut off, so that it
+still stands there: as JSON it then says nothing, as a name it is not known.
+"""
+_POD_LABELS = (COUNT_LABEL, CARD_LABEL)
 
 
 class OwnerReference(msgspec.Struct):
@@ -70,6 +99,10 @@ class Container(msgspec.Struct, rename="camel"):
     resources: Resources = msgspec.field(default_factory=Resources)
     restart_policy: str | None = None
 
+    def __post_init__(self) -> None:
+        """Without the variables that we do not read: a tenant can write a megabyte of them."""
+        self.env = [each for each in self.env or () if each.name == CGPU_DISABLE] or None
+
 
 class PodSpec(msgspec.Struct, rename="camel"):
     """`spec` of a pod."""
@@ -94,6 +127,15 @@ class Pod(Bare):
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    def __post_init__(self) -> None:
+        """Without the labels, annotations and owners that we do not read, see `POD_ANNOTATIONS`."""
+        meta = self.metadata
+        found, labels = meta.annotations or {}, meta.labels or {}
+        kept = {key: found[key][:most] for key, most in POD_ANNOTATIONS.items() if key in found}
+        meta.annotations = kept or None
+        meta.labels = {key: labels[key] for key in _POD_LABELS if key in labels} or None
+        meta.owner_references = [meta.owner] if meta.owner else None
 
 
 class ConfigMap(Bare):

@@ -107,7 +107,12 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         ),
     ] = Koordinator.OFF
     max_body: Annotated[
-        int, says("Largest request body in MiB; a larger one is answered with 413.", ge=1)
+        int,
+        says(
+            "Largest question of kube-scheduler in MiB; a larger one is answered with 413. "
+            "All at a time may have as much.",
+            ge=1,
+        ),
     ] = 96
     metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9446"
     log_level: Annotated[

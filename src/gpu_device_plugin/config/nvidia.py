@@ -21,7 +21,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     devices,
     resource_name,
 )
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 
 VERSION = "v1"
 
@@ -146,10 +146,7 @@ def read_config_file(file: Path) -> ConfigFile:
         ConfigError: It cannot be read, or a key is unknown, malformed or impossible; the text
             has the file and the key's path.
     """
-    try:
-        content = _without_null(read_yaml(file))
-    except RecursionError as error:
-        raise ConfigError(f"{file}: an alias stands within what it is an alias of") from error
+    content = _without_null(read_yaml(file))
     _check_kind(file, content)
     try:
         wire = msgspec.convert(content, _File)
@@ -172,12 +169,12 @@ def _check_kind(file: Path, content: Mapping[str, object]) -> None:
     """The two files that are easily mistaken for each other, and another version of this one."""
     version = content.get("version", VERSION)
     if version != VERSION:
-        raise ConfigError(f"{file}: version: unknown version: {version}")
+        raise ConfigError(f"{file}: version: unknown version: {clip(str(version))}")
     foreign = sorted(str(key) for key in content if key not in _known())
     if foreign:
         known = ", ".join(_known())
         raise ConfigError(
-            f"{file}: {foreign[0]}: unknown key; NVIDIA's configuration has {known}. "
+            f"{file}: {clip(foreign[0])}: unknown key; NVIDIA's configuration has {known}. "
             f"The agent's own settings are read by --config"
         )
 

@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     IdStrategy,
     MigStrategy,
 )
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 
 Table: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
 """Setting -> the field that it is, and what makes the field's value of it."""
@@ -41,7 +41,7 @@ def converted(found: Mapping[str, tuple[Any, str]], table: Table) -> dict[str, A
 def _one_of(kind: type[enum.StrEnum]) -> Callable[[Any], enum.StrEnum]:
     def converted(value: str) -> enum.StrEnum:
         if value not in [str(member) for member in kind]:
-            raise ConfigError(f"{value!r} is not valid: wanted one of {', '.join(kind)}")
+            raise ConfigError(f"{clip(str(value))!r} is not valid: wanted one of {', '.join(kind)}")
         return kind(value)
 
     return converted
@@ -58,19 +58,19 @@ def _channels(value: str | tuple[int, ...]) -> tuple[int, ...]:
     numbers = value.split(",") if isinstance(value, str) else value
     channels = tuple(int(number) for number in numbers if str(number).strip())
     if channels not in {(), (0,)}:
-        raise ConfigError(f"{value!r} is not valid: wanted no channel, or 0")
+        raise ConfigError(f"{clip(repr(value))} is not valid: wanted no channel, or 0")
     return channels
 
 
 def _directory(value: str) -> str:
     if value and not value.startswith("/"):
-        raise ConfigError(f"{value!r} is not an absolute path")
+        raise ConfigError(f"{clip(value)!r} is not an absolute path")
     return value
 
 
 def _discovery(value: str) -> str:
     if value not in {"auto", "nvml"}:
-        raise ConfigError(f"{value!r} is not valid: wanted auto or nvml; Tegra is not served")
+        raise ConfigError(f"{clip(value)!r} is not valid: wanted auto or nvml; Tegra is not served")
     return value
 
 

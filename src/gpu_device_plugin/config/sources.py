@@ -7,7 +7,8 @@ environment variables are not: Kubernetes itself makes some with our prefix for 
 """
 
 import enum
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -15,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 import yaml
 
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 
 ENVIRONMENT_PREFIX = "GPU_DEVICE_PLUGIN_"
 OWN_VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -78,6 +79,7 @@ REPEATED_FLAGS = frozenset(
     }
 )
 """Settings that are lists: given several times, as NVIDIA's plugin allows, their values are joined."""
+_MOST_NODES = 10_000
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off", ""})
 
@@ -151,7 +153,29 @@ def _flag(key: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with strings as keys; a key that occurs twice is an error, because either could count."""
+    """YAML with strings as keys; a key that occurs twice is an error, because either could count.
+
+    An alias costs a few letters and stands for all that its anchor has. So nodes count once for each
+    place that they are at in the end.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The node, or an error where it would be too many."""
+        is_alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        if node is None:
+            return None
+        if not is_alias:
+            self._sizes[node] = 1 + sum(self._sizes[part] for part in _parts(node))
+        elif node not in self._sizes:
+            raise yaml.YAMLError("an alias stands within what it is an alias of")
+        if max(self._sizes[node], len(self._sizes)) > _MOST_NODES:
+            raise yaml.YAMLError(f"more than {_MOST_NODES} values, with what aliases stand for")
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         """The mapping, or an error that names the second key."""
@@ -160,9 +184,15 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.YAMLError(f"a key is a {key.id}{key.start_mark}")
             if key.value in seen:
-                raise yaml.YAMLError(f"key {key.value!r} stands twice, again{key.start_mark}")
+                raise yaml.YAMLError(f"key {clip(key.value)!r} stands twice, again{key.start_mark}")
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+def _parts(node: yaml.Node) -> Iterable[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return itertools.chain.from_iterable(node.value)
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
 
 
 def parse_yaml(text: str) -> Any:
@@ -208,7 +238,7 @@ def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object
     unknown = sorted(str(key) for key in content if key not in kind.__struct_fields__)
     if unknown:
         known = ", ".join(field_names(kind))
-        raise ConfigError(f"{file}: unknown key {unknown[0]!r}; known keys: {known}")
+        raise ConfigError(f"{file}: unknown key {clip(unknown[0])!r}; known keys: {known}")
     return {str(key): (value, f"{file}: {key}") for key, value in content.items()}
 
 

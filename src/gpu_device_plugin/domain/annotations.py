@@ -1,11 +1,12 @@
 """Annotations, by which parts of the system communicate: a node's cards, a pod's slice."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.node_state import NodeTerms
 
@@ -23,7 +24,7 @@ def cards_annotation(
     healthy: Mapping[str, bool],
     terms: NodeTerms,
     replicas: Mapping[str, int] = MappingProxyType({}),
-    by_claims: Collection[str] = (),
+    by_claims: Mapping[str, Use] = MappingProxyType({}),
 ) -> str:
     """The node's cards for schedulers, tools and people, as compact JSON.
 
@@ -35,12 +36,13 @@ def cards_annotation(
         healthy: UUID -> whether the card may serve.
         terms: The node's mode and unit.
         replicas: UUID of a card or instance -> how many replicas of it are offered.
-        by_claims: UUIDs of the cards that are given by claims, and by nothing else.
+        by_claims: UUID of each card that is given by claims, and by nothing else -> what prepared
+            claims hold of it.
     """
     ordered = sorted(cards, key=lambda card: card.index)
     entries = [
         _card(card, healthy.get(card.uuid, False), terms, replicas)
-        | ({"door": Door.DRA.value} if card.uuid in by_claims else {})
+        | _by_claims(by_claims.get(card.uuid), terms)
         for card in ordered
     ]
     is_plain = not any({"instances", "replicas"} & entry.keys() for entry in entries)
@@ -82,6 +84,14 @@ def _card(
             for each in card.hardware.instances
         ]
     return entry | _replicas(card.uuid, replicas)
+
+
+def _by_claims(use: Use | None, terms: NodeTerms) -> dict[str, object]:
+    if use is None:
+        return {}
+    units = -(-use.memory_mib // terms.unit.mib)
+    told = {"pods": len(use.pods), "units": units, "percent": use.core_percent}
+    return {"door": Door.DRA.value} | ({"claimed": told} if use.pods else {})
 
 
 def _replicas(uuid: str, replicas: Mapping[str, int]) -> dict[str, object]:
@@ -126,6 +136,18 @@ def counted_unit_mib(text: str) -> int | None:
 def served_mode(text: str) -> str:
     """The mode of a node, by its annotation of cards; empty if that does not say."""
     return str(_object(text).get("mode", ""))
+
+
+def holds_by_claims(text: str) -> bool:
+    """Whether pods hold cards of a node by claims, by its annotation of cards.
+
+    >>> holds_by_claims('{"cards":[{"claimed":{"pods":2,"units":4,"percent":60}},{}]}')
+    True
+    """
+    cards = _object(text).get("cards")
+    return isinstance(cards, list) and any(
+        "claimed" in card for card in cards if isinstance(card, dict)
+    )
 
 
 def _object(text: str) -> Mapping[str, object]:

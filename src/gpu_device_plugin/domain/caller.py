@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gpu_device_plugin.domain.counted import few
 from gpu_device_plugin.domain.grant_lifetime import is_over
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
@@ -261,7 +262,7 @@ def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant
     """The grant of an init container that is asked for again; else a refusal."""
     if same:
         return same[0]
-    names = ", ".join(f"{g.pod} (container {g.container})" for g in holders)
+    names = few(f"{g.pod} (container {g.container})" for g in holders)
     raise UnknownPodError(
         f"the kubelet gives away units of {call} that are held already, by {names}; "
         f"it refuses the pod instead of giving them away twice; create it again",
@@ -287,14 +288,13 @@ def _only(call: Call, candidates: Sequence[Asker], listed: Sequence[ListedPod]) 
         return candidates[0]
     if candidates:
         raise UnknownPodError(
-            f"{len(candidates)} pods may be asking for {call}, and the kubelet does not say "
-            f"which: {', '.join(map(str, candidates))}; refused rather than given to the wrong "
-            f"one, create them again one after the other",
+            f"{len(candidates)} pods may be asking for {call}, and the kubelet does not say which: "
+            f"{few(map(str, candidates))}; refused rather than guessed, create them one after the other",
             reason="UnknownPod",
         )
-    names = ", ".join(str(entry.pod) for entry in listed) or "no pod"
     raise UnknownPodError(
-        f"no pod of this node is known to wait for {call}; the kubelet lists {names}; create "
-        f"the pod again, and see whether the agent reaches the API server",
+        f"no pod of this node is known to wait for {call}; the kubelet lists "
+        f"{few(str(entry.pod) for entry in listed) or 'no pod'}; create the pod again, and see "
+        f"whether the agent reaches the API server",
         reason="UnknownPod",
     )

@@ -63,10 +63,11 @@ class Claim:
 
     Attributes:
         ref: Which one.
-        pod: The pod that it is reserved for; None where there is none, or several.
+        pod: The pod that it is reserved for, the first of several; None where there is none.
         devices: What is allocated to it, of all drivers.
         name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
         owners: Uids of the pods that own it.
+        is_shared: Whether it is reserved for several.
     """
 
     ref: ClaimRef
@@ -74,6 +75,7 @@ class Claim:
     devices: tuple[AllocatedDevice, ...] = ()
     name_in_pod: str = ""
     owners: frozenset[str] = frozenset()
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +261,11 @@ def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, o
 def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] | None:
     """The claim of a CDI file and the id of its slice; None where the file tells neither."""
     told = spec.get("annotations")
-    if not isinstance(told, Mapping):
-        return None
+    told = told if isinstance(told, Mapping) else {}
     namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
     slice_id = str(told.get(_SLICE_KEY, ""))
-    if not (namespace and name and slice_id.isalnum()):
-        return None
-    return ClaimRef(namespace, name, uid), slice_id
+    is_told = namespace and name and slice_id.isalnum()
+    return (ClaimRef(namespace, name, uid), slice_id) if is_told else None
 
 
 def prepared(

@@ -1,4 +1,8 @@
-"""Numbers in texts for people."""
+"""Numbers and lists in texts for people."""
+
+from collections.abc import Iterable
+
+_NAMED = 5
 
 
 def counted(number: int, noun: str) -> str:
@@ -8,3 +12,14 @@ def counted(number: int, noun: str) -> str:
     ('1 node', '0 nodes')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def few(names: Iterable[str]) -> str:
+    """The first names, and how many there are besides.
+
+    >>> few("abcdefg")
+    'a, b, c, d, e and 2 more'
+    """
+    listed = list(names)
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more

@@ -8,6 +8,8 @@ TOPOLOGY_GPU = "aliyun.com/gpu"
 """A whole card in mode topology."""
 DEVICES_ANNOTATION = "gpu-device-plugin/devices"
 """On a pod: container index -> UUIDs of its cards and instances."""
+_MOST_CHARACTERS = 16 * 1024
+"""300 UUIDs, more than a node has. Nothing longer is read: a pod's tenant may write it."""
 
 
 def devices_annotation(by_index: Mapping[int, Iterable[str]]) -> str:
@@ -24,6 +26,8 @@ def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
     >>> held_devices("[1]")
     {}
     """
+    if len(text) > _MOST_CHARACTERS:
+        return {}
     try:
         plain: object = json.loads(text)
     except (ValueError, RecursionError):

@@ -38,21 +38,19 @@ def used(holds: Iterable[Hold]) -> dict[str, Use]:
     """
     # Every decision adds up all grants: plain lists, because objects would cost it half a millisecond.
     by_device: dict[str, dict[object, list[int]]] = {}
-    pods: dict[str, list[PodRef]] = {}
+    pods: dict[str, dict[PodRef, None]] = {}
     exclusive: set[str] = set()
     for pod, share, is_handed_on in holds:
         device = share.device
         parts = by_device.get(device)
         if parts is None:
             parts = by_device[device] = {}
-            pods[device] = []
+            pods[device] = {}
         key = (pod.namespace, pod.name) if pod.name else pod.uid
         part = parts.get(key)
         if part is None:
             part = parts[key] = [0, 0, 0, 0]
-            pods[device].append(pod)
-        elif pod not in pods[device]:
-            pods[device].append(pod)
+        pods[device][pod] = None
         if share.is_exclusive:
             exclusive.add(device)
         if is_handed_on:
@@ -80,6 +78,11 @@ class Ledger:
     """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
+    _by_place: dict[tuple[object, ...], list[Grant]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """By a pod's uid, and by its namespace and name; with its containers too. Who asks is looked for
+    among all containers of the node."""
 
     def hold(self, grant: Grant) -> "Ledger":
         """The ledger with `grant` added, or replacing the one with the same slice id."""
@@ -92,11 +95,22 @@ class Ledger:
 
     def of_pod(self, pod: PodRef) -> tuple[Grant, ...]:
         """Grants of a pod: by uid if both have one, else by namespace and name."""
-        return tuple(g for g in self.grants.values() if g.pod.is_same_pod(pod))
+        return self._at(pod)
 
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
         """The grant of one container, or None."""
-        return next((g for g in self.of_pod(pod) if g.container == container), None)
+        return next(iter(self._at(pod, container)), None)
+
+    def _at(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
+        if not self._by_place:
+            for grant in self.grants.values():
+                for place in {(grant.pod.uid,), grant.pod.key}:
+                    self._by_place.setdefault(place, []).append(grant)
+                    self._by_place.setdefault((*place, 0, grant.container), []).append(grant)
+        ends = (0, *container) if container else ()
+        places = ((pod.uid, *ends), (*pod.key, *ends))
+        found = [g for place in places for g in self._by_place.get(place, ())]
+        return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
 
     def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
         """Grants of a container or claim."""
@@ -145,3 +159,8 @@ class Ledger:
     def use(self) -> dict[str, Use]:
         """What is held of each device, by its id."""
         return used(chain.from_iterable([grant.holds for grant in self.grants.values()]))
+
+    def claimed(self) -> dict[str, Use]:
+        """What prepared claims hold of each device, by its id."""
+        by_claims = (grant.holds for grant in self.grants.values() if grant.holder.claim)
+        return used(chain.from_iterable(by_claims))

@@ -1,7 +1,7 @@
 """Pods: what they ask for (from the API), and what they hold (from the kubelet)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gpu_device_plugin.domain.devices import CardIndex
@@ -90,6 +90,7 @@ class PodRequest:
         cpu_milli: Processor that the scheduler counts for it, in thousandths of a core; only the
             controller asks, 0 elsewhere.
         door: How what it asks for reaches a node.
+        is_mirror: It says of itself that it is the API's mirror of a static pod, as anybody's pod can.
     """
 
     ref: PodRef
@@ -104,6 +105,7 @@ class PodRequest:
     card_label: str | None = None
     cpu_milli: int = 0
     door: Door = Door.DEVICE_PLUGIN
+    is_mirror: bool = False
 
     @property
     def asks(self) -> bool:
@@ -168,3 +170,31 @@ class HeldUnits:
     ids: frozenset[str]
     slice_id: str = ""
     library_version: str = ""
+
+
+def known_here(
+    specs: Mapping[tuple[str, str], PodRequest], listed: Collection[tuple[str, str]]
+) -> Mapping[tuple[str, str], PodRequest]:
+    """The API's pods of this node, where a forged mirror of a static pod asks for nothing.
+
+    Anybody can create a pod that says it is a mirror, with any uid. The kubelet never runs it and
+    removes it, unless a finalizer keeps it. It knows a static pod before the API has its mirror.
+
+    Args:
+        specs: By namespace and name.
+        listed: Namespace and name of every pod in the kubelet's last List.
+
+    Returns:
+        The same; a mirror that the kubelet does not list, or whose uid is another pod's, without
+        uid and containers: it is there, and nothing else is known of it.
+    """
+    mirrors = {key: spec for key, spec in specs.items() if spec.is_mirror}
+    if not mirrors:
+        return specs
+    others = {spec.ref.uid for spec in specs.values() if not spec.is_mirror}
+    forged = {
+        key: replace(spec, ref=replace(spec.ref, uid=""), containers=(), wish=(), init_wish=())
+        for key, spec in mirrors.items()
+        if key not in listed or spec.ref.uid in others
+    }
+    return {**specs, **forged}

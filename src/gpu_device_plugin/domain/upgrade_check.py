@@ -18,7 +18,8 @@ class NodeStanding:
         mode: Its mode, or "" if it publishes none.
         unit_mib: Its memory unit, or None.
         has_label: Whether a label of the node decides its mode.
-        holders: Pods that hold slices there.
+        holders: Pods that hold slices there by units.
+        has_claims: Whether others hold some by claims.
     """
 
     name: str
@@ -26,6 +27,7 @@ class NodeStanding:
     unit_mib: int | None
     has_label: bool
     holders: tuple[PodRef, ...]
+    has_claims: bool = False
 
 
 def upgrade_obstacles(
@@ -51,9 +53,10 @@ def upgrade_obstacles(
             changes.append(f"counts in {_unit_name(node.unit_mib)}, not {unit.value}")
         if is_other_mode and node.mode and not node.has_label and node.mode != mode:
             changes.append(f"serves in mode {node.mode}, not {mode}")
-        if changes and node.holders:
-            pods = ", ".join(sorted({str(pod) for pod in node.holders}))
-            found.append(f"node {node.name} {' and '.join(changes)}: {pods}")
+        holders = sorted({str(pod) for pod in node.holders})
+        holders += ["pods with claims"] if node.has_claims else []
+        if changes and holders:
+            found.append(f"node {node.name} {' and '.join(changes)}: {', '.join(holders)}")
     return tuple(found)
 
 

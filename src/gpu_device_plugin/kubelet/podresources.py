@@ -33,12 +33,16 @@ class PodResources:
     Args:
         socket: Where the kubelet serves it.
         resources: Names of the resources that are ours; what others hold is left out.
+
+    Attributes:
+        listed: Namespace and name of every pod in the last List.
     """
 
     def __init__(self, socket: Path, resources: Container[str] = OUR_RESOURCES) -> None:
         self._socket = socket
         self._resources = resources
         self._channel: Any = None
+        self.listed: frozenset[tuple[str, str]] = frozenset()
 
     def identity(self) -> SocketIdentity | None:
         """What tells this kubelet's socket from the next one's; None if there is none."""
@@ -56,7 +60,9 @@ class PodResources:
         response = await self._ask(
             "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse.FromString
         )
-        return tuple(self._listed_pod(pod) for pod in response.pod_resources)
+        found = tuple(self._listed_pod(pod) for pod in response.pod_resources)
+        self.listed = frozenset(entry.pod.key for entry in found)
+        return found
 
     async def get(self, pod: PodRef) -> ListedPod | None:
         """One pod, or None if the kubelet does not know it. May be called at any time.

@@ -26,7 +26,6 @@ CALL_DEADLINE_SECONDS = 4.0
 PRE_START_DEADLINE_SECONDS = 25.0
 """The kubelet's own is 30."""
 
-_LONGEST_TEXT = 2000  # gRPC carries it in a header
 _LOG = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
@@ -214,7 +213,7 @@ class DevicePluginServicer:
         except GpuPluginError as error:
             if not isinstance(error, RefusalError):
                 _LOG.error("call failed", call=call, resource=self._resource, error=str(error))
-            await context.abort(status_of(error), str(error)[:_LONGEST_TEXT])
+            await context.abort(status_of(error), str(error))
             raise
 
 

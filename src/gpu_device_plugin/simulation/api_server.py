@@ -23,7 +23,7 @@ class StandInApiServer:
 
     def __init__(self) -> None:
         self._objects: dict[str, Json] = {}
-        self._changes: list[tuple[int, str, str, Json]] = []
+        self._changes: list[tuple[int, str, str, Json, Json | None]] = []
         self._version = 1
         self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
@@ -87,8 +87,9 @@ class StandInApiServer:
         meta = value.setdefault("metadata", {})
         meta.setdefault("name", path.rpartition("/")[2])
         meta["resourceVersion"] = str(self._version)
+        before = self._objects.get(path)
         self._objects[path] = value
-        self._changes.append((self._version, kind, path, value))
+        self._changes.append((self._version, kind, path, value, before))
         self._changed.set()
         self._changed = asyncio.Event()
         return value
@@ -137,9 +138,14 @@ class StandInApiServer:
             await changed.wait()
 
     def _lines_after(self, seen: int, request: web.Request) -> Iterator[bytes]:
-        for version, kind, path, value in tuple(self._changes):
-            if version > seen and _is_listed(request, path, value):
+        for version, kind, path, value, before in tuple(self._changes):
+            if version <= seen:
+                continue
+            if _is_listed(request, path, value):
                 yield json.dumps({"type": kind, "object": value}).encode() + b"\n"
+            elif before is not None and _is_listed(request, path, before):
+                gone = {**before, "metadata": value["metadata"]}  # selected no more
+                yield json.dumps({"type": "DELETED", "object": gone}).encode() + b"\n"
 
 
 def _is_listed(request: web.Request, path: str, value: Json) -> bool:
@@ -150,7 +156,11 @@ def _is_listed(request: web.Request, path: str, value: Json) -> bool:
     if collection != wanted and not is_of_all_namespaces:
         return False
     terms = filter(None, request.query.get("fieldSelector", "").split(","))
-    return all(_field(value, name) == text for name, _, text in (t.partition("=") for t in terms))
+    parts = (term.partition("=") for term in terms)
+    return all(
+        (_field(value, name.removesuffix("!")) == text) != name.endswith("!")
+        for name, _, text in parts
+    )
 
 
 def _field(value: Json, dotted: str) -> object:

@@ -37,21 +37,30 @@ class ServingLock:
             ConfigError: Another one runs.
             StorageError: The file cannot be opened.
         """
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
         for attempt in range(_TRIES):
+            descriptor = self._open()
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_ours = _is_at(self._path, descriptor)
             except BlockingIOError as error:  # a reader has it for a moment, or another daemon
+                os.close(descriptor)
                 if attempt + 1 == _TRIES:
                     raise ConfigError(f"another MPS daemon holds {self._path}") from error
                 time.sleep(_PAUSE_SECONDS)
             else:
-                self.serve("")
-                return
+                if is_ours:
+                    self._descriptor = descriptor
+                    self.serve("")
+                    return
+                os.close(descriptor)  # another daemon has written meanwhile
+        raise ConfigError(f"another MPS daemon writes {self._path}")
+
+    def _open(self) -> int:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
 
     def serve(self, text: str) -> None:
         """Say what is served from now on; "" is nothing.
@@ -73,12 +82,23 @@ class ServingLock:
             self._write()
 
     def _write(self) -> None:
+        """Another file takes the place of this one, locked before: readers see one or the other."""
         first = f"{_WHY}{' '.join(self._why.split())}\n" if self._why else ""
+        temporary = self._path.with_name(f".{_NAME}.new")
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = -1
         try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, (first + self._text).encode(), 0)
+            descriptor = os.open(temporary, flags, 0o644)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write((first + self._text).encode())
+            temporary.rename(self._path)
         except OSError as error:
+            if descriptor >= 0:
+                os.close(descriptor)
             raise StorageError(f"{self._path}: cannot be written: {error.strerror}") from error
+        before, self._descriptor = self._descriptor, descriptor
+        os.close(before)
 
 
 def served(root: Path) -> str:
@@ -95,18 +115,28 @@ def waits_for(root: Path) -> str:
 
 def _lines(root: Path) -> list[str]:
     """Of a lock that is held."""
+    for _ in range(_TRIES):
+        try:
+            descriptor = os.open(root / _NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return []
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if _is_at(root / _NAME, descriptor):
+                return []
+            # The daemon has written since it was opened.
+        except BlockingIOError:
+            text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace")
+            return text.splitlines(keepends=True)
+        except OSError:
+            return []
+        finally:
+            os.close(descriptor)
+    return []
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
     try:
-        descriptor = os.open(root / _NAME, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace")
-        return text.splitlines(keepends=True)
-    except OSError:
-        return []
-    else:
-        return []
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -23,6 +23,8 @@ REFUSED_OFFSET = 64  # in a card
 BUSY_OFFSET = 104
 USED_OFFSET = 240
 OVERHEAD_OFFSET = USED_OFFSET + 8 * SLOTS
+PAGES_OFFSET = CARDS_OFFSET + CARD_BYTES * CARDS  # activity, where a card's own file is missing
+PAGE_BYTES = 4096
 _HEADER = struct.Struct("<QIIIIII")
 _U64 = struct.Struct("<Q")
 
@@ -40,6 +42,12 @@ class CardUsage:
     memory_bytes: int
     busy_ns: int
     refused_total: int
+
+
+def used_parts(cards: int) -> tuple[tuple[int, int], ...]:
+    """What a slice of so many cards, 1 at least, touches of its region: offset and length, in bytes."""
+    cards = max(1, min(cards, CARDS))
+    return (0, CARDS_OFFSET + CARD_BYTES * cards), (PAGES_OFFSET, PAGE_BYTES * cards)
 
 
 def read_region(path: str | Path) -> Mapping[str, CardUsage]:

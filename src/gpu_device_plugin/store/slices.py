@@ -4,26 +4,34 @@
     slices/<slice>/region           1 MiB of zeros that the container's processes share
     cards/<UUID>/<slice>            activity of the slice on that card, 4 KiB
 
+They lie in memory of the node that others can fill (a tmpfs). A program that touches mapped memory
+for which there is no room is killed, so what a slice uses of its files is allocated here, and a
+slice for which there is no room is refused.
+
 If a mount source is missing, for instance after a reboot, a container runtime creates an
 empty *directory* in its place; such a directory is replaced by the file.
 """
 
-import contextlib
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import NoRoomError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
+from gpu_device_plugin.store.file_sizes import FileSizes
+from gpu_device_plugin.store.region import used_parts
 
 REGION_BYTES = 1 << 20
 ACTIVITY_BYTES = 4096
 _SHARED_MODE = 0o666  # written by the container, whatever user it runs as
 _READ_MODE = 0o644
 _DIRECTORY_MODE = 0o755
+_BLOCK_BYTES = 4096
+_Parts = tuple[tuple[int, int], ...]  # offsets and lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +52,14 @@ class SliceSpec:
 
 
 class SliceFiles:
-    """Makes, repairs and removes the files of slices."""
+    """Makes, repairs and removes the files of slices.
+
+    Attributes:
+        sizes: Holds those that containers may write to their sizes.
+    """
 
     def __init__(self, run_dir: Path) -> None:
+        self.sizes = FileSizes()
         self._slices = run_dir / "slices"
         self._cards = run_dir / "cards"
         # Strings: every check of the node uses five of these files of every slice.
@@ -61,15 +74,26 @@ class SliceFiles:
             Whether anything had to be made or changed.
 
         Raises:
+            NoRoomError: The file system is full, also after cutting back what containers enlarged.
             StorageError: The file system refused.
         """
         try:
-            return self._make(spec)
+            return self._make_with_room(spec)
         except OSError as error:
-            raise StorageError(
+            is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            kind = NoRoomError if is_full else StorageError
+            raise kind(
                 f"{error.filename or self._slices}: the files of slice {spec.slice_id} "
                 f"cannot be made: {error.strerror}"
             ) from error
+
+    def _make_with_room(self, spec: SliceSpec) -> bool:
+        try:
+            return self._make(spec)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self.sizes.cut_back():
+                raise
+        return self._make(spec)
 
     def _make(self, spec: SliceSpec) -> bool:
         directory = f"{self._slices_text}/{spec.slice_id}"
@@ -78,13 +102,21 @@ class SliceFiles:
         changed = False
         if spec.is_certain or not _is_file(f"{directory}/config/limits"):
             changed = _write_text(f"{directory}/config/limits", spec.limits.encode())
-        changed |= _make_zeros(f"{directory}/region", REGION_BYTES)
+        parts = used_parts(len(spec.cards))
+        region = (f"{directory}/region", REGION_BYTES, parts)
+        changed |= self._share(spec.slice_id, "region file", *region)
         for uuid in spec.cards:
             card = f"{self._cards_text}/{uuid}"
             _make_directory(card)
-            changed |= _make_zeros(f"{card}/{spec.slice_id}", ACTIVITY_BYTES)
+            activity = (f"{card}/{spec.slice_id}", ACTIVITY_BYTES, ((0, ACTIVITY_BYTES),))
+            changed |= self._share(spec.slice_id, f"activity file of card {uuid}", *activity)
         failpoint("slices.after-files")
         return changed
+
+    def _share(self, slice_id: str, name: str, path: str, size: int, parts: _Parts) -> bool:
+        is_new = _make_zeros(path, size, parts)
+        self.sizes.keep(slice_id, path, name, size, is_new=is_new)
+        return is_new
 
     def region(self, slice_id: str) -> str:
         """Path of a slice's region, whether it exists or not."""
@@ -101,6 +133,7 @@ class SliceFiles:
             _discard(self._slices / slice_id)
             for card in _directories(self._cards):
                 _discard(card / slice_id)
+            self.sizes.forget(slice_id)
         except OSError as error:
             raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
 
@@ -117,41 +150,6 @@ class SliceFiles:
         except OSError as error:
             raise StorageError(f"{error.filename}: cannot be listed: {error.strerror}") from error
         return frozenset(found)
-
-    def cut_back(self, slice_id: str, cards: Iterable[str]) -> dict[str, int]:
-        """Cut back the files that a container has enlarged.
-
-        Args:
-            slice_id: Its slice.
-            cards: UUIDs of its cards.
-
-        Returns:
-            What was cut, in words, with the size found, in bytes.
-        """
-        files = {"region file": (self.region(slice_id), REGION_BYTES)}
-        for uuid in cards:
-            path = f"{self._cards_text}/{uuid}/{slice_id}"
-            files[f"activity file of card {uuid}"] = (path, ACTIVITY_BYTES)
-        grown: dict[str, int] = {}
-        for name, (path, wanted) in files.items():
-            with contextlib.suppress(OSError):
-                size = os.lstat(path).st_size
-                if size > wanted:
-                    os.truncate(path, wanted)
-                    grown[name] = size
-        return grown
-
-    def free_bytes(self) -> int:
-        """Room left where these files lie, in bytes.
-
-        Raises:
-            StorageError: The file system refused.
-        """
-        try:
-            found = os.statvfs(self._slices.parent)
-        except OSError as error:
-            raise StorageError(f"{self._slices.parent}: {error.strerror}") from error
-        return found.f_bavail * found.f_frsize
 
 
 def _make_directory(path: str) -> None:
@@ -170,36 +168,66 @@ def _write_text(path: str, text: bytes) -> bool:
             return False
     elif found is not None and stat.S_ISDIR(found.st_mode):
         shutil.rmtree(path)
-    _put(path, text, len(text), _READ_MODE)
+    _put(path, text, len(text), ((0, len(text)),), _READ_MODE)
     return True
 
 
-def _make_zeros(path: str, size: int) -> bool:
+def _make_zeros(path: str, size: int, parts: _Parts) -> bool:
     found = _look(path)
     if found is not None and stat.S_ISREG(found.st_mode):
-        if found.st_size >= size:
-            return False
+        is_short = found.st_size < size
         # The same file: a container could grow one that has lost its name, and nobody would see it.
-        os.truncate(path, size)
-        return True
+        if is_short:
+            os.truncate(path, size)
+        if found.st_blocks * 512 < _backed_bytes(parts):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                _back(path, descriptor, parts)
+            finally:
+                os.close(descriptor)
+        return is_short
     if found is not None and stat.S_ISDIR(found.st_mode):
         shutil.rmtree(path)
-    _put(path, b"", size, _SHARED_MODE)
+    _put(path, b"", size, parts, _SHARED_MODE)
     return True
 
 
-def _put(path: str, content: bytes, size: int, mode: int) -> None:
-    """A file of `content` and zeros up to `size`; it is there whole, or not at all."""
+def _put(path: str, content: bytes, size: int, parts: _Parts, mode: int) -> None:
+    """A file of `content` and zeros up to `size`; it is there whole, with room for `parts`, or not at all."""
     directory, _, name = path.rpartition("/")
     temporary = f"{directory}/.{name}.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
+        _back(path, descriptor, parts)
         os.write(descriptor, content)
         os.ftruncate(descriptor, size)
         os.fchmod(descriptor, mode)
+        Path(temporary).rename(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
-    Path(temporary).rename(path)
+
+
+def _back(path: str, descriptor: int, parts: _Parts) -> None:
+    """Allocate the blocks of `parts`; what lies in them stays."""
+    try:
+        for offset, length in parts:
+            os.posix_fallocate(descriptor, offset, length)
+    except OSError as error:  # which does not name its file
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+@cache
+def _backed_bytes(parts: _Parts) -> int:
+    """Size of the blocks of `parts`; two may share one."""
+    blocks = {
+        block
+        for offset, length in parts
+        for block in range(offset // _BLOCK_BYTES, -(-(offset + length) // _BLOCK_BYTES))
+    }
+    return len(blocks) * _BLOCK_BYTES
 
 
 def _content(path: str, size: int) -> bytes:

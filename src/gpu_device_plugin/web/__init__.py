@@ -1,1 +1,1 @@
-"""The only TCP listener: metrics, health and readiness."""
+"""TCP listeners and what they answer: pages, kube-scheduler, the API server."""

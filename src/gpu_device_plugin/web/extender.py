@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.web.bodies import Bodies, BodyLimits
 from gpu_device_plugin.web.server import Listener
 from gpu_device_plugin.web.tls import ServingTls, caller_name
 
@@ -15,6 +16,14 @@ PREFIX = "/gpushare-scheduler"
 MUTATE = "/mutate"
 _JSON = "application/json"
 _Handler = Callable[[bytes], bytes | Awaitable[bytes]]
+_MIB = 1 << 20
+# The API server takes objects of 3 MiB and sends each once. Anybody may send one, where it shows no
+# certificate; decoding can take twenty times its size.
+_REVIEWS = BodyLimits(8 * _MIB, 12 * _MIB, number=64, seconds=5)
+# Many at a time: each waits for the API server.
+_BINDINGS = BodyLimits(64 * 1024, 4 * _MIB, number=1024, seconds=5)
+_QUESTION_SECONDS = 30.0
+_MOST_QUESTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +90,28 @@ class ExtenderServer:
         Args:
             address: Where.
             handlers: Who answers.
-            max_body_bytes: A longer body is answered 413.
+            max_body_bytes: A longer question of kube-scheduler is answered 413; all at a time may have
+                as much together.
             tls: Certificate and key; None is plain HTTP, on which anybody may call.
             callers: Who may call, where there is TLS.
         """
         self._listener = Listener("address", address, tls.context if tls else None)
         self._callers = (callers if tls else None) or Callers()
         self._handlers = handlers
-        self._max_body_bytes = max_body_bytes
+        self._questions = Bodies(
+            BodyLimits(max_body_bytes, max_body_bytes, _MOST_QUESTIONS, _QUESTION_SECONDS)
+        )
+        self._bindings, self._reviews = Bodies(_BINDINGS), Bodies(_REVIEWS)
 
     @property
     def port(self) -> int:
         """The port listened on; of use where the address says 0."""
         return self._listener.port
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of all bodies now."""
+        return sum(each.kept_bytes for each in (self._questions, self._bindings, self._reviews))
 
     async def start(self) -> None:
         """Listen.
@@ -101,26 +119,30 @@ class ExtenderServer:
         Raises:
             EdgeError: The address cannot be listened on; the text names it.
         """
-        app = web.Application(client_max_size=self._max_body_bytes)
+        app = web.Application()
         handlers = self._handlers
-        for verb, handler in (
-            ("filter", handlers.filter),
-            ("prioritize", handlers.prioritize),
-            ("preempt", handlers.preempt),
-            ("bind", handlers.bind),
+        questions = self._questions
+        for verb, handler, bodies in (
+            ("filter", handlers.filter, questions),
+            ("prioritize", handlers.prioritize, questions),
+            ("preempt", handlers.preempt, questions),
+            ("bind", handlers.bind, self._bindings),
         ):
-            app.router.add_post(f"{PREFIX}/{verb}", self._called(verb, handler))
+            app.router.add_post(f"{PREFIX}/{verb}", self._called(verb, handler, bodies))
         app.router.add_get(f"{PREFIX}/inspect", self._inspect)
         app.router.add_get(f"{PREFIX}/inspect/{{node}}", self._inspect)
         if handlers.mutate is not None:
-            app.router.add_post(MUTATE, self._called("mutate", handlers.mutate, is_open=True))
+            mutate = self._called("mutate", handlers.mutate, self._reviews, is_open=True)
+            app.router.add_post(MUTATE, mutate)
         await self._listener.start(app)
 
     async def stop(self) -> None:
         """Stop listening and close what is open."""
         await self._listener.stop()
 
-    def _called(self, verb: str, handler: _Handler, *, is_open: bool = False) -> Handler:
+    def _called(
+        self, verb: str, handler: _Handler, bodies: Bodies, *, is_open: bool = False
+    ) -> Handler:
         async def answer(request: web.Request) -> web.Response:
             if is_open:
                 _admit(request, self._callers.api_server)
@@ -130,7 +152,8 @@ class ExtenderServer:
                 trouble = self._handlers.standby() or self._handlers.trouble()
             if trouble:
                 return _unavailable(trouble)
-            return await self._answered(request, verb, handler)
+            async with bodies.read(request) as body:
+                return await self._answered(body, verb, handler)
 
         async def counted(request: web.Request) -> web.Response:
             status = 500
@@ -153,13 +176,7 @@ class ExtenderServer:
         status, body = await self._handlers.inspect(request.match_info.get("node"))
         return web.Response(body=body, status=status, content_type=_JSON)
 
-    async def _answered(self, request: web.Request, verb: str, handler: _Handler) -> web.Response:
-        if (request.content_length or 0) > self._max_body_bytes:
-            # Unread: a body that is too long must not be paid for.
-            raise web.HTTPRequestEntityTooLarge(
-                max_size=self._max_body_bytes, actual_size=request.content_length or 0
-            )
-        body = await request.read()
+    async def _answered(self, body: bytes, verb: str, handler: _Handler) -> web.Response:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

@@ -1,5 +1,6 @@
 """How TCP is listened on, and the pages /metrics, /healthz and /readyz."""
 
+import asyncio
 import os
 import ssl
 from collections.abc import Awaitable, Callable
@@ -8,8 +9,15 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gpu_device_plugin.errors import ConfigError, EdgeError
+from gpu_device_plugin.web.connections import MOST_CONNECTIONS, Connections
+from gpu_device_plugin.web.shared_page import SharedPage
 
 _SHUTDOWN_SECONDS = 1.0
+# Longer than clients of Go keep a connection (90 s), so that none sends into one that we close. It is
+# also the time in which the first request's headers have to come.
+_IDLE_SECONDS = 100.0
+_LINGERING_SECONDS = 2.0
+_MOST_HEADERS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +38,46 @@ class Pages:
 class Listener:
     """One address that an application listens on, between `start` and `stop`."""
 
-    def __init__(self, name: str, address: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        tls: ssl.SSLContext | None = None,
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
         """Remember where to listen.
 
         Args:
             name: What the address is, for errors.
             address: Where, as `parse_address` reads it.
             tls: Certificate and key, or None for plain HTTP.
+            most_connections: How many there may be; for more the oldest are closed.
 
         Raises:
             ConfigError: `address` has another form.
         """
         self._name, self._address, self._tls = name, address, tls
         self._host, self._port = parse_address(address, name.replace(" ", "_"))
+        self._most_connections = most_connections
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: Connections | None = None
 
     @property
     def port(self) -> int:
         """The port listened on, if the address says 0."""
-        addresses = self._runner.addresses if self._runner else []
-        return int(addresses[0][1]) if addresses else self._port
+        sockets = self._server.sockets if self._server else ()
+        return int(sockets[0].getsockname()[1]) if sockets else self._port
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return self._connections.open if self._connections else 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What is kept of answers that callers have not read yet."""
+        return self._connections.unsent_bytes if self._connections else 0
 
     async def start(self, app: web.Application) -> None:
         """Listen.
@@ -57,21 +85,35 @@ class Listener:
         Raises:
             EdgeError: It cannot listen on the address; the text names it.
         """
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            keepalive_timeout=_IDLE_SECONDS,
+            lingering_time=_LINGERING_SECONDS,
+            max_headers=_MOST_HEADERS,
+            auto_decompress=False,  # nobody who calls us compresses; a small body could become large
+        )
+        connections = Connections(runner, self._tls, self._most_connections)
+        app.middlewares.insert(0, connections.note)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._host or None, self._port, ssl_context=self._tls)
-            await site.start()
+            self._server = await asyncio.get_running_loop().create_server(
+                connections, self._host or None, self._port
+            )
         except (OSError, OverflowError) as error:
             await runner.cleanup()
             why = _reason(error)
             raise EdgeError(f"cannot listen on {self._name} {self._address}: {why}") from error
-        self._runner = runner
+        self._runner, self._connections = runner, connections
 
     async def stop(self) -> None:
         """Stop listening and close what is open."""
         runner, self._runner = self._runner, None
-        if runner is not None:
+        server, self._server = self._server, None
+        if server is not None and runner is not None and self._connections is not None:
+            server.close()
+            self._connections.close()
             await runner.cleanup()
 
 
@@ -81,11 +123,17 @@ class WebServer:
     def __init__(self, address: str, pages: Pages) -> None:
         self._listener = Listener("metrics address", address)
         self._pages = pages
+        self._metrics = SharedPage(pages.metrics)
 
     @property
     def port(self) -> int:
         """The port listened on, if the address says 0."""
         return self._listener.port
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What is kept of answers that callers have not read yet."""
+        return self._listener.unsent_bytes
 
     async def start(self) -> None:
         """Listen.
@@ -96,7 +144,7 @@ class WebServer:
         app = web.Application()
         app.add_routes(
             [
-                web.get("/metrics", self._metrics),
+                web.get("/metrics", self._metrics.answer),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
             ]
@@ -106,10 +154,6 @@ class WebServer:
     async def stop(self) -> None:
         """Stop listening and close what is open."""
         await self._listener.stop()
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        page, content_type = await self._pages.metrics(request.headers.get("Accept", ""))
-        return web.Response(body=page, headers={"Content-Type": content_type})
 
     async def _healthz(self, _: web.Request) -> web.Response:
         is_alive = self._pages.is_alive()

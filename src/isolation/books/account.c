@@ -3,16 +3,21 @@
 
 #include "books/calls.h"
 #include "books/slice_region.h"
-#include "books/totals.h"
 #include "driver/timer.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
 
 #include <stdatomic.h>
 
-/* For calls that are out when something is to be refused. */
-#define OTHERS_NS 20000000u
+/* For calls that are out when something is to be refused: a driver's call that lasts longer than
+ * this is one that hangs. */
+#define OTHERS_NS 5000000000u
 #define OTHERS_NAP_NS 20000u
+/* Each time after this long they are asked whether they live. */
+#define OTHERS_ASK_NS 10000000u
+
+/* What this thread has reserved for calls of its own that are out. */
+static __thread uint64_t own_unsettled __attribute__((tls_model("initial-exec")));
 
 uint64_t account_limit(int card)
 {
@@ -55,8 +60,32 @@ static int lock_slot(int card)
 	return slot;
 }
 
+/* Reserved for a call that is out, or no longer; under the lock where the columns change with it.
+ */
+static void set_unsettled(int slot, uint64_t more, uint64_t less)
+{
+	own_unsettled += more - less;
+	if (slot >= 0)
+		atomic_fetch_add(&slice_region()->slots[slot].unsettled_bytes, more - less);
+}
+
+/* Under the lock: would it fit if all that others have out came back? */
+static bool may_fit_later(int card, uint64_t bytes)
+{
+	const struct region *region = slice_region();
+	uint64_t may_come = room(card);
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
+		if (__builtin_add_overflow(may_come, atomic_load(&region->slots[i].unsettled_bytes),
+					   &may_come))
+			return true;
+	/* Who has reserved something and waits might be waited for by others. */
+	return !own_unsettled && bytes <= may_come;
+}
+
 /* One try. `may_reap`: look for dead processes when it would not fit. */
-static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool may_reap)
+static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool may_reap,
+			    bool *may_wait)
 {
 	struct region *region = slice_region();
 	const int slot = lock_slot(card);
@@ -67,32 +96,35 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 	if (bytes <= room(card) || (may_reap && region_reap(region) && bytes <= room(card))) {
 		KILLPOINT(reserve_before_add);
 		*cell(card, slot, column) += bytes;
+		set_unsettled(slot, bytes, 0);
 		KILLPOINT(reserve_after_add);
-		totals_publish(card);
 		result = CUDA_SUCCESS;
 	}
+	*may_wait = result != CUDA_SUCCESS && may_fit_later(card, bytes);
 	region_unlock(region);
 	return result;
 }
 
 /*
- * What is reserved for calls that are out may be more than they take: a chunk for a pool
- * that need not grow, a graph's blocks. So nothing is refused before these are back, as far
- * as a short wait helps.
+ * What is reserved for calls that are out may be more than they take: whole chunks for a pool, a
+ * graph's blocks. So nothing is refused that would fit without it before these are back, however
+ * long they take.
  */
 static CUresult try_beside_others(int card, enum account_column column, uint64_t bytes)
 {
-	const uint64_t end_ns = timer_real_now_ns() + OTHERS_NS;
+	const uint64_t begin_ns = timer_real_now_ns();
+	uint64_t asked_ns = 0;
+	bool may_wait;
 
-	/* One look for the dead is enough: beside many processes it is what costs most. */
-	for (bool is_first = true;; is_first = false) {
-		const uint64_t before = calls_stamp();
-		const bool was_alone = calls_are_own();
-		const CUresult result = try_reserve(card, column, bytes, is_first);
+	for (;;) {
+		const uint64_t now_ns = timer_real_now_ns();
+		const bool may_reap = now_ns - asked_ns >= OTHERS_ASK_NS;
+		const CUresult result = try_reserve(card, column, bytes, may_reap, &may_wait);
 
-		if (result != CUDA_ERROR_OUT_OF_MEMORY || (was_alone && calls_stamp() == before) ||
-		    timer_real_now_ns() >= end_ns)
+		if (result != CUDA_ERROR_OUT_OF_MEMORY || !may_wait ||
+		    now_ns - begin_ns >= OTHERS_NS)
 			return result;
+		asked_ns = may_reap ? now_ns : asked_ns;
 		calls_end();
 		timer_real_nap(OTHERS_NAP_NS);
 		calls_begin();
@@ -101,13 +133,15 @@ static CUresult try_beside_others(int card, enum account_column column, uint64_t
 
 CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes)
 {
+	bool ignored;
+
 	if (bytes == 0)
 		return CUDA_SUCCESS;
 	if (card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	account_sources.refresh(card, bytes);
 	calls_begin();
-	CUresult result = try_reserve(card, column, bytes, false);
+	CUresult result = try_reserve(card, column, bytes, false, &ignored);
 
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		calls_end();
@@ -137,46 +171,28 @@ CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
 	return result;
 }
 
-/* Out before it reserves: others who find too little left wait for what is out. */
-uint64_t account_reserve_rest(int card, uint64_t bytes)
-{
-	uint64_t got = 0;
-
-	if (card < 0)
-		return 0;
-	calls_begin();
-	const int slot = lock_slot(card);
-
-	if (slot >= 0) {
-		got = room(card) < bytes ? room(card) : bytes;
-		*cell(card, slot, ACCOUNT_USED) += got;
-		totals_publish(card);
-		region_unlock(slice_region());
-	}
-	if (!got)
-		calls_end();
-	return got;
-}
-
-static void add(int card, enum account_column column, uint64_t more, uint64_t less)
+static void add(int card, enum account_column column, uint64_t more, uint64_t less,
+		uint64_t settled)
 {
 	const int slot = more == less ? -1 : lock_slot(card);
 
-	if (slot < 0)
+	if (slot < 0) {
+		set_unsettled(slice_slot(), 0, settled);
 		return;
+	}
 	uint64_t *bytes = cell(card, slot, column);
 
 	KILLPOINT(settle_before_add);
 	if (__builtin_add_overflow(*bytes, more, bytes))
 		*bytes = UINT64_MAX;
 	*bytes = *bytes < less ? 0 : *bytes - less;
-	totals_publish(card);
+	set_unsettled(slot, 0, settled);
 	region_unlock(slice_region());
 }
 
 void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken)
 {
-	add(card, column, taken, reserved);
+	add(card, column, taken, reserved, reserved);
 	/* A reservation of nothing was never begun. */
 	if (reserved && card >= 0)
 		calls_end();
@@ -185,7 +201,7 @@ void account_settle(int card, enum account_column column, uint64_t reserved, uin
 void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to)
 {
 	calls_note_change();
-	add(card, column, to, from);
+	add(card, column, to, from, 0);
 }
 
 void account_begin_release(void)
@@ -195,24 +211,32 @@ void account_begin_release(void)
 
 void account_release(int card, enum account_column column, uint64_t bytes)
 {
-	add(card, column, 0, bytes);
+	add(card, column, 0, bytes, 0);
 	calls_end();
 }
 
-bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uint64_t *overhead)
+static uint64_t beyond(uint64_t bytes, uint64_t less)
+{
+	return bytes > less ? bytes - less : 0;
+}
+
+bool account_set_overhead(int card, const struct account_look *look, uint64_t *overhead)
 {
 	const int slot = lock_slot(card);
 
 	if (slot < 0)
 		return false;
-	const bool is_as_then = calls_are_as_at(moment);
+	const bool is_as_then = calls_are_as_at(look->moment);
 
 	if (is_as_then) {
 		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
+		const uint64_t least = beyond(look->listed, used);
+		const uint64_t most = beyond(look->listed, beyond(used, look->managed));
 
-		*overhead = process_bytes > used ? process_bytes - used : 0;
+		*overhead = look->expected < least  ? least
+			    : look->expected > most ? most
+						    : look->expected;
 		*cell(card, slot, ACCOUNT_OVERHEAD) = *overhead;
-		totals_publish(card);
 	}
 	region_unlock(slice_region());
 	return is_as_then;

@@ -19,6 +19,8 @@ enum account_column { ACCOUNT_USED, ACCOUNT_OVERHEAD };
 struct account_sources {
 	void (*refresh)(int card, uint64_t wanted); /* before every reservation: cheap */
 	void (*reclaim)(int card); /* before a refusal: brings the books up to date */
+	/* brings what shrinks by itself up to date; false while that cannot be done */
+	bool (*follow)(int card);
 };
 extern const struct account_sources account_sources;
 
@@ -35,9 +37,6 @@ CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
 CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes);
 void account_count_refusal(int card);
 
-/* As much of `bytes` as there is room for now; returns how much was reserved. */
-uint64_t account_reserve_rest(int card, uint64_t bytes);
-
 /* Replaces a reservation by what was really taken. Never refuses: the driver has decided. */
 void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken);
 
@@ -52,10 +51,17 @@ void account_begin_release(void);
 void account_release(int card, enum account_column column, uint64_t bytes);
 
 /*
- * Sets this process's overhead on a card to what it holds beyond what it asked
- * for, and tells it, if the books did not move since `moment` (books/calls.h).
+ * Sets this process's overhead on a card to what it holds beyond what it asked for, and tells it,
+ * if the books did not move since `moment` (books/calls.h). Of managed memory nobody knows how
+ * much is on the card: within what it leaves open, `expected` counts.
  */
-bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uint64_t *overhead);
+struct account_look {
+	uint64_t moment;
+	uint64_t listed;   /* the process's bytes on the card */
+	uint64_t managed;  /* asked for, and perhaps not there */
+	uint64_t expected; /* overhead, by what contexts and code usually take */
+};
+bool account_set_overhead(int card, const struct account_look *look, uint64_t *overhead);
 
 /* The container's bytes on a card. `reap`: look for dead processes first. */
 uint64_t account_held(int card, bool reap);

@@ -43,10 +43,8 @@ struct activity_open {
 struct activity {
 	_Atomic uint64_t magic;
 	_Atomic uint64_t newest_short, newest_long;
-	_Atomic uint32_t version;    /* 0: of a library that wrote none; enum activity_version */
-	_Atomic uint32_t calls_out;  /* that take or give memory, when last told */
-	_Atomic uint64_t held_bytes; /* of the card, by all processes of the slice */
-	_Atomic uint64_t moved_ns;   /* when one of these two was last told: CLOCK_MONOTONIC */
+	_Atomic uint32_t version; /* 0: of a library that wrote none; enum activity_version */
+	uint8_t memory[20];       /* earlier libraries told here what the slice held */
 	/* Until then the slice asks the others to begin nothing; 0: it does not. compute/quiet.c */
 	_Atomic uint64_t quiet_until_ns;
 	_Atomic uint32_t yields; /* 1: this slice does as others ask so */

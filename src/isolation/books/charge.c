@@ -12,6 +12,7 @@
 enum { TAG_MANAGED = 1 };
 
 static _Atomic uint64_t managed_bytes[LIMITS_CARDS];
+static atomic_bool is_any_managed; /* of pools, whose share nobody knows */
 
 CUresult charge_card(struct charge *charge, int card, uint64_t bytes)
 {
@@ -91,19 +92,19 @@ void charge_drop(struct charge *charge)
 
 uint64_t charge_managed(int card)
 {
-	return atomic_load(&managed_bytes[card]);
+	return atomic_load(&is_any_managed) ? UINT64_MAX : atomic_load(&managed_bytes[card]);
 }
 
 void charge_expect_managed(void)
 {
-	for (unsigned i = 0; i < LIMITS_CARDS; i++)
-		atomic_fetch_add(&managed_bytes[i], 1);
+	atomic_store(&is_any_managed, true);
 }
 
 void charge_after_fork(void)
 {
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
 		atomic_store(&managed_bytes[i], 0);
+	atomic_store(&is_any_managed, false);
 	pages_after_fork();
 }
 

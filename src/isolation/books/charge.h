@@ -35,9 +35,9 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed);
 /* Everything that was allocated in this context went with it. */
 void charge_forget_context(CUcontext context);
 
-/* Bytes of managed memory that this process holds on a card. */
+/* Bytes of managed memory that this process holds of a card, which may be there or not. */
 uint64_t charge_managed(int card);
-/* There may be some from now on, on any card, of which nobody tells when it goes. */
+/* Any of its memory may be that from now on. */
 void charge_expect_managed(void);
 
 void charge_after_fork(void);

@@ -8,8 +8,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <sys/mman.h>
 
-enum { LISTED = 256 };
+/* Processes on a card, of all containers; more are asked for again. */
+enum { FEW = 128, LIST_TRIES = 8 };
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic enum { NOT_TRIED, STARTING, THERE, NOT_THERE } nvml_start;
@@ -72,75 +75,107 @@ static bool or_forget(int card, bool is_told)
 	return is_told;
 }
 
-bool nvml_card_used(int card, uint64_t *bytes)
-{
-	nvmlMemory_t memory;
-	nvmlDevice_t device;
-
-	driver_go_inside();
-	const bool is_known = device_of(card, &device) && nvml.nvmlDeviceGetMemoryInfo &&
-			      nvml.nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS;
-	driver_come_back();
-	if (is_known)
-		*bytes = memory.used;
-	return or_forget(card, is_known);
-}
-
 typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
 
-/* False where the driver lacks this version. */
-static bool ask(list_function *function, nvmlDevice_t device, unsigned *count,
-		nvmlProcessInfo_v2_t *infos, nvmlReturn_t *result)
+/* Room for so many processes; by mmap, as the application's allocator may wait in a hook of ours.
+ */
+struct listing {
+	nvmlProcessInfo_v2_t *infos;
+	unsigned room, count;
+	size_t bytes;
+};
+
+static bool make_room(struct listing *list, unsigned room)
 {
-	*count = LISTED;
-	*result = function ? function(device, count, infos) : NVML_ERROR_FUNCTION_NOT_FOUND;
+	if (list->infos)
+		munmap(list->infos, list->bytes);
+	list->room = room;
+	list->bytes = room * sizeof(*list->infos);
+	list->infos =
+		mmap(NULL, list->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (list->infos == MAP_FAILED)
+		list->infos = NULL;
+	return list->infos;
+}
+
+/* False where the driver lacks this version. */
+static bool ask(list_function *function, nvmlDevice_t device, struct listing *list,
+		nvmlReturn_t *result)
+{
+	list->count = list->room;
+	*result = function ? function(device, &list->count, list->infos)
+			   : NVML_ERROR_FUNCTION_NOT_FOUND;
 	return *result != NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 /* The second and third versions share a layout; the first lacks the MIG fields. */
-static bool list_compute(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)
+static nvmlReturn_t list_once(nvmlDevice_t device, struct listing *list)
 {
-	nvmlProcessInfo_v1_t short_infos[LISTED];
+	nvmlProcessInfo_v1_t *shorter = (nvmlProcessInfo_v1_t *)(void *)list->infos;
 	nvmlReturn_t result;
 
-	if (ask(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, count, infos, &result) ||
-	    ask(nvml.nvmlDeviceGetComputeRunningProcesses_v2, device, count, infos, &result))
-		return result == NVML_SUCCESS;
-	*count = LISTED;
-	if (!nvml.nvmlDeviceGetComputeRunningProcesses ||
-	    nvml.nvmlDeviceGetComputeRunningProcesses(device, count, short_infos) != NVML_SUCCESS)
-		return false;
-	for (unsigned i = 0; i < *count; i++)
-		infos[i] = (nvmlProcessInfo_v2_t){.pid = short_infos[i].pid,
-						  .usedGpuMemory = short_infos[i].usedGpuMemory};
+	if (ask(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, list, &result) ||
+	    ask(nvml.nvmlDeviceGetComputeRunningProcesses_v2, device, list, &result) ||
+	    !nvml.nvmlDeviceGetComputeRunningProcesses)
+		return result;
+	list->count = list->room;
+	result = nvml.nvmlDeviceGetComputeRunningProcesses(device, &list->count, shorter);
+	/* From the last on: each becomes longer. */
+	for (unsigned i = result == NVML_SUCCESS ? list->count : 0; i-- > 0;) {
+		const nvmlProcessInfo_v1_t one = shorter[i];
+
+		list->infos[i] =
+			(nvmlProcessInfo_v2_t){.pid = one.pid, .usedGpuMemory = one.usedGpuMemory};
+	}
+	return result;
+}
+
+/* Others may come while we ask. */
+static bool list_compute(nvmlDevice_t device, struct listing *list)
+{
+	nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+
+	list->count = FEW;
+	for (int tries = 0; result == NVML_ERROR_INSUFFICIENT_SIZE && tries < LIST_TRIES; tries++) {
+		if (!make_room(list, list->count + FEW))
+			return false;
+		result = list_once(device, list);
+	}
+	return result == NVML_SUCCESS;
+}
+
+/* Other containers have processes of our pid as well: then which is us, nobody can tell. */
+static bool own_entry(const struct listing *list, uint64_t *bytes)
+{
+	unsigned found = 0;
+
+	for (unsigned i = 0; i < list->count; i++) {
+		if (list->infos[i].pid != (unsigned)process_self()->pid)
+			continue;
+		if (found++ ||
+		    list->infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
+			return false;
+		*bytes = list->infos[i].usedGpuMemory;
+	}
 	return true;
 }
 
 bool nvml_own_listing(int card, uint64_t *bytes)
 {
-	nvmlProcessInfo_v2_t infos[LISTED];
+	struct listing list = {0};
 	nvmlDevice_t device;
-	unsigned count = 0;
 
 	*bytes = 0;
 	driver_go_inside();
-	const bool is_listed = device_of(card, &device) && list_compute(device, &count, infos);
+	const bool is_listed = device_of(card, &device) && list_compute(device, &list);
 
 	driver_come_back();
 	or_forget(card, is_listed);
-	unsigned found = 0;
+	const bool is_known = is_listed && own_entry(&list, bytes);
 
-	for (unsigned i = 0; is_listed && i < count; i++) {
-		if (infos[i].pid != (unsigned)process_self()->pid)
-			continue;
-		/* Other containers have processes of this pid as well: which is us, nobody can
-		 * tell. */
-		if (found++ ||
-		    infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
-			return false;
-		*bytes = infos[i].usedGpuMemory;
-	}
-	return is_listed;
+	if (list.infos)
+		munmap(list.infos, list.bytes);
+	return is_known;
 }
 
 bool nvml_knows_pid(void)

@@ -6,9 +6,6 @@
 
 /* All may be called from any thread. False: cannot be known. */
 
-/* Bytes in use on the whole card. */
-bool nvml_card_used(int card, uint64_t *bytes);
-
 /* Bytes that NVML holds against the process with our pid; 0 when it is not listed. */
 bool nvml_own_listing(int card, uint64_t *bytes);
 

@@ -13,13 +13,19 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A region that nobody has begun holds nothing at all. */
-static bool is_blank(const struct region *region)
+/*
+ * A region that nobody has begun holds nothing at all. It is read and not looked at where it is
+ * mapped: the agent has allocated what this slice uses of the file and no more, and a touch of the
+ * rest would kill the process where the file system is full.
+ */
+static bool is_blank(int fd)
 {
-	const uint64_t *word = (const uint64_t *)(const void *)region;
+	static const char zeros[4096];
+	char block[sizeof(zeros)];
 
-	for (size_t i = 0; i < REGION_BYTES / sizeof(*word); i++)
-		if (word[i])
+	for (off_t at = 0; at < REGION_BYTES; at += (off_t)sizeof(block))
+		if (pread(fd, block, sizeof(block), at) != (ssize_t)sizeof(block) ||
+		    memcmp(block, zeros, sizeof(block)) != 0)
 			return false;
 	return true;
 }
@@ -101,7 +107,7 @@ static const char *make_ready(struct region *region, int fd, const struct limits
 			return "its file lock cannot be had";
 		const uint32_t state = atomic_load(&region->state);
 		const bool is_ours =
-			state == REGION_BEGUN || (state == REGION_VIRGIN && is_blank(region));
+			state == REGION_BEGUN || (state == REGION_VIRGIN && is_blank(fd));
 		const bool is_done = state == REGION_READY || (is_ours && lay_out(region, limits));
 		struct flock lock = layout_lock(F_UNLCK);
 
@@ -189,12 +195,9 @@ static void clear(struct region *region, unsigned slot)
 		card->overhead_bytes[slot] = 0;
 		atomic_store(&card->inflight_ns[slot], 0);
 	}
-	/* Nothing of it is out any more, and it holds nobody back. */
-	uint64_t holder = atomic_load(&region->quiescer);
-
-	if ((uint32_t)holder == slot + 1)
-		atomic_compare_exchange_strong(&region->quiescer, &holder, 0);
+	/* Nothing of it is out any more. */
 	atomic_store(&region->slots[slot].calls, 0);
+	atomic_store(&region->slots[slot].unsettled_bytes, 0);
 	region->slots[slot].state = SLOT_FREE;
 }
 

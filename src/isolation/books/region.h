@@ -38,7 +38,7 @@ struct region_slot {
 	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/slot_lock.h */
 	uint8_t reserved0[4];
 	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/calls.c */
-	uint8_t reserved1[8];
+	_Atomic uint64_t unsettled_bytes; /* of all cards, reserved for calls that are out */
 };
 
 struct region_card {
@@ -80,8 +80,7 @@ struct region {
 		uint8_t room[64];
 	};
 	char slice[LIMITS_NAME_BYTES];
-	_Atomic uint64_t quiescer; /* who holds the others' calls back: books/calls.c */
-	uint8_t reserved1[56];
+	uint8_t reserved1[64];
 	struct region_slot slots[REGION_SLOTS];
 	struct region_card cards[LIMITS_CARDS];
 	/* where a card's own activity file is missing; see books/activity.h */
@@ -92,7 +91,6 @@ struct region {
 _Static_assert(sizeof(struct region_slot) == 64, "layout");
 _Static_assert(offsetof(struct region_slot, calls) == 48, "layout");
 _Static_assert(offsetof(struct region, lock) == 64, "layout");
-_Static_assert(offsetof(struct region, quiescer) == 192, "layout");
 _Static_assert(offsetof(struct region, slots) == 256, "layout");
 _Static_assert(offsetof(struct region, cards) == 256 + 64 * REGION_SLOTS, "layout");
 _Static_assert(offsetof(struct region_card, context_source) == 60, "layout");
@@ -100,6 +98,9 @@ _Static_assert(offsetof(struct region_card, context_bytes) == 72, "layout");
 _Static_assert(offsetof(struct region_card, credit_ns) == 88, "layout");
 _Static_assert(offsetof(struct region_card, used_bytes) == 240, "layout");
 _Static_assert(sizeof(struct region_card) == 240 + 24 * REGION_SLOTS, "layout");
+_Static_assert(offsetof(struct region, activity) ==
+		       offsetof(struct region, cards) + sizeof(struct region_card) * LIMITS_CARDS,
+	       "layout");
 _Static_assert(sizeof(struct region) <= REGION_BYTES, "layout");
 
 /*

@@ -4,6 +4,7 @@
 #include "driver/stream.h"
 #include "memory/graphs.h"
 #include "memory/pools.h"
+#include "slice/killpoint.h"
 #include "unasked/overhead.h"
 
 /* Threads may share all of these. */
@@ -14,9 +15,8 @@
 
 #define LAUNCHES(what, size, stream, name, parameters, arguments)                                  \
 	HOOK(name, parameters, arguments, struct meter_launch launch;                              \
-	     struct overhead_launch first; meter_before(&launch, meter_kind(what, size), stream);  \
-	     overhead_begin_launch(&first, (const void *)(what), stream),                          \
-	     overhead_end_launch(&first, (const void *)(what), stream, result, 0);                 \
+	     meter_before(&launch, meter_kind(what, size), stream),                                \
+	     overhead_note_launch((const void *)(what), stream, result);                           \
 	     meter_after(&launch, result))
 
 /* With the variant whose default stream is the thread's own. */
@@ -56,7 +56,6 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 {
 	enum { CARDS = 64 };
 	struct meter_launch launches[CARDS];
-	struct overhead_launch first;
 
 	/* A part a card: nobody has so many. */
 	if (count > CARDS)
@@ -69,15 +68,10 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 			&launches[i],
 			meter_kind(parts[i].function, SIZE(parts[i].gridDim, parts[i].blockDim)),
 			parts[i].hStream);
-	overhead_open_launch(&first);
-	for (unsigned i = 0; i < count; i++)
-		overhead_begin_part(&first, parts[i].function, parts[i].hStream);
 	const CUresult result = cuda.cuLaunchCooperativeKernelMultiDevice(parts, count, flags);
 
-	overhead_close_launch(&first, 0);
 	for (unsigned i = 0; i < count; i++) {
-		if (first.is_new && result == CUDA_SUCCESS)
-			overhead_end_part(parts[i].function, parts[i].hStream);
+		overhead_note_launch(parts[i].function, parts[i].hStream, result);
 		meter_after(&launches[i], result);
 	}
 	return result;
@@ -97,7 +91,6 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 {
 	struct graph_growth growth;
 	struct meter_launch launch;
-	struct overhead_launch first;
 	const void *name = graphs_name(exec);
 
 	/* No other card's graphs may wait for room while we wait for this one's time. */
@@ -108,10 +101,8 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 		meter_after(&launch, result);
 		return result;
 	}
-	overhead_begin_launch(&first, name, named);
 	result = real(exec, stream);
-	overhead_end_launch(&first, name, named, result,
-			    graph_grown(&growth, overhead_quiesced_card(&first)));
+	overhead_note_launch(name, named, result);
 	meter_after(&launch, result);
 	graph_end(&growth, result);
 	return result;
@@ -127,9 +118,16 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 LAUNCHES_GRAPH(stream, cuGraphLaunch)
 LAUNCHES_GRAPH(stream_per_thread(stream), cuGraphLaunch_ptsz)
 
+/* The driver may have let pools shrink. */
+static void after_wait(void)
+{
+	meter_after_sync();
+	PAUSEPOINT(pool_synchronized);
+	pools_after_sync();
+}
+
 #define WAITS(stream, name, parameters, arguments)                                                 \
-	HOOK(name, parameters, arguments, meter_before_sync(stream), meter_after_sync();           \
-	     pools_after_sync())
+	HOOK(name, parameters, arguments, meter_before_sync(stream), after_wait())
 
 WAITS(stream, cuStreamSynchronize, (CUstream stream), (stream))
 WAITS(stream_per_thread(stream), cuStreamSynchronize_ptsz, (CUstream stream), (stream))

@@ -38,4 +38,5 @@ static void reclaim(int card)
 	overhead_refresh_now(card);
 }
 
-const struct account_sources account_sources = {.refresh = refresh, .reclaim = reclaim};
+const struct account_sources account_sources = {
+	.refresh = refresh, .reclaim = reclaim, .follow = pools_follow_card};

@@ -107,14 +107,10 @@ static CUresult note(CUgraphExec exec, CUgraph graph)
 #define MAKES(name, parameters, arguments)                                                         \
 	CUresult name parameters                                                                   \
 	{                                                                                          \
-		struct overhead_change change;                                                     \
-                                                                                                   \
 		ENTER_WITH(name, arguments);                                                       \
-		overhead_begin_change(&change, false);                                             \
 		const CUresult result = cuda.name arguments;                                       \
                                                                                                    \
-		overhead_end_change(&change, false);                                               \
-		overhead_stale_urgently(change.cards);                                             \
+		overhead_note_growth(true);                                                        \
 		return result == CUDA_SUCCESS ? note(*exec, graph) : result;                       \
 	}
 
@@ -142,13 +138,9 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
 
 	if (is_uploaded)
 		params->flags &= ~flag;
-	struct overhead_change change;
-
-	overhead_begin_change(&change, false);
 	const CUresult result = real(exec, graph, params);
 
-	overhead_end_change(&change, false);
-	overhead_stale_urgently(change.cards);
+	overhead_note_growth(true);
 	if (is_uploaded)
 		params->flags |= flag;
 	return result == CUDA_SUCCESS ? note(*exec, graph) : result;

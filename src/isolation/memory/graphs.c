@@ -191,10 +191,9 @@ static void remember_backing(uint64_t exec)
 	holdings_unlock();
 }
 
-uint64_t graph_grown(const struct graph_growth *growth, int card)
+/* What the card's graph memory has grown by. */
+static uint64_t graph_grown(const struct graph_growth *growth, int card)
 {
-	if (!growth->is_open || card < 0 || !(growth->cards >> card & 1))
-		return 0;
 	const uint64_t now =
 		graph_number(growth->devices[card], CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
 	const uint64_t before = growth->before[card];
@@ -257,6 +256,4 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	return result;
 }
 
-HOOK(cuGraphExecDestroy, (CUgraphExec exec), (exec), graphs_forget(exec);
-     struct overhead_change change;
-     overhead_begin_change(&change, true), overhead_end_change(&change, true))
+HOOK(cuGraphExecDestroy, (CUgraphExec exec), (exec), graphs_forget(exec), overhead_note_unload())

@@ -19,8 +19,6 @@ struct graph_growth {
 
 /* Success, or the error that the call shall return. Costs little for graphs without allocations. */
 CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream stream);
-/* Before the end: what the card's graph memory has grown by. */
-uint64_t graph_grown(const struct graph_growth *growth, int card);
 void graph_end(struct graph_growth *growth, CUresult result);
 /* An upload; `named` is the stream as the plain functions name it. */
 CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,

@@ -1,11 +1,11 @@
 /*
  * What the pools of this process cost.
  *
- * The driver takes memory for a pool in chunks and keeps it; what a pool has
- * reserved is what it costs. The growth is not known before the call, so the request is
- * reserved, rounded up to today's chunks. That is a guess, so it never refuses: where it does not
- * fit and the request itself does, all that is left is reserved, the driver is asked, and what
- * it took beyond that is given back.
+ * The driver takes memory for a pool in chunks and keeps it; what a pool has reserved is what it
+ * costs. By how much it will grow is not known before the call, so the most is reserved that the
+ * request can need: itself in whole chunks, for the unused part of a pool may lie in pieces. What
+ * does not fit so never reaches the driver. A request for which the pool has room reserves
+ * nothing, unless the pool has grown for one as small before.
  */
 #include "memory/pools.h"
 
@@ -24,22 +24,20 @@
 
 /* Today's drivers' own. */
 #define USUAL_CHUNK (32ull * 1024 * 1024)
+#define PAGE_BYTES (2ull * 1024 * 1024)
 
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static atomic_bool has_pools;
-/* The last growth that was undone: as much asked again of the pool as it was left is not tried. */
-static struct {
-	CUmemoryPool pool;
-	uint64_t asked, grown;
-	uint64_t reserved, used; /* of the pool, afterwards */
-} undone;
+/* Each names the next in `other`. Changed with the lock. */
+static _Atomic uint64_t first_pool;
+/* What growths have shown of the driver; with the lock. */
+static uint64_t chunk = USUAL_CHUNK;
+static bool is_exact_beyond_chunk; /* what is larger comes in pages, not in whole chunks */
 
 void pools_after_fork(void)
 {
 	pooling = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-	atomic_store(&has_pools, false);
-	undone.pool = NULL;
+	atomic_store(&first_pool, 0);
 }
 
 static uint64_t pool_number(CUmemoryPool pool, CUmemPool_attribute attribute)
@@ -57,9 +55,32 @@ void pools_remember(CUmemoryPool pool, int card)
 	struct holding entry = {
 		.key = (uint64_t)(uintptr_t)pool, .kind = KIND_POOL, .card = (int16_t)card};
 
-	if (!holdings_get(KIND_POOL, entry.key, &entry))
-		holdings_put(&entry);
-	atomic_store(&has_pools, true);
+	if (holdings_get(KIND_POOL, entry.key, &entry))
+		return;
+	pthread_mutex_lock(&pooling);
+	entry.other = atomic_load(&first_pool);
+	if (!holdings_get(KIND_POOL, entry.key, &entry) && holdings_put(&entry))
+		atomic_store(&first_pool, entry.key);
+	pthread_mutex_unlock(&pooling);
+}
+
+/* Takes it out of the list. With the lock. */
+static void unlink_pool(const struct holding *gone)
+{
+	uint64_t key = atomic_load(&first_pool);
+
+	if (key == gone->key) {
+		atomic_store(&first_pool, gone->other);
+		return;
+	}
+	holdings_lock();
+	struct holding *entry = holdings_at(KIND_POOL, key);
+
+	while (entry && entry->other != gone->key)
+		entry = holdings_at(KIND_POOL, entry->other);
+	if (entry)
+		entry->other = gone->other;
+	holdings_unlock();
 }
 
 /*
@@ -74,6 +95,7 @@ void pools_forget(CUmemoryPool pool, uint64_t used)
 	holdings_take(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
 	if (!holdings_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
 		return;
+	unlink_pool(&entry);
 	const struct holding rest = {.key = atomic_fetch_add(&ended, 1) + 1,
 				     .kind = KIND_POOL_ENDED,
 				     .card = entry.card,
@@ -153,22 +175,15 @@ CUresult pools_trim(CUmemoryPool pool, size_t least)
 static void follow_all(int card, bool may_trim)
 {
 	const CUstreamCaptureMode mode = capture_exempt();
-	uint32_t place = 0;
+	struct holding entry;
 
 	pthread_mutex_lock(&pooling);
-	for (;;) {
-		holdings_lock();
-		const struct holding *entry = holdings_next(KIND_POOL, &place);
-		const uint64_t key = entry ? entry->key : 0;
-		const int owner = entry ? entry->card : CARD_FOREIGN;
-
-		holdings_unlock();
-		if (!key)
-			break;
-		if (card >= 0 && owner != card)
-			continue;
+	for (uint64_t key = atomic_load(&first_pool); key && holdings_get(KIND_POOL, key, &entry);
+	     key = entry.other) {
 		const CUmemoryPool pool = (CUmemoryPool)(uintptr_t)key;
 
+		if (card >= 0 && entry.card != card)
+			continue;
 		if (may_trim)
 			(void)pools_trim(pool, 0);
 		else
@@ -178,15 +193,27 @@ static void follow_all(int card, bool may_trim)
 	capture_restore(mode);
 }
 
+bool pools_follow_card(int card)
+{
+	if (!atomic_load_explicit(&first_pool, memory_order_relaxed))
+		return true;
+	/* Who has it may be growing one. */
+	if (pthread_mutex_trylock(&pooling) != 0)
+		return false;
+	follow_all(card, false);
+	pthread_mutex_unlock(&pooling);
+	return true;
+}
+
 void pools_refresh(int card)
 {
-	if (atomic_load_explicit(&has_pools, memory_order_relaxed))
+	if (atomic_load_explicit(&first_pool, memory_order_relaxed))
 		follow_all(card, true);
 }
 
 void pools_after_sync(void)
 {
-	if (atomic_load_explicit(&has_pools, memory_order_relaxed))
+	if (atomic_load_explicit(&first_pool, memory_order_relaxed))
 		follow_all(CARD_FOREIGN, false);
 }
 
@@ -212,57 +239,60 @@ void pools_unlock(void)
 	pthread_mutex_unlock(&pooling);
 }
 
-/* The unused part of a pool may lie in pieces: by how much it grows, only trying tells. */
-static bool was_in_vain(const struct pool_growth *growth)
+/* The most that a pool can grow by for so many bytes. With the lock. */
+static uint64_t most_growth(uint64_t bytes)
 {
-	return undone.pool == growth->pool && undone.reserved == growth->before &&
-	       undone.used == pools_used(growth->pool) && growth->asked >= undone.asked &&
-	       growth->reserved < undone.grown;
+	return round_up(bytes, is_exact_beyond_chunk && bytes > chunk ? PAGE_BYTES : chunk);
 }
 
-/* All that is left, if what the pool lacks fits and was not tried in vain. With the lock. */
-static CUresult reserve_rest(struct pool_growth *growth, uint64_t most)
-{
-	growth->reserved = account_reserve_rest(growth->card, most);
-	if (growth->reserved >= growth->missing && !was_in_vain(growth))
-		return CUDA_SUCCESS;
-	account_settle(growth->card, ACCOUNT_USED, growth->reserved, 0);
-	account_count_refusal(growth->card);
-	return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* What the pool has reserved, and what it lacks for so many bytes. With the lock. */
-static void look_inside(struct pool_growth *growth)
+/* What the pool has reserved; true when it may have to grow. With the lock. */
+static bool may_grow(struct pool_growth *growth)
 {
 	growth->before = pools_follow(growth->pool);
 	const uint64_t used = pools_used(growth->pool);
 	const uint64_t unused = growth->before > used ? growth->before - used : 0;
+	const uint64_t tight = entry_of(growth->pool).other_serial;
 
-	growth->missing = growth->asked > unused ? growth->asked - unused : 0;
+	return growth->asked > unused || (used && tight && growth->asked >= tight);
 }
 
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 {
+	CUresult result = CUDA_SUCCESS;
+
 	pthread_mutex_lock(&pooling);
 	growth->asked = bytes;
-	look_inside(growth);
-	const uint64_t most = round_up(bytes, USUAL_CHUNK);
-	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-
-	if (growth->missing || growth->card < 0) {
-		growth->reserved = most;
-		result = account_try_reserve(growth->card, ACCOUNT_USED, most);
+	if (may_grow(growth) || growth->card < 0) {
+		growth->reserved = most_growth(bytes);
+		result = account_reserve(growth->card, ACCOUNT_USED, growth->reserved);
 		/* Making room may have trimmed this pool too. */
-		look_inside(growth);
+		(void)may_grow(growth);
 	} else {
-		/* There is room in the pool; whether in one piece, the driver knows. */
 		overhead_refresh(growth->card, bytes);
 	}
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		result = reserve_rest(growth, most);
 	if (result != CUDA_SUCCESS)
 		pthread_mutex_unlock(&pooling);
 	return result;
+}
+
+/* With the lock. */
+static void learn(const struct pool_growth *growth, uint64_t grown)
+{
+	const uint64_t beyond = grown > growth->asked ? grown - growth->asked : 0;
+
+	while (chunk < beyond)
+		chunk *= 2;
+	if (grown > chunk && grown % chunk)
+		is_exact_beyond_chunk = true;
+	if (!grown || growth->reserved)
+		return;
+	/* It had room, in pieces that were too small. */
+	holdings_lock();
+	struct holding *entry = holdings_at(KIND_POOL, (uint64_t)(uintptr_t)growth->pool);
+
+	if (entry && (!entry->other_serial || growth->asked < entry->other_serial))
+		entry->other_serial = growth->asked;
+	holdings_unlock();
 }
 
 /* The pool grew by more than any growth so far let expect. */
@@ -280,18 +310,12 @@ static bool has_room_for_more(struct pool_growth *growth, uint64_t grown)
 }
 
 /* More than there is room for: as if it had never been. */
-static void undo(const struct pool_growth *growth, uint64_t grown, CUdeviceptr pointer,
-		 CUstream stream)
+static void undo(const struct pool_growth *growth, CUdeviceptr pointer, CUstream stream)
 {
 	cuda.cuMemFreeAsync(pointer, stream);
 	if (cuda.cuStreamSynchronize)
 		cuda.cuStreamSynchronize(stream);
 	(void)pools_trim(growth->pool, 0);
-	undone.pool = growth->pool;
-	undone.asked = growth->asked;
-	undone.grown = grown;
-	undone.used = pools_used(growth->pool);
-	undone.reserved = pool_number(growth->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 }
 
 CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,
@@ -300,10 +324,11 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 	const uint64_t now = pool_number(growth->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 	uint64_t grown = now > growth->before ? now - growth->before : 0;
 
+	learn(growth, grown);
 	if (result == CUDA_SUCCESS && grown > growth->reserved &&
 	    !has_room_for_more(growth, grown) && cuda.cuMemFreeAsync) {
-		undo(growth, grown, pointer, stream);
-		look_inside(growth);
+		undo(growth, pointer, stream);
+		(void)may_grow(growth);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 		grown = 0;
 	}

@@ -11,6 +11,9 @@
 /* Let the pools of a card give back what is unused, and the books follow. */
 void pools_refresh(int card);
 
+/* Only the books follow; false while another thread has a call out that changes a pool. */
+bool pools_follow_card(int card);
+
 /* Work has been waited for: pools may have shrunk. Cheap when there are none. */
 void pools_after_sync(void);
 
@@ -22,12 +25,11 @@ struct pool_growth {
 	int card;
 	uint64_t asked;
 	uint64_t before;   /* what the pool had reserved */
-	uint64_t missing;  /* what it lacked for the request */
-	uint64_t reserved; /* of the slice, for it */
+	uint64_t reserved; /* of the slice, for it: the most that it should grow by */
 };
 
 /*
- * Reserves the most that the call should take, or what is left where the request fits.
+ * Reserves the most that the call can take; out of memory where that does not fit.
  * On success the pools are locked until the end.
  */
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes);

@@ -1,163 +1,136 @@
 /*
- * Calls that may put code or heaps on the card. Nobody knows before how much,
- * so it is measured after, and until the slice has room again for the next
- * allocation that is refused.
- *
- * What the change of a card's total tells is counted by context, so that it goes with it, and so
- * that what an unload gives back is taken off again, which can be no more than was counted.
+ * Calls that may put code or heaps on the card, or take them off. NVML tells how much, soon
+ * afterwards; where it does not, images count by their size, and heaps and stacks as they are set.
+ * Until the slice has room again the next allocation is refused.
  */
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/entry.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
-#include "driver/driver.h"
+#include "slice/slice.h"
 #include "unasked/images.h"
 #include "unasked/overhead.h"
 
-/* Bytes of code on a card; of all its contexts together. */
-static uint64_t code_on(int card)
+#include <pthread.h>
+
+/* What is in the books for code and heaps. */
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t counted[LIMITS_CARDS];
+
+void overhead_code_after_fork(void)
+{
+	counting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	for (unsigned i = 0; i < LIMITS_CARDS; i++)
+		counted[i] = 0;
+	images_after_fork();
+}
+
+/* Of code and heaps; `contexts`: bytes of the contexts themselves. */
+static uint64_t code_on(int card, uint64_t *contexts)
 {
 	const struct holding *entry;
-	uint64_t bytes = 0;
+	uint64_t heaps = 0;
 	uint32_t place = 0;
+	unsigned homes = 0;
 
+	*contexts = 0;
 	holdings_lock();
-	while ((entry = holdings_next(KIND_CONTEXT, &place)))
-		if (entry->card == card)
-			bytes += entry->other;
+	while ((entry = holdings_next(KIND_CONTEXT, &place))) {
+		if (entry->card != card)
+			continue;
+		*contexts += entry->bytes;
+		heaps += entry->other;
+		/* Code is a green one's home's. */
+		homes += !entry->context;
+	}
 	holdings_unlock();
-	return bytes;
+	return heaps + images_code(card, homes);
 }
 
-/* With the table's lock. */
-static uint64_t drop_from(struct holding *entry, int card, uint64_t bytes)
+uint64_t overhead_expected(int card)
 {
-	if (!entry || entry->card != card)
-		return 0;
-	const uint64_t dropped = entry->other < bytes ? entry->other : bytes;
+	uint64_t contexts;
+	const uint64_t code = code_on(card, &contexts);
 
-	entry->other -= dropped;
-	return dropped;
+	return contexts + code;
 }
 
-/* The current context's first: modules are unloaded where they were loaded. Returns how much. */
-static uint64_t drop_code(int card, uint64_t bytes)
+void overhead_follow_expected(void)
 {
-	const uint64_t current = (uint64_t)(uintptr_t)context_current();
-	struct holding *entry;
-	uint32_t place = 0;
+	uint64_t ignored;
 
-	holdings_lock();
-	uint64_t dropped = drop_from(holdings_at(KIND_CONTEXT, current), card, bytes);
-
-	while (dropped < bytes && (entry = holdings_next(KIND_CONTEXT, &place)))
-		dropped += drop_from(entry, card, bytes - dropped);
-	holdings_unlock();
-	return dropped;
-}
-
-static void keep_code(uint64_t bytes)
-{
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_CONTEXT, (uint64_t)(uintptr_t)context_current());
-
-	if (entry)
-		entry->other += bytes;
-	holdings_unlock();
-}
-
-static void add(int card, int64_t bytes)
-{
-	if (bytes <= 0 || bytes > (int64_t)OVERHEAD_MOST_BELIEVED)
+	if (nvml_knows_pid())
 		return;
-	account_adjust(card, ACCOUNT_OVERHEAD, 0, (uint64_t)bytes);
-	keep_code((uint64_t)bytes);
+	pthread_mutex_lock(&counting);
+	for (int card = 0; card < (int)slice_limits()->card_count; card++) {
+		const uint64_t due = code_on(card, &ignored);
+
+		if (due != counted[card])
+			account_adjust(card, ACCOUNT_OVERHEAD, counted[card], due);
+		counted[card] = due;
+	}
+	pthread_mutex_unlock(&counting);
 }
 
-/* The most that loaded images can still bring, since most of their code may be there. */
-static int64_t code_to_come(int card)
+void overhead_note_growth(bool is_large)
 {
-	const uint64_t most = images_most_code(), there = code_on(card);
+	int card;
 
-	return most > there ? (int64_t)(most - there) : 0;
-}
-
-void overhead_add_change(int card, const struct card_usage *before, uint64_t counted)
-{
-	const int64_t most = code_to_come(card) + (int64_t)counted;
-
-	add(card, card_usage_change(card, before, 0, most) - (int64_t)counted);
-}
-
-static void take_change(int card, const struct card_usage *before)
-{
-	const int64_t change = card_usage_change(card, before, -(int64_t)code_on(card), 0);
-
-	if (change < 0)
-		account_adjust(card, ACCOUNT_OVERHEAD, drop_code(card, (uint64_t)-change), 0);
+	overhead_adopt_current();
+	if (is_large)
+		overhead_follow_expected();
+	if (card_current(&card) != CUDA_SUCCESS || card < 0)
+		return;
+	if (is_large)
+		overhead_stale_urgently(1u << card);
 	else
-		add(card, change);
+		overhead_stale(card);
+	overhead_refresh(card, 0);
 }
 
-/* Without NVML code is only known to be where some was counted. */
-static uint32_t cards_to_unload_from(void)
+void overhead_note_unload(void)
 {
-	uint32_t cards = 0;
-
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (overhead_has_context(card) && (nvml_knows_pid() || code_on(card)))
-			cards |= 1u << card;
-	return cards;
-}
-
-/* NVML tells us afterwards; without it the cards' totals are read before and after. */
-void overhead_begin_change(struct overhead_change *change, bool unloads)
-{
-	int current;
-
-	change->unloads = unloads;
-	change->cards = unloads ? cards_to_unload_from() : 0;
-	if (!unloads)
-		overhead_adopt_current();
-	if (card_current(&current) == CUDA_SUCCESS && current >= 0)
-		change->cards |= 1u << current;
-	change->is_quiesced = change->cards && !nvml_knows_pid() && calls_quiesce_others();
-	if (!change->is_quiesced)
-		return;
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (change->cards >> card & 1)
-			card_usage_read(card, &change->before[card]);
-	driver_go_inside();
-}
-
-/* On one card. */
-static void end_change(const struct overhead_change *change, int card, bool is_large)
-{
-	if (change->is_quiesced && change->unloads) {
-		take_change(card, &change->before[card]);
-	} else if (change->is_quiesced) {
-		overhead_add_change(card, &change->before[card], 0);
-	} else {
-		if (is_large)
-			overhead_stale_urgently(1u << card);
-		else
-			overhead_stale(card);
+	overhead_follow_expected();
+	for (int card = 0; card < LIMITS_CARDS; card++) {
+		if (!overhead_has_context(card))
+			continue;
+		overhead_stale_urgently(1u << card);
 		overhead_refresh(card, 0);
 	}
 }
 
-void overhead_end_change(const struct overhead_change *change, bool is_large)
+static uint64_t limit_of(CUlimit limit)
 {
-	if (change->is_quiesced)
-		driver_come_back();
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (change->cards >> card & 1)
-			end_change(change, card, is_large);
-	if (change->is_quiesced)
-		calls_resume_others();
+	size_t value = 0;
+
+	return cuda.cuCtxGetLimit && cuda.cuCtxGetLimit(&value, limit) == CUDA_SUCCESS ? value : 0;
+}
+
+/* Of the current context, where NVML does not tell. */
+static uint64_t heaps_as_set(void)
+{
+	CUdevice device;
+
+	if (nvml_knows_pid() || cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		return 0;
+	return limit_of(CU_LIMIT_MALLOC_HEAP_SIZE) + limit_of(CU_LIMIT_PRINTF_FIFO_SIZE) +
+	       limit_of(CU_LIMIT_STACK_SIZE) * overhead_threads(device);
+}
+
+static void note_heaps(uint64_t before)
+{
+	const uint64_t now = heaps_as_set();
+
+	holdings_lock();
+	struct holding *entry = holdings_at(KIND_CONTEXT, (uint64_t)(uintptr_t)context_current());
+
+	/* What a context begins with is in its price. */
+	if (entry)
+		entry->other = entry->other + now > before ? entry->other + now - before : 0;
+	holdings_unlock();
+	overhead_note_growth(true);
 }
 
 /* Addresses leave the highest bits free. */
@@ -165,33 +138,26 @@ void overhead_end_change(const struct overhead_change *change, bool is_large)
 
 /* Threads may share all of these. */
 
-#define MAY_CHANGE(is_large, name, parameters, arguments)                                          \
-	HOOK(name, parameters, arguments, struct overhead_change change;                           \
-	     overhead_begin_change(&change, false), overhead_end_change(&change, is_large))
+#define MAY_LOAD(is_large, name, parameters, arguments)                                            \
+	HOOK(name, parameters, arguments, (void)0, overhead_note_growth(is_large))
 
 #define LOADS(image_bytes, handle, home, name, parameters, arguments)                              \
-	HOOK(name, parameters, arguments, struct overhead_change change;                           \
-	     overhead_begin_change(&change, false),                                                \
+	HOOK(name, parameters, arguments, (void)0,                                                 \
 	     if (result == CUDA_SUCCESS && (handle)) images_loaded(*(handle), image_bytes, home);  \
-	     overhead_end_change(&change, true))
-/* With lazy loading the code comes when a function is first asked for. */
-#define MAY_LOAD(name, parameters, arguments) MAY_CHANGE(false, name, parameters, arguments)
+	     overhead_note_growth(true))
 
 #define UNLOADS(name, parameters, handle)                                                          \
-	HOOK(name, parameters, (handle), overhead_forget_launches();                               \
-	     struct overhead_change change; overhead_begin_change(&change, true),                  \
-					    if (result == CUDA_SUCCESS) images_unloaded(handle);   \
-	     overhead_end_change(&change, true))
+	HOOK(name, parameters, (handle), overhead_forget_launches(),                               \
+	     if (result == CUDA_SUCCESS) images_unloaded(handle);                                  \
+	     overhead_note_unload())
 
 /*
  * The first question about a function may bring its code; the first launch is
  * looked at all the same, for what else that brings.
  */
 #define ASKS(function, name, parameters, arguments)                                                \
-	HOOK(name, parameters, arguments,                                                          \
-	     const void *asked = (const void *)((uintptr_t)(function) ^ ASKED);                    \
-	     struct overhead_launch first; overhead_begin_launch(&first, asked, NULL),             \
-					   overhead_end_launch(&first, asked, NULL, result, 0))
+	HOOK(name, parameters, arguments, (void)0,                                                 \
+	     overhead_note_launch((const void *)((uintptr_t)(function) ^ ASKED), NULL, result))
 
 LOADS(image_file_bytes(fname), module, context_current(), cuModuleLoad,
       (CUmodule * module, const char *fname), (module, fname))
@@ -210,18 +176,19 @@ LOADS(image_file_bytes(fname), library, NULL, cuLibraryLoadFromFile,
       (CUlibrary * library, const char *fname, CUjit_option *options, void **values, unsigned count,
        CUlibraryOption *library_options, void **library_values, unsigned library_count),
       (library, fname, options, values, count, library_options, library_values, library_count))
-MAY_CHANGE(true, cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library))
+/* With lazy loading the code comes when a function is first asked for. */
+MAY_LOAD(true, cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library))
 
-MAY_LOAD(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
+MAY_LOAD(false, cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
 	 (function, module, name))
-MAY_LOAD(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), (function, kernel))
-MAY_LOAD(cuFuncLoad, (CUfunction function), (function))
+MAY_LOAD(false, cuKernelGetFunction, (CUfunction * function, CUkernel kernel), (function, kernel))
+MAY_LOAD(false, cuFuncLoad, (CUfunction function), (function))
 
 UNLOADS(cuModuleUnload, (CUmodule module), module)
 UNLOADS(cuLibraryUnload, (CUlibrary library), library)
 /* Stack, printf and malloc heaps. */
-HOOK(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value), struct overhead_change change;
-     overhead_begin_change(&change, true), overhead_end_change(&change, true))
+HOOK(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value),
+     const uint64_t before = heaps_as_set(), note_heaps(before))
 
 ASKS(function, cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
      (value, which, function))

@@ -1,4 +1,4 @@
-/* What contexts cost: reserved when it is known, learnt when it is not. */
+/* What contexts cost: reserved when it is known, found out when it is not. */
 #include "unasked/overhead.h"
 
 #include "books/account.h"
@@ -20,6 +20,9 @@
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
 static atomic_int all_contexts;
+
+/* More than that is not one context's. */
+#define MOST_BELIEVED (4096ull * 1024 * 1024)
 static atomic_uint ended_contexts; /* handles may be given out again */
 
 void overhead_after_fork(void)
@@ -29,7 +32,7 @@ void overhead_after_fork(void)
 		atomic_store(&contexts[i], 0);
 	atomic_store(&all_contexts, 0);
 	launched_after_fork();
-	images_after_fork();
+	overhead_code_after_fork();
 }
 
 bool overhead_has_context(int card)
@@ -42,40 +45,10 @@ bool overhead_has_several_contexts(void)
 	return atomic_load_explicit(&all_contexts, memory_order_relaxed) > 1;
 }
 
-/*
- * Nobody is sure of the price yet. NVML's figure afterwards will tell it, if that
- * is ours; else the change of the card's total, while our other processes stand still.
- */
-static void begin_measuring(struct overhead_context *making)
-{
-	uint64_t listed = 0;
-	const bool has_list = nvml_own_listing(making->card, &listed);
-
-	making->was_listed = !has_list || listed > 0;
-	if (has_list && nvml_knows_pid())
-		return;
-	making->is_quiesced = calls_quiesce_others();
-	if (making->is_quiesced)
-		card_usage_read(making->card, &making->before);
-}
-
-/* A price that only the card's total told may have a neighbour's memory in it: then the usual one.
- */
-static CUresult reserve(struct overhead_context *making)
-{
-	if (!making->is_sure && making->expected > making->usual) {
-		const CUresult result =
-			account_try_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
-
-		if (result != CUDA_ERROR_OUT_OF_MEMORY)
-			return result;
-		making->expected = making->usual;
-	}
-	return account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
-}
-
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device, CUcontext home)
 {
+	uint64_t listed;
+
 	*making = (struct overhead_context){.home = home};
 	CUresult result = card_find(device, &making->card);
 
@@ -88,56 +61,25 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 	making->usual = overhead_usual_price(device);
 	if (!home)
 		making->expected = overhead_price(making->card, making->is_first, &making->is_sure);
-	result = reserve(making);
+	result = account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
 	if (result != CUDA_SUCCESS) {
 		pthread_mutex_unlock(&making_context);
 		return result;
 	}
 	/* Where it is sure, NVML, slow to start, is asked only when it is needed. */
 	if (!making->is_sure)
-		begin_measuring(making);
+		making->was_listed = !nvml_own_listing(making->card, &listed) || listed;
 	KILLPOINT(context_begun);
 	driver_go_inside();
 	return CUDA_SUCCESS;
 }
 
-/* The change of the card's total, if it can be ours. */
-static bool measured_change(const struct overhead_context *making, uint64_t *cost)
+/* What is counted where NVML does not tell: a second context may cost less, but nobody knows. */
+static uint64_t unlisted(const struct overhead_context *making)
 {
-	const int64_t change =
-		card_usage_change(making->card, &making->before, 0, (int64_t)making->usual);
-
-	/* The rest is somebody else's. */
-	if (change <= 0 || (uint64_t)change > 2 * making->usual)
-		return false;
-	*cost = (uint64_t)change;
-	return true;
-}
-
-/* What is counted when nothing could be measured. */
-static uint64_t unmeasured(const struct overhead_context *making)
-{
-	if (making->expected)
+	if (making->expected || making->home)
 		return making->expected;
-	return making->is_first ? making->usual : 0;
-}
-
-static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
-{
-	uint64_t cost = 0;
-
-	if (is_made) {
-		if (!measured_change(making, &cost))
-			cost = unmeasured(making);
-		if (cost && !making->home)
-			overhead_learn_price_by_change(making->card, making->is_first,
-						       making->usual, cost);
-		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
-	}
-	calls_resume_others();
-	/* Not before: what was reserved may be less than what is counted now. */
-	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected, 0);
-	return cost;
+	return making->usual;
 }
 
 /* What NVML says that it cost, if it knows us; `counted` is in the books for it already. */
@@ -147,41 +89,29 @@ static uint64_t ask_list(const struct overhead_context *making, uint64_t own_bef
 	uint64_t listed;
 
 	if (!nvml_own_listing(making->card, &listed))
-		return counted;
+		listed = 0;
 	nvml_learn(making->was_listed, listed > 0);
-	if (!nvml_knows_pid())
-		return counted;
-	if (!overhead_measure(making->card, &listed)) {
+	const bool is_told = nvml_knows_pid();
+
+	if (is_told && !overhead_measure(making->card, &listed)) {
 		overhead_stale_urgently(1u << making->card);
 		return counted;
 	}
-	const uint64_t cost = listed > own_before ? listed - own_before : 0;
+	const uint64_t cost = !is_told ? counted : listed > own_before ? listed - own_before : 0;
 
-	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED)
-		overhead_learn_price_by_nvml(making->card, making->is_first, cost);
+	if (!making->home && cost <= MOST_BELIEVED)
+		overhead_learn_price(making->card, making->is_first, is_told, cost);
 	return cost;
 }
 
-static uint64_t settle_by_nvml(const struct overhead_context *making, bool is_made)
+/* The reservation ends before the look, or the books would never be still. */
+static uint64_t settle(const struct overhead_context *making, bool is_made)
 {
 	const uint64_t own_before = account_own(making->card) - making->expected;
+	const uint64_t counted = is_made ? unlisted(making) : 0;
 
-	/* The reservation ends before the look, or the books would never be still. */
-	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected,
-		       is_made ? making->expected : 0);
-	if (!is_made || making->is_sure)
-		return making->expected;
-	return ask_list(making, own_before, making->expected);
-}
-
-/* Next time the better way may be open, and what it says of this time is the better price. */
-static uint64_t settle(struct overhead_context *making, bool is_made)
-{
-	if (!making->is_quiesced)
-		return settle_by_nvml(making, is_made);
-	const uint64_t cost = settle_by_change(making, is_made);
-
-	return is_made ? ask_list(making, account_own(making->card) - cost, cost) : cost;
+	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected, counted);
+	return is_made && !making->is_sure ? ask_list(making, own_before, counted) : counted;
 }
 
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context)
@@ -204,6 +134,7 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 		if (!making->home)
 			atomic_fetch_add(&all_contexts, 1);
 		overhead_stale_later(making->card);
+		overhead_follow_expected();
 	}
 	pthread_mutex_unlock(&making_context);
 }
@@ -222,12 +153,13 @@ static void adopt(CUcontext context)
 	making.usual = overhead_usual_price(device);
 	making.expected = overhead_price(making.card, making.is_first, &making.is_sure);
 	entry.card = (int16_t)making.card;
-	entry.bytes = unmeasured(&making);
+	entry.bytes = unlisted(&making);
 	if (!holdings_put(&entry))
 		return;
 	atomic_fetch_add(&contexts[making.card], 1);
 	atomic_fetch_add(&all_contexts, 1);
 	account_adjust(making.card, ACCOUNT_OVERHEAD, 0, entry.bytes);
+	overhead_follow_expected();
 	overhead_stale_urgently(1u << making.card);
 }
 
@@ -256,9 +188,7 @@ static void forget(const struct holding *entry)
 		atomic_fetch_sub(&all_contexts, 1);
 		overhead_forget_launches();
 	}
-	/* Where NVML is believed by now, what the total once told is in its figure. */
-	account_adjust(entry->card, ACCOUNT_OVERHEAD,
-		       entry->bytes + (nvml_knows_pid() ? 0 : entry->other), 0);
+	account_adjust(entry->card, ACCOUNT_OVERHEAD, entry->bytes, 0);
 }
 
 /* The card that it was on; CARD_FOREIGN when it was none of ours. */
@@ -290,6 +220,7 @@ void overhead_end_forget(CUcontext ended)
 	const int card = ended ? forget_context(ended) : CARD_FOREIGN;
 	uint64_t ignored;
 
+	overhead_follow_expected();
 	/* Before the look, or the books would never be still. */
 	calls_end();
 	/* Nothing is listed after the last one: its code shows to be gone when there is another. */

@@ -1,48 +1,51 @@
 /*
- * What a context costs, as the container's processes find it out for each other.
- * NVML's figure is sure. A card's total may have had a neighbour's memory come in
- * the same moment: then a context is measured anew a few times and the cheapest
- * price counts, and none far from what such a card usually takes is believed.
+ * What a context costs, as the container's processes find it out for each other: by NVML's
+ * figure, or by a table where it has none.
  */
 #include "books/slice_region.h"
-#include "driver/cards.h"
 #include "slice/slice.h"
 #include "unasked/overhead.h"
 
 #define MIB (1024ull * 1024)
 
-/* How a price was found out: as many times by the change of the total, or by NVML. */
-enum { UNKNOWN, MEASURED_ENOUGH = 4, LISTED = 255 };
+/* How a price was found out: so many times NVML had no figure, or it had one. */
+enum { UNKNOWN, ASKED_ENOUGH = 4, LISTED = 255 };
 
-/* Contexts grow with the card's multiprocessors (107 MiB at 34, 555 at 188). */
-uint64_t overhead_usual_price(CUdevice device)
+static uint64_t attribute(CUdevice device, CUdevice_attribute which, int otherwise)
 {
-	int count = 0;
+	int value = 0;
 
 	if (!cuda.cuDeviceGetAttribute ||
-	    cuda.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
-		    CUDA_SUCCESS)
-		count = 132;
-	return (count < 34 ? 107u : 107u + (unsigned)(count - 34) * 3u) * MIB;
+	    cuda.cuDeviceGetAttribute(&value, which, device) != CUDA_SUCCESS || value <= 0)
+		value = otherwise;
+	return (uint64_t)value;
+}
+
+uint64_t overhead_threads(CUdevice device)
+{
+	return attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132) *
+	       attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048);
+}
+
+/*
+ * Most of it is room for each thread that the card can run at once. Seen elsewhere: T4 105 MiB
+ * (107 here), RTX 4060 Ti 107 (128), Titan V 320 (332), RTX PRO 6000 555 (561).
+ */
+uint64_t overhead_usual_price(CUdevice device)
+{
+	return 32 * MIB + overhead_threads(device) * 1920;
 }
 
 uint64_t overhead_price(int card, bool is_first, bool *is_sure)
 {
 	struct region_card *books = &slice_region()->cards[card];
-	const uint64_t bytes = __atomic_load_n(&books->context_bytes[!is_first], __ATOMIC_RELAXED);
 
-	*is_sure = bytes && __atomic_load_n(&books->context_source[!is_first], __ATOMIC_RELAXED) >=
-				    MEASURED_ENOUGH;
-	return bytes;
+	*is_sure = __atomic_load_n(&books->context_source[!is_first], __ATOMIC_RELAXED) >=
+		   ASKED_ENOUGH;
+	return __atomic_load_n(&books->context_bytes[!is_first], __ATOMIC_RELAXED);
 }
 
-static void set(struct region_card *books, bool is_first, uint64_t bytes, unsigned source)
-{
-	__atomic_store_n(&books->context_bytes[!is_first], bytes, __ATOMIC_RELAXED);
-	__atomic_store_n(&books->context_source[!is_first], (uint8_t)source, __ATOMIC_RELAXED);
-}
-
-void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uint64_t bytes)
+void overhead_learn_price(int card, bool is_first, bool is_listed, uint64_t bytes)
 {
 	struct region_card *books = &slice_region()->cards[card];
 
@@ -51,23 +54,12 @@ void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uin
 	const unsigned source = books->context_source[!is_first];
 	const uint64_t known = books->context_bytes[!is_first];
 
-	/* A neighbour's memory that went: that much less is not believed of a first one. */
-	if (is_first && bytes < usual / 2)
-		bytes = usual / 2;
-	if (source < MEASURED_ENOUGH)
-		set(books, is_first, known && known < bytes ? known : bytes, source + 1);
-	region_unlock(slice_region());
-}
-
-void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes)
-{
-	struct region_card *books = &slice_region()->cards[card];
-
-	if (!region_lock(slice_region()))
-		return;
-	const bool is_listed = books->context_source[!is_first] == LISTED;
-	const uint64_t known = books->context_bytes[!is_first];
-
-	set(books, is_first, is_listed && known > bytes ? known : bytes, LISTED);
+	if (is_listed || source < ASKED_ENOUGH) {
+		if (source == LISTED && known < bytes)
+			bytes = known;
+		__atomic_store_n(&books->context_bytes[!is_first], bytes, __ATOMIC_RELAXED);
+		__atomic_store_n(&books->context_source[!is_first],
+				 (uint8_t)(is_listed ? LISTED : source + 1), __ATOMIC_RELAXED);
+	}
 	region_unlock(slice_region());
 }

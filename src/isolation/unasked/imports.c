@@ -69,22 +69,21 @@ static void forget(CUdeviceptr pointer)
 static CUresult open_handle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags,
 			    __typeof__(cuIpcOpenMemHandle) *real)
 {
-	uint64_t before = 0, after = 0;
+	uint64_t before = 0, after = 0, moment;
 	int card;
 
-	if (card_current(&card) != CUDA_SUCCESS || card < 0 || !nvml_knows_pid() ||
-	    !calls_quiesce_others())
+	if (card_current(&card) != CUDA_SUCCESS || card < 0 || !nvml_knows_pid())
 		return real(pointer, handle, flags);
-	const bool was_listed = nvml_own_listing(card, &before);
-
 	/* Who measures meanwhile would find it listed, and not here. */
 	calls_begin();
+	const bool is_alone = calls_are_own(&moment) && nvml_own_listing(card, &before);
 	const CUresult result = real(pointer, handle, flags);
 
-	if (result == CUDA_SUCCESS && was_listed && nvml_own_listing(card, &after))
+	/* What other threads took meanwhile is in the figures too: then it is taken for our own. */
+	if (result == CUDA_SUCCESS && is_alone && nvml_own_listing(card, &after) &&
+	    calls_are_as_at(moment))
 		remember(*pointer, card, after > before ? after - before : 0);
 	calls_end();
-	calls_resume_others();
 	return result;
 }
 

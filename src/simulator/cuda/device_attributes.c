@@ -85,6 +85,9 @@ static bool of_card(const struct device *device, CUdevice_attribute attribute, i
 	case CU_DEVICE_ATTRIBUTE_INTEGRATED:
 		*value = (int)card->memory_unified;
 		return true;
+	case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+		*value = (int)card->pageable_memory;
+		return true;
 	case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
 		*value = (int)card->ecc_enabled;
 		return true;

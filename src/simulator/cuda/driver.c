@@ -5,6 +5,8 @@
 #include "settings.h"
 #include "user_object.h"
 
+#include "../costs.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -18,13 +20,18 @@ struct driver driver;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_initialised;
+static uint64_t stalled_until_ns; /* 0: it is not */
+static bool is_held;              /* by a call that waits for room in a queue */
+static pthread_t holder;
 static bool is_forked; /* initialised in a parent: of no use here, as with the real driver */
 
 static void poison_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	is_forked = is_initialised;
+	stalled_until_ns = 0;
 	is_initialised = false;
+	is_held = false;
 }
 
 /* As the environment or the node says, and no newer than the library. */
@@ -38,11 +45,36 @@ static int version_of(const struct gpusim_node *node)
 	return (int)version < driver_newest_version ? (int)version : driver_newest_version;
 }
 
+static void set_cost(uint64_t *place, enum gpusim_cost cost)
+{
+	bool is_said;
+	const uint64_t value = gpusim_cost(cost, &is_said);
+
+	if (is_said)
+		*place = value;
+}
+
+/* What nobody says stays as it is. */
+static void set_costs(struct engine *engine)
+{
+	struct engine_costs costs;
+
+	engine_get_costs(engine, &costs);
+	set_cost(&costs.event_ns, COST_EVENT_NS);
+	set_cost(&costs.change_ns, COST_CHANGE_NS);
+	set_cost(&costs.jitter_permille, COST_JITTER_PERMILLE);
+	set_cost(&costs.clock_permille, COST_CLOCK_PERMILLE);
+	set_cost(&costs.overlap_percent, COST_OVERLAP_PERCENT);
+	set_cost(&costs.programmatic_percent, COST_PROGRAMMATIC_PERCENT);
+	engine_set_costs(engine, &costs);
+}
+
 static void lay_out_engine(struct engine *engine)
 {
 	uint64_t timeslice_us = setting_number("GPU_SIMULATOR_TIMESLICE_US", 0);
 
 	engine_lay_out(engine);
+	set_costs(engine);
 	if (timeslice_us && timeslice_us <= UINT32_MAX)
 		engine_set_timeslice(engine, timeslice_us * 1000);
 }
@@ -104,11 +136,20 @@ void driver_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
+static void doze_until(uint64_t virtual_ns)
+{
+	const uint64_t now_ns = driver_now_ns();
+
+	driver_doze(virtual_ns > now_ns ? virtual_ns - now_ns : 0);
+}
+
 CUresult driver_enter_bare(void)
 {
 	if (driver.node)
 		gpusim_wait_while_hanging(driver.node);
 	pthread_mutex_lock(&lock);
+	while (stalled_until_ns || (is_held && !pthread_equal(holder, pthread_self())))
+		doze_until(stalled_until_ns);
 	if (is_initialised)
 		return CUDA_SUCCESS;
 	pthread_mutex_unlock(&lock);
@@ -162,6 +203,26 @@ void driver_doze(uint64_t virtual_ns)
 	pthread_mutex_unlock(&lock);
 	clock_doze(driver.node, virtual_ns);
 	pthread_mutex_lock(&lock);
+}
+
+/* Not with the lock: where time goes in steps, who waits for a lock would count as at work. */
+void driver_stall(uint64_t virtual_ns)
+{
+	stalled_until_ns = driver_now_ns() + virtual_ns;
+	while (driver_now_ns() < stalled_until_ns)
+		doze_until(stalled_until_ns);
+	stalled_until_ns = 0;
+}
+
+void driver_hold(void)
+{
+	is_held = gpusim_cost(COST_QUEUE_LOCKS, NULL);
+	holder = pthread_self();
+}
+
+void driver_release(void)
+{
+	is_held = false;
 }
 
 uint64_t driver_now_ns(void)

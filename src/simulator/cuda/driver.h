@@ -55,6 +55,11 @@ CUresult driver_leave(CUresult result);
 
 /* In between, for a wait: the lock is given to other threads while we sleep. */
 void driver_doze(uint64_t virtual_ns);
+/* The driver itself is busy for so long: no other call of the process gets in. */
+void driver_stall(uint64_t virtual_ns);
+/* A call that waits for room in a queue keeps the driver to itself, if the settings say so. */
+void driver_hold(void);
+void driver_release(void);
 uint64_t driver_now_ns(void);
 void driver_unlock(void);
 void driver_lock(void);

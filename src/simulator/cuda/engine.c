@@ -25,6 +25,20 @@ void engine_set_timeslice(struct engine *engine, uint64_t timeslice_ns)
 	engine_unlock(engine);
 }
 
+void engine_get_costs(struct engine *engine, struct engine_costs *costs)
+{
+	engine_lock(engine);
+	*costs = engine->costs;
+	engine_unlock(engine);
+}
+
+void engine_set_costs(struct engine *engine, const struct engine_costs *costs)
+{
+	engine_lock(engine);
+	engine->costs = *costs;
+	engine_unlock(engine);
+}
+
 /*
  * A process that dies here leaves at worst one item of its own half written:
  * `tail` moves last in a push, `head` last in a pop, so the rings stay whole.
@@ -120,6 +134,30 @@ static bool merge(struct engine_stream *stream, const struct engine_item *item)
 	return true;
 }
 
+/* Of `permille` to both sides; the same on each run. */
+static int64_t jitter(struct engine *engine, uint64_t permille)
+{
+	engine->seed = engine->seed * 6364136223846793005u + 1442695040888963407u;
+	return (int64_t)((engine->seed >> 33) % (2 * permille + 1)) - (int64_t)permille;
+}
+
+/* How long a kernel takes this time. */
+static uint64_t kernel_ns(struct engine *engine, const struct engine_stream *stream,
+			  const struct engine_item *item, uint64_t now_ns)
+{
+	const struct engine_costs *costs = &engine->costs;
+	const struct engine_item *front = &stream->items[(stream->tail - 1) % ENGINE_ITEMS];
+	uint64_t ns = item->amount;
+
+	ns += ns * costs->clock_permille * engine_last_percent(engine, now_ns) / 100000;
+	if (costs->jitter_permille)
+		ns = (uint64_t)((int64_t)ns +
+				(int64_t)ns * jitter(engine, costs->jitter_permille) / 1000);
+	if (item->is_programmatic && stream->tail != stream->head && front->kind == ENGINE_KERNEL)
+		ns -= ns * costs->programmatic_percent / 100;
+	return ns;
+}
+
 /* A process killed between the two stores leaves an empty entry's number in both lists: harmless.
  */
 static void activate(struct engine *engine, uint32_t stream)
@@ -148,6 +186,8 @@ bool engine_push(struct engine *engine, int stream, struct engine_item item, uin
 		if (number)
 			*number = item.number;
 	}
+	if (fits && item.kind == ENGINE_KERNEL)
+		item.amount = kernel_ns(engine, target, &item, now_ns);
 	if (fits && !merge(target, &item)) {
 		item.amount <<= ENGINE_FRACTION;
 		target->items[target->tail % ENGINE_ITEMS] = item;
@@ -192,7 +232,8 @@ struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_n
 	for (uint32_t i = target->head; i != target->tail; i++) {
 		const struct engine_item *item = &target->items[i % ENGINE_ITEMS];
 
-		if (item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY)
+		if (item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY ||
+		    item->kind == ENGINE_MARKER)
 			view.left_ns += item->amount >> ENGINE_FRACTION;
 	}
 	if (view.left_ns)

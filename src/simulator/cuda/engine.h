@@ -11,7 +11,7 @@
  * stream of the process that has a kernel next gets an equal part. Copies have
  * engines of their own and take their full time. A kernel is thought to fill the
  * card: two kernels of one process take as long together as one after the other.
- * Changing turns costs nothing.
+ * What costs time beside that is in `struct engine_costs`: nothing, unless it is set.
  *
  * A tenant is a process on the card; its number is its slot in the node's
  * process table (state.h), so that who reaps there knows whom to bury here.
@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 enum {
-	ENGINE_LAYOUT = 3,
+	ENGINE_LAYOUT = 4,
 	ENGINE_TENANTS = 1024, /* GPUSIM_PROCESSES */
 	ENGINE_STREAMS = 1024, /* with work or open, on one card */
 	ENGINE_ITEMS = 64,     /* queued in one stream, then the caller waits */
@@ -33,6 +33,7 @@ enum {
 	ENGINE_MERGED = 16,   /* launches in a row that become one item */
 	ENGINE_WINDOWS = 16,  /* utilisation samples kept */
 	ENGINE_FRACTION = 10, /* amounts are counted in 2^-10 ns */
+	ENGINE_ALONE = 1024,
 };
 
 /* The driver samples utilisation every sixth of a second. */
@@ -44,9 +45,9 @@ enum {
 enum engine_kind {
 	ENGINE_KERNEL = 1, /* amount: time on an otherwise idle card */
 	ENGINE_COPY,       /* amount: time on the copy engine */
-	ENGINE_MARKER,     /* number: remembers when the stream came here */
-	ENGINE_WAIT,       /* until marker `number` of stream `other` */
-	ENGINE_HOST,       /* until the owner has run its function: engine_pop_host */
+	ENGINE_MARKER, /* number: remembers when the stream came here; amount: what that takes */
+	ENGINE_WAIT,   /* until marker `number` of stream `other` */
+	ENGINE_HOST,   /* until the owner has run its function: engine_pop_host */
 };
 
 struct engine_item {
@@ -55,7 +56,8 @@ struct engine_item {
 	uint64_t amount; /* ns when pushed, 2^-10 ns in the ring */
 	uint64_t number;
 	uint32_t other;
-	uint32_t generation; /* of the other stream, which may have ended since */
+	uint32_t generation;      /* of the other stream, which may have ended since */
+	uint32_t is_programmatic; /* a kernel that may begin before the one in front of it ends */
 };
 
 struct engine_stream {
@@ -85,6 +87,17 @@ struct engine_turn {
 	uint32_t holder;  /* the tenant that has the turn, or had it last */
 	uint32_t tenants; /* with a kernel next, at the last look */
 	uint64_t left;    /* of the turn, 2^-10 ns */
+	uint64_t away;    /* until the holder is on the card, 2^-10 ns */
+};
+
+/* What a card takes beside the work itself; 0: nothing. */
+struct engine_costs {
+	uint64_t event_ns;             /* of a stream's time, for an event */
+	uint64_t change_ns;            /* until another process is on the card */
+	uint64_t jitter_permille;      /* by how much a kernel's time differs, to both sides */
+	uint64_t clock_permille;       /* by how much longer it is on a card that is busy */
+	uint64_t overlap_percent;      /* what several streams get done more than one */
+	uint64_t programmatic_percent; /* of a kernel's time before the end of the one in front */
 };
 
 struct engine_window {
@@ -101,6 +114,8 @@ struct engine {
 	uint64_t now_ns;       /* all items are as they are at this time */
 	uint64_t busy_ns;      /* time with a kernel on the card, in all */
 	uint64_t timeslice_ns; /* of a turn */
+	struct engine_costs costs;
+	uint64_t seed; /* of the next jitter */
 	struct engine_turn turns[ENGINE_PARTITIONS];
 	struct engine_window windows[ENGINE_WINDOWS];
 	struct engine_tenant tenants[ENGINE_TENANTS];
@@ -121,6 +136,8 @@ struct engine_view {
 /* Zeroed memory becomes an idle engine; harmless on one that is. Call it under the node's lock. */
 void engine_lay_out(struct engine *engine);
 void engine_set_timeslice(struct engine *engine, uint64_t timeslice_ns);
+void engine_get_costs(struct engine *engine, struct engine_costs *costs);
+void engine_set_costs(struct engine *engine, const struct engine_costs *costs);
 
 void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid, uint64_t start_ticks,
 			uint32_t partition);
@@ -156,13 +173,18 @@ uint64_t engine_served_ns(struct engine *engine, uint32_t tenant);
 void engine_lock(struct engine *engine);
 void engine_unlock(struct engine *engine);
 void engine_advance(struct engine *engine, uint64_t now_ns);
+/* Percent of the last whole window in which something was on the card. */
+unsigned engine_last_percent(const struct engine *engine, uint64_t now_ns);
 /* What a stream does next; NULL: nothing. */
 struct engine_item *engine_head(struct engine_stream *stream);
 
 /* engine_turns.c, under the engine's lock; times in 2^-10 ns. */
 /* Turns that are over go on to the next tenant. True when any has a kernel next. */
 bool engine_take_turns(struct engine *engine);
-/* By how much slower than alone the kernel at the head of a stream moves; 0: not at all. */
+/*
+ * By how much slower than alone the kernel or event at the head of a stream moves, in parts of
+ * ENGINE_ALONE; 0: not at all.
+ */
 uint64_t engine_divisor(const struct engine *engine, const struct engine_stream *stream);
 /* Time until the first turn ends, at most `limit`. */
 uint64_t engine_turns_end(const struct engine *engine, uint64_t limit);

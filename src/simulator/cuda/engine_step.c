@@ -25,7 +25,9 @@ static bool settle_stream(struct engine *engine, struct engine_stream *stream)
 		if (item->kind == ENGINE_HOST ||
 		    (item->kind == ENGINE_WAIT && !is_over(engine, item)))
 			break;
-		if ((item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY) && item->amount)
+		if ((item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY ||
+		     item->kind == ENGINE_MARKER) &&
+		    item->amount)
 			break;
 		if (item->kind == ENGINE_MARKER) {
 			stream->marker_ns[item->number % ENGINE_MARKERS] = engine->now_ns;
@@ -52,17 +54,24 @@ static void settle(struct engine *engine)
 	}
 }
 
-/* By how much slower than alone the head of this stream moves; 0: not at all. */
+/* The same of any head; one that takes no time has ended. */
 static uint64_t divisor(const struct engine *engine, struct engine_stream *stream)
 {
 	switch (engine_head(stream)->kind) {
 	case ENGINE_KERNEL:
+	case ENGINE_MARKER:
 		return engine_divisor(engine, stream);
 	case ENGINE_COPY:
-		return 1;
+		return ENGINE_ALONE;
 	default:
 		return 0;
 	}
+}
+
+/* Rounded up: what is left then is never a little. */
+static uint64_t scaled(uint64_t amount, uint64_t by, uint64_t of)
+{
+	return (uint64_t)(((unsigned __int128)amount * by + of - 1) / of);
 }
 
 /* Time until the first head or turn ends, at most `limit`; both in 2^-10 ns. */
@@ -74,8 +83,8 @@ static uint64_t next_end(struct engine *engine, uint64_t limit)
 		uint64_t slower = divisor(engine, stream);
 		uint64_t left = engine_head(stream)->amount;
 
-		if (slower && left < limit / slower)
-			limit = left * slower;
+		if (slower && scaled(left, slower, ENGINE_ALONE) < limit)
+			limit = scaled(left, slower, ENGINE_ALONE);
 	}
 	return limit;
 }
@@ -90,7 +99,7 @@ static void serve(struct engine *engine, uint64_t step)
 
 		if (!slower)
 			continue;
-		part = step / slower;
+		part = (uint64_t)((unsigned __int128)step * ENGINE_ALONE / slower);
 		item->amount -= part < item->amount ? part : item->amount;
 		if (item->kind == ENGINE_KERNEL)
 			engine->tenants[stream->tenant].served += part;
@@ -147,17 +156,25 @@ void engine_advance(struct engine *engine, uint64_t now_ns)
 	}
 }
 
-unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns)
+unsigned engine_last_percent(const struct engine *engine, uint64_t now_ns)
 {
 	uint64_t last = now_ns / ENGINE_WINDOW_NS;
 	unsigned percent = 0;
 
-	engine_lock(engine);
-	engine_advance(engine, now_ns);
 	if (last > 0 && engine->windows[(last - 1) % ENGINE_WINDOWS].index == last - 1)
 		percent = (unsigned)((engine->windows[(last - 1) % ENGINE_WINDOWS].busy_ns * 100 +
 				      ENGINE_WINDOW_NS / 2) /
 				     ENGINE_WINDOW_NS);
-	engine_unlock(engine);
 	return percent > 100 ? 100 : percent;
+}
+
+unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns)
+{
+	unsigned percent;
+
+	engine_lock(engine);
+	engine_advance(engine, now_ns);
+	percent = engine_last_percent(engine, now_ns);
+	engine_unlock(engine);
+	return percent;
 }

@@ -6,11 +6,17 @@ static uint64_t timeslice(const struct engine *engine)
 	return engine->timeslice_ns << ENGINE_FRACTION;
 }
 
+static uint64_t change(const struct engine *engine)
+{
+	return engine->costs.change_ns << ENGINE_FRACTION;
+}
+
 static bool has_kernel(struct engine *engine, uint32_t active)
 {
 	const struct engine_item *head = engine_head(&engine->streams[engine->active[active]]);
 
-	return head && head->kind == ENGINE_KERNEL;
+	/* Events that cost something are done by the card too. */
+	return head && (head->kind == ENGINE_KERNEL || head->kind == ENGINE_MARKER);
 }
 
 /* Notes for each tenant how many of its streams have a kernel next. True when any has. */
@@ -63,7 +69,10 @@ static void pass_on(struct engine *engine, uint32_t partition)
 	if (!turn->tenants || (turn->left && holder->is_open && holder->runnable &&
 			       holder->partition % ENGINE_PARTITIONS == partition))
 		return;
-	turn->holder = next_tenant(engine, partition, turn->holder);
+	const uint32_t next = next_tenant(engine, partition, turn->holder);
+
+	turn->away = next == turn->holder ? 0 : change(engine);
+	turn->holder = next;
 	turn->left = timeslice(engine);
 }
 
@@ -81,7 +90,12 @@ uint64_t engine_divisor(const struct engine *engine, const struct engine_stream 
 	const struct engine_tenant *tenant = &engine->tenants[stream->tenant];
 	const struct engine_turn *turn = &engine->turns[tenant->partition % ENGINE_PARTITIONS];
 
-	return turn->holder == stream->tenant ? tenant->runnable : 0;
+	if (turn->holder != stream->tenant || turn->away)
+		return 0;
+	if (tenant->runnable < 2)
+		return ENGINE_ALONE;
+	return (uint64_t)tenant->runnable * ENGINE_ALONE * 100 /
+	       (100 + engine->costs.overlap_percent);
 }
 
 uint64_t engine_turns_end(const struct engine *engine, uint64_t limit)
@@ -89,8 +103,10 @@ uint64_t engine_turns_end(const struct engine *engine, uint64_t limit)
 	for (uint32_t i = 0; i < ENGINE_PARTITIONS; i++) {
 		const struct engine_turn *turn = &engine->turns[i];
 
-		if (turn->tenants && turn->left < limit)
-			limit = turn->left;
+		const uint64_t end = turn->away ? turn->away : turn->left;
+
+		if (turn->tenants && end < limit)
+			limit = end;
 	}
 	return limit;
 }
@@ -100,8 +116,10 @@ void engine_spend_turns(struct engine *engine, uint64_t step)
 	for (uint32_t i = 0; i < ENGINE_PARTITIONS; i++) {
 		struct engine_turn *turn = &engine->turns[i];
 
+		uint64_t *spent = turn->away ? &turn->away : &turn->left;
+
 		if (turn->tenants)
-			turn->left -= step < turn->left ? step : turn->left;
+			*spent -= step < *spent ? step : *spent;
 	}
 }
 
@@ -119,7 +137,7 @@ static uint64_t demand(struct engine *engine, uint32_t tenant, uint64_t limit)
 
 			if (item->kind != ENGINE_KERNEL && item->kind != ENGINE_MARKER)
 				break;
-			wanted += item->kind == ENGINE_KERNEL ? item->amount : 0;
+			wanted += item->amount;
 		}
 	}
 	return wanted < limit ? wanted : limit;
@@ -129,12 +147,14 @@ uint64_t engine_until_turn(struct engine *engine, uint32_t tenant)
 {
 	uint32_t partition = engine->tenants[tenant].partition % ENGINE_PARTITIONS;
 	const struct engine_turn *turn = &engine->turns[partition];
-	uint64_t wait = 0;
+	uint64_t wait;
 
 	if (!engine_take_turns(engine) || !engine->tenants[tenant].runnable)
 		return 0;
+	wait = turn->away;
 	for (uint32_t each = turn->holder; each != tenant;
 	     each = next_tenant(engine, partition, each))
-		wait += demand(engine, each, each == turn->holder ? turn->left : timeslice(engine));
+		wait += change(engine) +
+			demand(engine, each, each == turn->holder ? turn->left : timeslice(engine));
 	return wait;
 }

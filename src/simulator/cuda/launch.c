@@ -31,6 +31,15 @@ static CUgraphNodeParams node_params(const CUlaunchConfig *config, const void *h
 	return params;
 }
 
+static bool is_programmatic(const CUlaunchConfig *config)
+{
+	for (unsigned i = 0; config->attrs && i < config->numAttrs; i++)
+		if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+		    config->attrs[i].value.programmaticStreamSerializationAllowed)
+			return true;
+	return false;
+}
+
 static CUresult submit(const CUlaunchConfig *config, const void *handle, void **parameters,
 		       void **extra, struct stream *stream)
 {
@@ -42,6 +51,7 @@ static CUresult submit(const CUlaunchConfig *config, const void *handle, void **
 	if (result != CUDA_SUCCESS)
 		return result;
 	work.ns = function_duration_ns(function, parameters, extra);
+	work.is_programmatic = is_programmatic(config);
 	if (!stream->capture)
 		return work_submit(stream, &work, NULL);
 	params = node_params(config, handle, parameters, extra);

@@ -97,12 +97,10 @@ void ledger_let_go(struct device *device)
 	device->process = NULL;
 }
 
-/* Like gpusim_card_used_bytes, but without asking of each holder whether it lives. */
-static uint64_t booked_bytes(const struct device *device)
+/* Of processes, on the card or on one of its instances, without asking of each whether it lives. */
+static uint64_t held_bytes(const struct device *device, const struct gpusim_instance *instance)
 {
-	const struct gpusim_card *card = device_card(device);
-	const struct gpusim_instance *instance = device_instance(device);
-	uint64_t bytes = instance ? 0 : card->memory_reserved_bytes + card->memory_base_bytes;
+	uint64_t bytes = 0;
 
 	for (uint32_t slot = 0; slot < GPUSIM_PROCESSES; slot++) {
 		const struct gpusim_process *process = &driver.node->processes[slot];
@@ -112,6 +110,15 @@ static uint64_t booked_bytes(const struct device *device)
 			bytes += process->used_bytes;
 	}
 	return bytes;
+}
+
+static uint64_t booked_bytes(const struct device *device)
+{
+	const struct gpusim_card *card = device_card(device);
+	const struct gpusim_instance *instance = device_instance(device);
+
+	return held_bytes(device, instance) +
+	       (instance ? 0 : card->memory_reserved_bytes + card->memory_base_bytes);
 }
 
 static uint64_t free_bytes(const struct device *device)
@@ -147,6 +154,18 @@ bool ledger_reap(struct device *device)
 	return found;
 }
 
+/* What a look after a call would miss: it may have been given back by then. */
+static void note_peaks(const struct device *device)
+{
+	struct gpusim_card *card = &driver.node->cards[device->card];
+	const uint64_t held = held_bytes(device, NULL);
+
+	if (held > card->held_peak_bytes)
+		card->held_peak_bytes = held;
+	if (device->process->used_bytes > device->process->peak_bytes)
+		device->process->peak_bytes = device->process->used_bytes;
+}
+
 bool ledger_take(struct device *device, uint64_t bytes)
 {
 	bool fits;
@@ -157,8 +176,10 @@ bool ledger_take(struct device *device, uint64_t bytes)
 		bury_the_dead(device);
 		fits = bytes <= free_bytes(device);
 	}
-	if (fits)
+	if (fits) {
 		device->process->used_bytes += bytes;
+		note_peaks(device);
+	}
 	gpusim_unlock(driver.node);
 	return fits;
 }

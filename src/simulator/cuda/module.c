@@ -3,6 +3,9 @@
 #include "ledger.h"
 #include "memory.h"
 #include "settings.h"
+#include "stream.h"
+
+#include "../costs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +30,24 @@ static bool is_lazy(void)
 	return loading ? strcmp(loading, "LAZY") == 0 : driver.cuda_version >= 12020;
 }
 
+/* Code is put where the card cannot be reading it. What waits for the program is not waited for. */
+static void let_work_end(struct context *context)
+{
+	uint64_t left_ns, end_ns;
+
+	if (context_is_idle(context, &left_ns))
+		return;
+	end_ns = driver_now_ns() + 2 * left_ns;
+	while (!context_is_idle(context, &left_ns) && driver_now_ns() < end_ns)
+		driver_doze(left_ns);
+}
+
 CUresult module_make_resident(struct module *module)
 {
 	if (module->is_resident)
 		return CUDA_SUCCESS;
+	if (gpusim_cost(COST_LOADING_WAITS, NULL))
+		let_work_end(module->context);
 	if (!ledger_take(module->context->device, module->cost_bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	module->is_resident = true;

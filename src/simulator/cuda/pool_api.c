@@ -5,6 +5,8 @@
 #include "pool.h"
 #include "stream.h"
 
+#include "../costs.h"
+
 #include <string.h>
 
 /* The 64-bit attributes, by number; NULL for the others. */
@@ -202,8 +204,15 @@ static CUresult allocate_now(CUdeviceptr *address, size_t bytes, struct context 
 	struct memory *memory;
 	CUresult result;
 
-	if (!pool || !pool_give_out(pool, bytes))
+	if (!pool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	static uint64_t growths;
+	const uint64_t reserved = pool->reserved_bytes;
+
+	if (!pool_give_out(pool, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (pool->reserved_bytes > reserved)
+		driver_stall(gpusim_cost_at_times(COST_POOL_GROWTH_US, ++growths) * 1000);
 	result = memory_map_uncharged(pool->device ? pool->device : context->device, bytes,
 				      MEMORY_POOL, &memory);
 	if (result != CUDA_SUCCESS) {

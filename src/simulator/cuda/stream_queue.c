@@ -62,10 +62,12 @@ static CUresult push_raw(struct stream *stream, struct engine_item item, uint64_
 	if (!has_queue(stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	while (!engine_push(engine, stream->queue, item, driver_now_ns(), number)) {
+		driver_hold();
 		stream_is_idle(stream, &left_ns);
 		driver_doze(left_ns / ENGINE_ITEMS);
 		ledger_publish(stream->context->device);
 	}
+	driver_release();
 	return CUDA_SUCCESS;
 }
 
@@ -87,6 +89,8 @@ CUresult stream_mark(struct stream *stream, struct event *event, uint64_t *numbe
 
 	if (!has_queue(stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (event)
+		item.amount = stream->context->device->engine->costs.event_ns;
 	settle_place(stream, stream->context->device->engine->streams[stream->queue].marked + 1);
 	result = push_raw(stream, item, number);
 	if (result == CUDA_SUCCESS)

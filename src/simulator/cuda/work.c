@@ -11,9 +11,10 @@ static CUresult run_kernel(struct stream *stream, const struct work *work)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return stream_push(
-		stream,
-		(struct engine_item){.kind = ENGINE_KERNEL, .launches = 1, .amount = work->ns});
+	return stream_push(stream, (struct engine_item){.kind = ENGINE_KERNEL,
+							.launches = 1,
+							.amount = work->ns,
+							.is_programmatic = work->is_programmatic});
 }
 
 static CUresult run_copy(struct stream *stream, const struct work *work)

@@ -11,6 +11,7 @@
 struct work {
 	CUgraphNodeType type;
 	uint64_t ns;           /* of a kernel */
+	bool is_programmatic;  /* it may begin before the kernel in front of it has ended */
 	struct module *module; /* of a kernel: brought to the card first */
 	struct copy copy;      /* of a copy or fill */
 	CUhostFn host;         /* of a host function */

@@ -1,6 +1,8 @@
 /* The library's own life: init, shutdown, and the frame around every call. */
 #include "library.h"
 
+#include "../costs.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -45,10 +47,9 @@ static bool driver_has(const struct gpusim_node *node, const char *function)
 }
 
 /* Drivers take milliseconds for a call where cards sleep between them, or are many. */
-static void take_time(void)
+static void take_time(uint64_t calls_so_far)
 {
-	const char *wish = getenv("GPU_SIMULATOR_NVML_CALL_US"); // NOLINT(concurrency-mt-unsafe)
-	const unsigned long us = wish ? strtoul(wish, NULL, 10) : 0;
+	const uint64_t us = gpusim_cost_at_times(COST_NVML_CALL_US, calls_so_far);
 	const struct timespec time = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 
 	if (us)
@@ -66,11 +67,12 @@ uint64_t gpusim_nvml_calls(void)
 
 nvmlReturn_t ready(struct gpusim_node **node, const char *function)
 {
-	calls++;
+	const uint64_t number = ++calls;
+
 	*node = library.node;
 	if (!*node)
 		return NVML_ERROR_UNINITIALIZED;
-	take_time();
+	take_time(number);
 	gpusim_wait_while_hanging(*node);
 	return driver_has(*node, function) ? NVML_SUCCESS : NVML_ERROR_FUNCTION_NOT_FOUND;
 }

@@ -1,5 +1,6 @@
 """Files of slices are removed when it is certain that their pod is gone, and not before."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,26 @@ async def test_files_of_a_grant_that_ended_in_this_pass_go_at_once(wiring: Wirin
     keeper.judge(NOBODY, frozenset({SLICE}), LATER, UP_SINCE)
     await keeper.repair_and_remove()
     assert SLICE not in wiring.setup.files.present()
+
+
+async def test_what_overlapping_passes_have_found_is_removed_by_one_of_them(wiring: Wiring) -> None:
+    """The first forgot what the second had found, and a node was given up beside it."""
+    files, keeper = (
+        wiring.setup.files,
+        FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder),
+    )
+    files.make(SliceSpec("other", "limits", ("GPU-a",)))
+    keeper.judge(NOBODY, frozenset({SLICE, "other"}), LATER, UP_SINCE)
+    first = asyncio.create_task(keeper.repair_and_remove())
+    await asyncio.sleep(0)
+    assert len(files.present()) == 1  # it is in the middle
+
+    files.make(SliceSpec("late", "limits", ("GPU-a",)))
+    keeper.judge(NOBODY, frozenset({"late"}), LATER + 1, UP_SINCE)
+    await first
+    assert (keeper.is_settled, files.present()) == (False, frozenset({"late"}))
+    await keeper.repair_and_remove()
+    assert (keeper.is_settled, files.present()) == (True, frozenset())
 
 
 async def test_files_that_are_granted_after_they_were_judged_stay(wiring: Wiring) -> None:

@@ -144,6 +144,25 @@ async def test_a_layout_that_cannot_be_served_is_not_ready_and_says_why() -> Non
         await rig.until_ready()
 
 
+async def test_an_agent_that_starts_while_a_card_of_the_configuration_is_lost_serves_the_others(
+    tmp_path: Path,
+) -> None:
+    """It was not ready, and every pod of the node waited for one card."""
+    file = tmp_path / "config.yaml"
+    entry = "{name: nvidia.com/gpu, replicas: 10, rename: nvidia.com/gpu.shared, devices: [0, 3]}"
+    file.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{entry}]}}}}\n")
+    async with running_rig(
+        is_hasty=True, is_started=False, mode="default", config_file=file
+    ) as rig:
+        rig.cards.lose(3)
+        await rig.start_agent(mode="default", config_file=file)
+        await offered(rig, gpu=2, shared=10)
+        await rig.until_ready()
+        await until(lambda: "at index: 3" in str(rig.events("DeviceLeftOut")), 20)
+        rig.cards.restore(3)
+        await offered(rig, gpu=2, shared=20)
+
+
 async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Path) -> None:
     """R-709, and those of no other card."""
     file = tmp_path / "config.yaml"

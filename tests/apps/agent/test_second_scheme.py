@@ -252,6 +252,7 @@ class Pods:
 
     def __init__(self, list_pods: Callable[[], Awaitable[list[ListedPod]]]) -> None:
         self._list_pods = list_pods
+        self.listed: frozenset[tuple[str, str]] = frozenset()
 
     async def list(self) -> Sequence[ListedPod]:
         """What the test says now."""

@@ -271,6 +271,7 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     follower = ConfigurationFollower(
         settings, store, lambda: None, tuple, lambda: recorder, lambda: None, lambda: None
     )
+    following = asyncio.ensure_future(follower.follow())
     file.unlink()
     os.mkfifo(file)  # whoever reads it waits for somebody who writes
     os.utime(file, (0, 0))  # not as young as one that is being written
@@ -286,7 +287,7 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     for _ in range(3):
         follower.run()
         await asyncio.sleep(0)
-    assert not is_written.is_set()
+    assert [following.done(), is_written.is_set()] == [False, False]
     go.set()
     await until(lambda: bool(notes), 20)
     assert [note.reason for note in notes] == ["ConfigurationChanged"]

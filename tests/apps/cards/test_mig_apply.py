@@ -77,6 +77,28 @@ async def test_cards_are_cut_after_what_goes_was_said_and_agreed_to() -> None:
         assert cut(rig) == [["3g.20gb"] * 2] * 8
 
 
+async def test_of_two_at_once_the_second_says_who_cuts_the_cards() -> None:
+    """One destroyed what the other had just made. The first waits for its answer here."""
+    async with running_rig("a100", is_started=False) as rig:
+        words = command(rig, "MIG1g")
+        pipe = asyncio.subprocess.PIPE
+        first = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)
+        assert first.stdout
+        assert first.stdin
+        said = await first.stdout.readline()
+        assert b"it is cut into" in said
+
+        code, text = await mig(rig, "3g.20gb", "--yes")
+        assert code != 0
+        assert f"process {first.pid} (" in text
+        assert "mig apply MIG1g" in " ".join(text.split())
+        assert cut(rig) == [[]] * 8
+        first.stdin.write(b"y\n")
+        await first.communicate()
+        assert cut(rig) == [["1g.5gb"] * 7] * 8
+        assert (await mig(rig, "3g.20gb", "--yes"))[0] == 0
+
+
 async def test_the_agent_offers_what_was_cut_beside_it() -> None:
     """Without a restart; the agent itself is no user of a card."""
     async with running_rig("a100", mode="default", mig_strategy="mixed") as rig:

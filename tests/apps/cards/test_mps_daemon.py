@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 from tests.apps.agent.rig import NODE, Rig, running_rig
+from tests.hostile.small_disk import fill, small_tmpfs
 from tests.simulator.programs import end, hear, run, start
 from tests.waiting import until
 
+from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.store.mps_lock import ServingLock, served, waits_for
 
 GPU = "nvidia.com/gpu"
@@ -412,3 +415,42 @@ def test_the_lock_tells_what_a_living_daemon_serves_and_nothing_of_a_dead_one(
     assert served(tmp_path / "missing") == ""
     ServingLock(tmp_path).take()
     assert served(tmp_path) == ""
+
+
+def test_a_text_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Path) -> None:
+    """On a full disk nothing was served any more, though the daemon went on."""
+    with small_tmpfs(tmp_path / "mps", 64) as root:
+        lock = ServingLock(root)
+        lock.take()
+        lock.serve("before")
+        fill(root / "filler")
+        with pytest.raises(StorageError, match="cannot be written: No space left"):
+            lock.serve("after")
+        assert served(root) == "before"
+        (root / "filler").unlink()
+        lock.serve("after")
+        assert served(root) == "after"
+
+
+def test_a_reader_sees_one_text_or_the_other_and_never_none(tmp_path: Path) -> None:
+    """While the daemon writes again and again; a text cut short would be another list of cards."""
+    lock = ServingLock(tmp_path)
+    lock.take()
+    texts = {size: "GPU-a\n" * size for size in (1, 10_000)}
+    lock.serve(texts[1])
+    is_over = threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            for text in texts.values():
+                lock.serve(text)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert {served(tmp_path) for _ in range(2000)} <= set(texts.values())
+    finally:
+        is_over.set()
+        writer.join()
+    with pytest.raises(ConfigError, match="another MPS daemon holds"):
+        ServingLock(tmp_path).take()

@@ -22,8 +22,12 @@ def node(
     sick: tuple[int, ...] = (),
     cpu: str | None = None,
     by_claims: tuple[int, ...] = (),
+    claimed: Mapping[int, tuple[int, int]] | None = None,
 ) -> Json:
-    """A node whose agent has told its cards; those `by_claims` have the door `dra`."""
+    """A node whose agent has told its cards; those `by_claims` have the door `dra`.
+
+    What one pod has `claimed` of each card are units and percent.
+    """
     told = {
         "version": 1,
         "mode": mode,
@@ -37,6 +41,7 @@ def node(
                 "units": UNITS,
                 "healthy": index not in sick,
                 **({"door": "dra"} if index in by_claims else {}),
+                **_claimed((claimed or {}).get(index)),
             }
             for index in range(cards)
         ],
@@ -45,6 +50,12 @@ def node(
         "metadata": {"name": name, "annotations": {"gpu-device-plugin/cards": json.dumps(told)}},
         "status": {"allocatable": {"cpu": cpu} if cpu else {}},
     }
+
+
+def _claimed(amounts: tuple[int, int] | None) -> Json:
+    if amounts is None:
+        return {}
+    return {"claimed": {"pods": 1, "units": amounts[0], "percent": amounts[1]}}
 
 
 def pod(

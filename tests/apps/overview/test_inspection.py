@@ -96,7 +96,9 @@ def test_nodes_are_divided_by_a_line_and_cards_are_columns() -> None:
     """A pod on two cards has a line for each of them."""
     both = held(0, 3, 0)
     both["scheduler.framework.gpushare.allocation"] = '{"0":{"0":3,"1":3}}'
+    both["gpushare.alibabacloud.com/core-percentage"] = "{}"
     asking = pod("p", 6, on="a", annotations=both)
+    asking["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
     text = details([view("a", [16160] * 2, [asking]), view("b", [16160])], {})
 
     assert [line.split() for line in text.splitlines() if line.startswith("p ")] == [

@@ -13,6 +13,7 @@ from tests.waiting import until
 
 from gpu_device_plugin.apps.page.run import Page, PageSettings, PageTimes
 from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION, Holding, holdings_annotation
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
     ASSIGNED,
@@ -69,9 +70,15 @@ def small(server: FakeApiServer) -> None:
     fill(server, 4, 8)
     add_node(server, node("gpu-004", 4, mode="cgpu", sick=(1,)))
     add_node(server, node("gpu-005", 2), is_ready=False, unschedulable=True)
-    add_node(server, node("gpu-006", 4, mode="default"))
-    for name, uuid in (("finetune-1", "0"), ("pretrain-1", "1"), ("pretrain-2", "1")):
-        given = {"gpu-device-plugin/devices": json.dumps({"0": [f"GPU-gpu-006-{uuid}"]})}
+    whole = node("gpu-006", 4, mode="default")
+    holders = {"finetune-1": "GPU-gpu-006-0", "pretrain-1": "GPU-gpu-006-1"}
+    holders["pretrain-2"] = holders["pretrain-1"]
+    whole["metadata"]["annotations"][HOLDINGS_ANNOTATION] = holdings_annotation(
+        {f"vision-{name}": Holding(devices=(uuid,)) for name, uuid in holders.items()}
+    )
+    add_node(server, whole)
+    for name, uuid in holders.items():
+        given = {"gpu-device-plugin/devices": json.dumps({"0": [uuid]})}
         add_pod(server, place(pod(name, on="gpu-006", annotations=given), "vision"))
     broken = node("gpu-007")
     broken["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"

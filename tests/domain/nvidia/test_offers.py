@@ -151,18 +151,6 @@ def test_a_node_offers(
             id="single, not cut",
         ),
         pytest.param(
-            whole(4),
-            shared(SharedResource(GPU, 2, "nvidia.com/x", Devices(references=("7",)))),
-            "no matching device at index: 7; it has 0, 1, 2, 3",
-            id="card 7 of 4",
-        ),
-        pytest.param(
-            whole(4),
-            shared(SharedResource(GPU, 2, "nvidia.com/x", Devices(count=5))),
-            "requested 5 devices to be replicated, but only 4 devices available",
-            id="5 of 4",
-        ),
-        pytest.param(
             whole(2),
             shared(
                 SharedResource(GPU, 2, "nvidia.com/x", Devices(references=("0",))),
@@ -275,3 +263,36 @@ def test_an_instance_with_part_of_its_compute_is_left_out() -> None:
     assert found.notes == (
         "instance 0:1 (1c.3g.20gb) is left out: it has 1 of the 3 compute slices of its GPU instance",
     )
+
+
+@pytest.mark.parametrize(
+    ("devices", "note"),
+    [
+        pytest.param(
+            Devices(references=("0", "7")),
+            "no matching device at index: 7; it has 0, 1, 2, 3",
+            id="an index",
+        ),
+        pytest.param(
+            Devices(references=("GPU-0", "GPU-7")),
+            "no matching device with UUID: GPU-7",
+            id="a UUID",
+        ),
+        pytest.param(
+            Devices(count=5),
+            "requested 5 devices to be replicated, but only 4 devices available",
+            id="a count",
+        ),
+    ],
+)
+def test_a_device_that_is_not_there_is_left_out_with_a_note_and_the_others_are_served(
+    devices: Devices, note: str
+) -> None:
+    """It may be a card that was lost before the agent started."""
+    configuration = shared(SharedResource(GPU, 2, "nvidia.com/x", devices))
+    found = offers(whole(4), configuration)
+
+    assert note in " ".join(found.notes)
+    assert not found.problem
+    kept = len(devices.references) - 1 if devices.references else 4
+    assert counts(whole(4), configuration).get("nvidia.com/x") == 2 * kept

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -762,6 +763,81 @@ static const void *image_of(const char *format, size_t bytes)
 	return !strcmp(format, "wrapper") ? (const void *)&wrapper : image;
 }
 
+/* A fat binary with a cubin of so many bytes for each of these, and the kernel's PTX. */
+static const void *fat_of(const unsigned *architectures, unsigned count, size_t bytes)
+{
+	const Elf64_Ehdr cubin = {.e_ident = ELFMAG "\2\1\1",
+				  .e_machine = 190,
+				  .e_shoff = bytes - sizeof(Elf64_Shdr),
+				  .e_shnum = 1,
+				  .e_shentsize = sizeof(Elf64_Shdr)};
+	const size_t text_bytes = sizeof(spin_image), part_bytes = 64 + bytes;
+	const size_t all = count * part_bytes + 64 + text_bytes;
+	const unsigned head[] = {0xba55ed50, 16 << 16 | 1, (unsigned)all, 0};
+	unsigned part[16] = {1 << 16 | 2, 64, (unsigned)bytes, 0};
+	char *image = calloc(1, sizeof(head) + all), *at = image + sizeof(head);
+
+	memcpy(image, head, sizeof(head));
+	for (unsigned i = 0; i < count; i++, at += part_bytes) {
+		part[7] = architectures[i];
+		memcpy(at, part, sizeof(part));
+		memcpy(at + 64, &cubin, sizeof(cubin));
+	}
+	part[0] = 1 << 16 | 1;
+	part[2] = (unsigned)text_bytes;
+	memcpy(at, part, sizeof(part));
+	memcpy(at + 64, spin_image, text_bytes);
+	return image;
+}
+
+/* A cubin with variables of so many bytes that begin as zeros. */
+static const void *cubin_of_variables(size_t bytes)
+{
+	struct cubin {
+		Elf64_Ehdr header;
+		char names[32];
+		Elf64_Shdr sections[3];
+	};
+	static struct cubin image = {.header = {.e_ident = ELFMAG "\2\1\1",
+			      .e_machine = 190,
+			      .e_shoff = offsetof(struct cubin, sections),
+			      .e_shnum = 3,
+			      .e_shentsize = sizeof(Elf64_Shdr),
+			      .e_shstrndx = 1},
+		   .names = "\0.shstrtab\0.nv.global",
+		   .sections = {[1] = {.sh_name = 1,
+				       .sh_type = SHT_STRTAB,
+				       .sh_offset = offsetof(struct cubin, names),
+				       .sh_size = 32},
+				[2] = {.sh_name = 11, .sh_type = SHT_NOBITS}}};
+
+	image.sections[2].sh_size = bytes;
+	return &image;
+}
+
+/* variables BYTES: loads one as the module. */
+static void do_variables(char *words[])
+{
+	printf("%d\n", CALL(cuModuleLoadData, &spin_module,
+			    cubin_of_variables(strtoull(words[1], NULL, 10))));
+}
+
+/* fat BYTES ARCHITECTURE [ARCHITECTURE]: loads one as the module. */
+static void do_fat(char *words[])
+{
+	const unsigned architectures[] = {(unsigned)atoi(words[2]),
+					  words[3] ? (unsigned)atoi(words[3]) : 0};
+
+	printf("%d\n", CALL(cuModuleLoadData, &spin_module,
+			    fat_of(architectures, words[3] ? 2 : 1, strtoull(words[1], NULL, 10))));
+}
+
+/* heap BYTES: of the device's malloc. */
+static void do_heap(char *words[])
+{
+	printf("%d\n", CALL(cuCtxSetLimit, CU_LIMIT_MALLOC_HEAP_SIZE, strtoull(words[1], NULL, 10)));
+}
+
 /* image FORMAT BYTES, or image file PATH: loads one as the module. */
 static void do_image(char *words[])
 {
@@ -1347,6 +1423,9 @@ static const struct command commands[] = {
 	{"library_unload", do_library_unload},
 	{"ask", do_ask},
 	{"image", do_image},
+	{"fat", do_fat},
+	{"variables", do_variables},
+	{"heap", do_heap},
 	{"graph_destroy", do_graph_destroy},
 	{"init", do_init},
 	{"info", do_info},

@@ -4,6 +4,7 @@
  *	meanwhile load ROOM BYTES     with so much room loads code; the other one allocates
  *	meanwhile import HANDLE       opens memory of another process
  *	meanwhile trim ROOM BYTES     trims a pool of so many bytes; the other one loads code
+ *	meanwhile sync ROOM BYTES     the same where the driver trims it at a synchronize
  *
  * Prints whether the first one failed, what the other one got, and the free bytes that it saw.
  */
@@ -63,6 +64,20 @@ static void *trim(void *ignored)
 	return (void *)(uintptr_t)result;
 }
 
+static void *synchronize(void *ignored)
+{
+	cuuint64_t none = 0;
+	CUresult result = CALL(cuCtxSetCurrent, context);
+
+	(void)ignored;
+	if (!result)
+		result = CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+			      &none);
+	if (!result)
+		result = CALL(cuStreamSynchronize, NULL);
+	return (void *)(uintptr_t)result;
+}
+
 static size_t room(void)
 {
 	size_t free_bytes = 0, total_bytes;
@@ -98,7 +113,7 @@ static CUresult fill_pool(size_t bytes)
 		result = CALL(cuMemAllocAsync, &pointer, bytes, NULL);
 	if (!result)
 		result = CALL(cuMemFreeAsync, pointer, NULL);
-	return result ? result : CALL(cuStreamSynchronize, NULL);
+	return result;
 }
 
 /* Both threads, the other one when NVML was asked so often. */
@@ -119,13 +134,13 @@ static int run(void *(*first)(void *), uint64_t calls, size_t bytes)
 	return 0;
 }
 
-/* The library waits behind the driver's trim until the file is gone. */
-static int run_trim(const char *file)
+/* The library waits behind the driver's call until the file is gone. */
+static int run_trim(void *(*gives_back)(void *), const char *file)
 {
 	pthread_t thread;
 	void *failed;
 
-	pthread_create(&thread, NULL, trim, NULL);
+	pthread_create(&thread, NULL, gives_back, NULL);
 	while (access(file, F_OK))
 		sched_yield();
 	const int result = (int)(uintptr_t)load(NULL);
@@ -146,11 +161,12 @@ int main(int count, char **words)
 		read_handle(words[2]);
 		return run(import, 2, 0); /* before and behind the driver's call */
 	}
-	const bool is_trim = !strcmp(words[1], "trim");
+	const bool is_sync = !strcmp(words[1], "sync");
+	const bool is_trim = is_sync || !strcmp(words[1], "trim");
 
 	if (count < 4 || (is_trim && fill_pool(strtoull(words[3], NULL, 10))) ||
 	    take(room() - strtoull(words[2], NULL, 10)))
 		return 3;
-	return is_trim ? run_trim(getenv("GPUSLICE_PAUSEFILE"))
+	return is_trim ? run_trim(is_sync ? synchronize : trim, getenv("GPUSLICE_PAUSEFILE"))
 		       : run(load, 1, strtoull(words[3], NULL, 10));
 }

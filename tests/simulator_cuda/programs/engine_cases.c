@@ -107,7 +107,8 @@ static void a_late_comer_waits_for_the_end_of_the_turn(void)
 	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 10 * SLICE + SLICE / 2);
 }
 
-/* What an even split does not show: 20 ms beside 100 us each waited for is ten to one. */
+/* What an even split does not show: 20 ms beside 100 us each waited for is ten
+ * to one. */
 static void who_has_nothing_next_loses_its_turn(void)
 {
 	struct engine *engine = new_engine();
@@ -256,6 +257,116 @@ static void utilisation_is_that_of_the_last_whole_window(void)
 	CHECK_EQUAL(engine_busy_percent(engine, start + 6 * ENGINE_WINDOW_NS), 0);
 }
 
+static struct engine *costly_engine(struct engine_costs costs)
+{
+	struct engine *engine = new_engine();
+
+	engine_set_costs(engine, &costs);
+	return engine;
+}
+
+static uint64_t push_event(struct engine *engine, int stream)
+{
+	uint64_t number;
+	struct engine_item item = {.kind = ENGINE_MARKER, .amount = engine->costs.event_ns};
+
+	CHECK(engine_push(engine, stream, item, 0, &number));
+	return number;
+}
+
+static void an_event_takes_its_streams_time(void)
+{
+	struct engine *engine = costly_engine((struct engine_costs){.event_ns = 1500});
+	int one = tenant_stream(engine, 0);
+	uint64_t first = push_event(engine, one), second;
+
+	push(engine, one, ENGINE_KERNEL, 5000, 0);
+	second = push_event(engine, one);
+	CHECK_EQUAL(reached(engine, one, first, MS), 1500);
+	CHECK_EQUAL(reached(engine, one, second, MS), 1500 + 5000 + 1500);
+	CHECK_EQUAL(engine_served_ns(engine, 0), 5000);
+}
+
+static void a_change_of_process_costs_the_card_time(void)
+{
+	const uint64_t change = 100000;
+	struct engine *engine = costly_engine((struct engine_costs){.change_ns = change});
+	int one = tenant_stream(engine, 0), two = tenant_stream(engine, 1);
+	uint64_t first = push_marked(engine, one, 2 * SLICE, 0);
+	uint64_t second = push_marked(engine, two, SLICE, SLICE / 4);
+
+	/* Nobody's turn came before: the first began at once. */
+	CHECK_EQUAL(engine_look(engine, two, SLICE / 4).left_ns, SLICE * 3 / 4 + change + SLICE);
+	CHECK_EQUAL(reached(engine, two, second, 100 * MS), 2 * SLICE + change);
+	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 3 * SLICE + 2 * change);
+	CHECK_EQUAL(engine_served_ns(engine, 0), 2 * SLICE);
+}
+
+static void kernels_differ_around_what_they_take(void)
+{
+	struct engine *engine = costly_engine((struct engine_costs){.jitter_permille = 50});
+	int one = tenant_stream(engine, 0);
+	uint64_t all = 0, least = UINT64_MAX, most = 0;
+
+	for (uint64_t start = 0; start < 2000 * MS; start += 2 * MS) {
+		uint64_t number = push_marked(engine, one, MS, start);
+		uint64_t took = reached(engine, one, number, start + 2 * MS) - start;
+
+		least = took < least ? took : least;
+		most = took > most ? took : most;
+		all += took;
+	}
+	CHECK(least >= MS * 95 / 100 && least < MS * 96 / 100);
+	CHECK(most <= MS * 105 / 100 && most > MS * 104 / 100);
+	CHECK(all > 995 * MS && all < 1005 * MS);
+}
+
+static void a_busy_cards_clock_falls(void)
+{
+	struct engine *engine = costly_engine((struct engine_costs){.clock_permille = 80});
+	int one = tenant_stream(engine, 0);
+	const uint64_t start = 1000 * ENGINE_WINDOW_NS;
+	uint64_t first, later;
+
+	first = push_marked(engine, one, MS, start);
+	CHECK_EQUAL(reached(engine, one, first, start + 2 * MS), start + MS);
+	push(engine, one, ENGINE_KERNEL, 3 * ENGINE_WINDOW_NS, start + 2 * MS);
+	engine_look(engine, one, start + 10 * ENGINE_WINDOW_NS);
+	push(engine, one, ENGINE_KERNEL, 2 * ENGINE_WINDOW_NS, start + 10 * ENGINE_WINDOW_NS);
+	later = push_marked(engine, one, MS, start + 12 * ENGINE_WINDOW_NS);
+	CHECK_EQUAL(reached(engine, one, later, start + 13 * ENGINE_WINDOW_NS),
+		    start + 12 * ENGINE_WINDOW_NS + MS * 108 / 100);
+}
+
+static void streams_overlap_in_part(void)
+{
+	struct engine *engine = costly_engine((struct engine_costs){.overlap_percent = 25});
+	int one = tenant_stream(engine, 0), two = engine_open_stream(engine, 0);
+	uint64_t first = push_marked(engine, one, 100000, 0);
+	uint64_t second = push_marked(engine, two, 100000, 0);
+
+	/* Two of 100 us each take 160, not 200. */
+	CHECK_NEAR(reached(engine, one, first, MS), 160000, 100);
+	CHECK_NEAR(reached(engine, two, second, MS), 160000, 100);
+	/* One alone takes what it takes. */
+	first = push_marked(engine, one, 100000, MS);
+	CHECK_EQUAL(reached(engine, one, first, 2 * MS), MS + 100000);
+}
+
+static void a_programmatic_launch_begins_before_the_end(void)
+{
+	struct engine *engine = costly_engine((struct engine_costs){.programmatic_percent = 10});
+	int one = tenant_stream(engine, 0);
+	struct engine_item early = {
+		.kind = ENGINE_KERNEL, .launches = 1, .amount = 1000, .is_programmatic = 1};
+	uint64_t number;
+
+	CHECK(engine_push(engine, one, early, 0, NULL)); /* behind nothing */
+	CHECK(engine_push(engine, one, early, 0, NULL));
+	number = mark(engine, one, 0);
+	CHECK_EQUAL(reached(engine, one, number, MS), 1900);
+}
+
 static void a_process_killed_while_it_pushes_stops_nobody(void)
 {
 	struct engine *engine = new_engine();
@@ -287,5 +398,8 @@ CASES(CASE(tenants_take_turns_and_streams_share_their_tenants),
       CASE(how_often_one_looks_changes_nothing), CASE(partitions_share_nothing),
       CASE(copies_do_not_slow_kernels), CASE(a_wait_holds_its_stream_and_nobody_else),
       CASE(the_dead_leave_the_card_to_the_living), CASE(a_full_ring_refuses_and_takes_again),
-      CASE(utilisation_is_that_of_the_last_whole_window),
+      CASE(utilisation_is_that_of_the_last_whole_window), CASE(an_event_takes_its_streams_time),
+      CASE(a_change_of_process_costs_the_card_time), CASE(kernels_differ_around_what_they_take),
+      CASE(a_busy_cards_clock_falls), CASE(streams_overlap_in_part),
+      CASE(a_programmatic_launch_begins_before_the_end),
       CASE(a_process_killed_while_it_pushes_stops_nobody));

@@ -19,9 +19,10 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
 from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.config.agent import Settings, may_take_mig
+from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.container_edits import Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.pods import ListedPod, PodRef, known_here
 from gpu_device_plugin.domain.reports import NvmlReport
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
@@ -48,6 +49,11 @@ class KubeletPods(Protocol):
 
     def identity(self) -> object | None:
         """What tells this kubelet's socket from the next one's; None if there is none."""
+        ...
+
+    @property
+    def listed(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of every pod in the last List."""
         ...
 
     async def list(self) -> Sequence[ListedPod]:
@@ -101,6 +107,10 @@ class Edges:
     plugins: PluginDirectory
     cluster: OpenCluster
     nvml: OpenNvml
+
+    def specs(self, cluster: Cluster) -> Specs:
+        """Pods as the API server has them; of a forged mirror only that it is there."""
+        return known_here(cluster.specs(), self.pods.listed)
 
     def kubelet_identity(self) -> object | None:
         """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""

@@ -8,6 +8,7 @@ containers expect it.
 import asyncio
 import gc
 import os
+import resource
 import signal
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
 _END_SECONDS = 2.0
 _LOCK_SECONDS = 1.0
+_OPEN_FILES = 16384
 _log = structlog.get_logger("agent")
 
 
@@ -70,6 +72,7 @@ class Agent:
         await asyncio.wait({locked}, timeout=_LOCK_SECONDS)
         if locked.done():
             locked.result()
+        _allow_open_files()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -167,6 +170,8 @@ class Agent:
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
             wiring.node_checks.run(),
+            wiring.configuration.follow(),
+            wiring.setup.files.sizes.run(),
             admin_socket.run(),
             wiring.claim_door.run(),
             self._prepare_and_offer(),
@@ -238,6 +243,12 @@ class Agent:
             _log.warning("ending, to be started with other settings", text=text)
             self._exit_code = EXIT_FOR_REINJECTION
             self._stop.set()
+
+
+def _allow_open_files() -> None:
+    """The files of every slice stay open, and many runtimes start a process with a limit of 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
 
 
 async def run_agent(

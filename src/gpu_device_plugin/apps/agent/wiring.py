@@ -148,9 +148,9 @@ class Wiring:
 
     def _wire_admission(self) -> None:
         edges, cluster, state = self.edges, self.cluster, self.node_store.read
-        self.gate = gate = CallGate()
+        self.gate, self._specs = (gate := CallGate()), partial(edges.specs, cluster)
         self.identifier = Identifier(
-            Sources(edges.pods.list, edges.pods.get, cluster.specs, cluster.fetch_spec),
+            Sources(edges.pods.list, edges.pods.get, self._specs, cluster.fetch_spec),
             lambda: self.ledger_store.ledger,
         )
         store, recorder, schemes = self.ledger_store, self.recorder, self.schemes
@@ -165,7 +165,7 @@ class Wiring:
                 snapshots=self.snapshots,
                 recorder=self.recorder,
                 state=state,
-                specs=cluster.specs,
+                specs=self._specs,
                 is_synced=cluster.is_synced,
                 kubelet_identity=edges.kubelet_identity,
                 gate=gate,
@@ -215,7 +215,7 @@ class Wiring:
             usage=self.usage.of,
             used_bytes=self.cards.used_bytes,
             by_claims=self.claim_door.cards,
-            specs=lambda: self.cluster.specs(),
+            specs=self._specs,
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes

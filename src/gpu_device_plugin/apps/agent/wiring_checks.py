@@ -15,10 +15,16 @@ from gpu_device_plugin.config.agent import Settings, xid_choice
 from gpu_device_plugin.domain.health_values import HealthRules
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.imex import imex_channels
+from gpu_device_plugin.store.mounts import has_own_file_system
 from gpu_device_plugin.store.selinux import SecurityLabels
 
 if TYPE_CHECKING:
     from gpu_device_plugin.apps.agent.wiring import Wiring
+
+_SHARED = (
+    "the run directory has no file system of its own: a container that enlarges its files can fill "
+    "that of the node for a moment, as far as its own memory limit goes"
+)
 
 
 def node_checks(of: Wiring, library: checking.LibraryCheck) -> checking.NodeChecks:
@@ -58,9 +64,11 @@ def _checks(of: Wiring) -> list[checking.Check]:
         of.layout,
         checking.KubeletCheck(of.cluster, recorder),
         checking.CallCheck(of.mode.settle_if_waiting),
-        checking.CallCheck(of.reconciler.files.cut_back_if_filling),
+        checking.CallCheck(of.setup.files.sizes.cut_back),
         checking.CallCheck(lambda: of.metrics.show_nvml_restarts(of.nvml.restarts)),
     ]
+    if not has_own_file_system(Path(settings.run_dir)):
+        recorder.node_note("RunDirectoryShared", _SHARED, is_warning=False)
     if not settings.simulator_dir:
         checks.append(checking.ExposureCheck(Exposure(os.environ), of.cluster, recorder))
     return checks

@@ -6,6 +6,7 @@ from pathlib import Path
 from gpu_device_plugin.apps.cards.users import refuse_users
 from gpu_device_plugin.domain.schemes.nvidia.cutting import Cut, plan
 from gpu_device_plugin.nvml.session import Session, session
+from gpu_device_plugin.store.directory_lock import only_one
 
 
 async def apply(
@@ -32,9 +33,10 @@ async def apply(
 
     Raises:
         ConfigError: No card can be cut so.
-        EdgeError: Somebody uses a card, or it is not known; or NVML refused a step.
+        EdgeError: Somebody uses a card, or it is not known; another process cuts cards; or NVML
+            refused a step.
     """
-    with session(library) as nvml:
+    with only_one(kubelet, "the cards are not cut twice at once"), session(library) as nvml:
         nvml.require_all()
         cuts = plan(nvml.cards, profile)
         for cut in cuts:

@@ -34,11 +34,13 @@ class View:
     Attributes:
         read: The pod by one GET within so many seconds, of which the ledger learns too.
         standby: Why this replica may not bind now, or "".
+        left_seconds: For how long no other replica can bind.
         bound: Called with how each binding ended: `bound`, `conflict` or `failed`.
     """
 
     read: Callable[[PodRef, float], Awaitable[ClusterPod | None]]
     standby: Callable[[], str]
+    left_seconds: Callable[[], float]
     bound: Callable[[str], None]
 
 
@@ -145,15 +147,12 @@ class Binder:
         Raises:
             ClusterError: The pod does not fit, or nobody answered: then what is reserved stays.
         """
-        if standby := self._view.standby():
-            # Time has passed since the call came in: another replica may bind now.
-            raise ClusterError(standby)
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
         hold = self._reserved(pod, node) if pod.request.asks_units else None
         wish = wish_annotations(hold, self._now_ns(), pod.annotations) if hold else {}
         try:
-            return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
+            return await bind_pod(self._api, pod, node, wish, self._seconds)
         except NotBoundError:
             self._give_back(ref)
             raise
@@ -163,6 +162,16 @@ class Binder:
             if hold:
                 self._doubt(ref, node, hold)
             raise
+
+    def _seconds(self) -> float:
+        """For how long a binding may be under way: it has to be over before another replica binds.
+
+        Raises:
+            NotBoundError: Time has passed since the call came in, and another one may bind now.
+        """
+        if standby := self._view.standby():
+            raise NotBoundError(standby)
+        return min(_BIND_SECONDS, self._view.left_seconds())
 
     def _give_back(self, ref: PodRef) -> None:
         """What is reserved, unless an earlier binding of the pod may still come about."""

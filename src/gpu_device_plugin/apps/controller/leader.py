@@ -51,6 +51,14 @@ class Leader:
         return self._is_caught_up and asyncio.get_running_loop().time() < self._until
 
     @property
+    def left_seconds(self) -> float:
+        """For how long no other replica can lead; 0 where this one does not."""
+        if not self.leads:
+            return 0.0
+        pace, now = self._lease.pace, asyncio.get_running_loop().time()
+        return self._until + pace.lease_seconds - pace.renew_seconds - now
+
+    @property
     def changes(self) -> int:
         """How often this replica became the leader."""
         return self._changes

@@ -9,14 +9,17 @@ import structlog
 from gpu_device_plugin.apps.controller.kept_answers import Answer, Answers, KeptAnswers
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.holdings import Holding, parse_holdings
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.processors import Processors
+from gpu_device_plugin.domain.schemes.aliyun.annotations import believed
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     NodeOffer,
     PodHold,
     hold_of,
     parse_offer,
+    told_hold,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, tried
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
@@ -49,6 +52,10 @@ class ClusterLedger:
         # Nodes whose own policy asks for their processors.
         self._by_fgd: set[str] = set()
         self._pods: dict[PodRef, ClusterPod] = {}
+        # What each node's agent says: by pod uid.
+        self._holdings: dict[str, Mapping[str, Holding]] = {}
+        # Pods whose annotations were found not to agree with their specs: each is told once.
+        self._disputed: set[PodRef] = set()
         self._rooms: dict[str, tuple[Room, ...]] = {}
         # Nodes with the same left have the same number, so that few are compared in full.
         self._kinds: dict[object, int] = {}
@@ -64,6 +71,7 @@ class ClusterLedger:
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
         told, why_before = None, self._left_out.pop(name, None)
+        self._holdings_changed(name, parse_holdings(node.holdings) if node else {})
         try:
             if node is not None:
                 told = parse_offer(name, node.cards, node.labels)
@@ -81,6 +89,16 @@ class ClusterLedger:
     def left_out(self) -> Mapping[str, str]:
         """Why a node counts as one without cards, though its annotation names some."""
         return self._left_out
+
+    def _holdings_changed(self, name: str, told: Mapping[str, Holding]) -> None:
+        """The agent says what its pods hold; of one that it names no more, the last word stays."""
+        before, bound = self._holdings.pop(name, {}), self._bound.get(name, {})
+        if told:
+            self._holdings[name] = told
+        for ref in bound:
+            if ref.uid in told and told[ref.uid] != before.get(ref.uid):
+                bound[ref] = told_hold(ref, told[ref.uid])
+                self._changed(name)
 
     def taken_out(self, name: str, cards: frozenset[int]) -> None:
         """An operator takes these cards of a node out, and no others (R-542)."""
@@ -110,7 +128,7 @@ class ClusterLedger:
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""
-        hold = hold_of(pod.request, pod.annotations) if pod and pod.node else None
+        hold = self._hold(pod) if pod and pod.node else None
         if pod and hold and self._bound.get(pod.node, {}).get(ref) == hold:
             return  # Its status has changed, or a list has it once more.
         before = self._node_of.pop(ref, None)
@@ -119,17 +137,31 @@ class ClusterLedger:
             self._changed(before)
         if pod is None:
             self._pods.pop(ref, None)
+            self._disputed.discard(ref)
             self.release(ref)
             return
         if hold is None:
             self._pods[ref] = pod
             return
-        # What the annotations say takes precedence over what was reserved.
+        # What agent and annotations say takes precedence over what was reserved.
         self._pods.pop(ref, None)
         self.release(ref)
         self._node_of[ref] = pod.node
         self._bound.setdefault(pod.node, {})[ref] = hold
         self._changed(pod.node)
+
+    def _hold(self, pod: ClusterPod) -> PodHold:
+        ref = pod.request.ref
+        told = self._holdings.get(pod.node, {}).get(ref.uid)
+        if ref not in self._disputed and not believed(pod.request, pod.annotations)[1]:
+            self._disputed.add(ref)
+            _log.warning(
+                "annotations that do not agree with the pod spec do not count",
+                pod=str(ref),
+                node=pod.node,
+                counts="what the agent says" if told else "what the spec says",
+            )
+        return hold_of(pod.request, pod.annotations, told)
 
     def pod(self, ref: PodRef) -> ClusterPod | None:
         """A pod that waits to be bound, as the watch last told it."""

@@ -61,8 +61,7 @@ class Controller:
         changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
         self._metrics = ControllerMetrics(self._facts)
-        view = View(self._watch.read, lambda: self.leader.standby, self._metrics.bound)
-        self._binder = Binder(self.ledger, self._api, view)
+        self._binder = Binder(self.ledger, self._api, self._view())
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
         self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
         self.leader = Leader(
@@ -89,6 +88,15 @@ class Controller:
         )
         pages = Pages(self._metrics_page, lambda: True, self._readiness)
         self.pages = WebServer(settings.metrics_address, pages)
+
+    def _view(self) -> View:
+        """What the binder asks."""
+        return View(
+            self._watch.read,
+            lambda: self.leader.standby,
+            lambda: self.leader.left_seconds,
+            self._metrics.bound,
+        )
 
     def _handlers(self, koordinator: Koordinator) -> Handlers:
         """Who answers what on the address."""

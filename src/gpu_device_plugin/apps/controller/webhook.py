@@ -23,7 +23,7 @@ from gpu_device_plugin.domain.schemes.aliyun.koordinator import (
     refusal,
     translated,
 )
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, clip
 
 _log = structlog.get_logger("webhook")
 
@@ -82,12 +82,12 @@ class Webhook:
             except ClusterError as error:
                 amounts, why = {}, str(error)
             if why:
-                return Denied(f"container {each.container}: {why}")
+                return Denied(f"container {clip(each.container)}: {why}")
             new = translated(amounts, self._unit or MemoryUnit.GIB)
             if both := sorted(new.keys() & each.limits.keys()):
                 names = ", ".join(both)
                 return Denied(
-                    f"container {each.container} asks for {names} under its own and under "
+                    f"container {clip(each.container)} asks for {names} under its own and under "
                     f"Koordinator's name: leave one of them out"
                 )
             if new:

@@ -16,6 +16,7 @@ from gpu_device_plugin.domain.annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
 )
+from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import (
@@ -26,7 +27,13 @@ from gpu_device_plugin.domain.models.series_label import (
 from gpu_device_plugin.errors import ClusterError
 
 LOOK_SECONDS = 2.0
-_AGENTS = (CARDS_ANNOTATION, FEATURES_ANNOTATION, UNINSTALL_ANNOTATION, WITHDRAWN_ANNOTATION)
+_AGENTS = (
+    CARDS_ANNOTATION,
+    FEATURES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+    UNINSTALL_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+)
 
 
 def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeChange:

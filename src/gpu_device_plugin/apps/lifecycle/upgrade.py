@@ -8,8 +8,12 @@ from collections.abc import Sequence
 
 from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
 from gpu_device_plugin.config.agent import mode_in
-from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_mib, served_mode
-from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.annotations import (
+    CARDS_ANNOTATION,
+    counted_unit_mib,
+    holds_by_claims,
+    served_mode,
+)
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import MODE_LABEL, SETTINGS_LABEL, NodeMode
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
@@ -67,12 +71,13 @@ async def check_upgrade(
     agents = await fleet.agents(installation) if installation else {}
     before = mode_in(await fleet.settings_text())
     pods = [(node, pod) async for node, pod in fleet.requests() if _holds(pod)]
+    every = await fleet.nodes()
     if not has_claims:
-        _check_no_claims([(node, pod) for node, pod in pods if node in agents])
+        _check_no_claims([node for node in every if node.name in agents])
     holders = holders_by_node([(node, pod.ref) for node, pod in pods])
     nodes = [
         _standing(node, holders.get(node.name, ()))
-        for node in await fleet.nodes()
+        for node in every
         # With settings of its own a node keeps its unit and mode while pods hold slices there.
         if node.name in agents and SETTINGS_LABEL not in node.labels
     ]
@@ -87,14 +92,19 @@ async def check_upgrade(
     return sum(bool(node.mode) for node in nodes)
 
 
-def _check_no_claims(pods: Sequence[tuple[str, PodRequest]]) -> None:
-    by_claims = sorted(f"\n  node {node}: {pod.ref}" for node, pod in pods if pod.door is Door.DRA)
-    if by_claims:
+def _check_no_claims(nodes: Sequence[FleetNode]) -> None:
+    """By what the agents say: the names of claims in a pod are anybody's to write."""
+    if held := sorted(node.name for node in nodes if holds_by_claims(_cards(node))):
+        listed = "".join(f"\n  node {name}" for name in held)
         raise ConfigError(
-            "pods hold slices by claims, which agents without dra.enabled cannot give back; these pods "
-            f"would never end:{''.join(by_claims)}\nDelete them first, or keep dra.enabled "
-            "(docs/dra.md, Leave)"
+            "pods hold cards by claims, which agents without dra.enabled cannot give back; these pods "
+            f"would never end:{listed}\n`kubectl get resourceclaims -A` lists their claims. Delete the "
+            "pods first, or keep dra.enabled (docs/dra.md, Leave)"
         )
+
+
+def _cards(node: FleetNode) -> str:
+    return node.annotations.get(CARDS_ANNOTATION, "")
 
 
 def _holds(pod: PodRequest) -> bool:
@@ -104,11 +114,12 @@ def _holds(pod: PodRequest) -> bool:
 
 
 def _standing(node: FleetNode, holders: tuple[PodRef, ...]) -> NodeStanding:
-    cards = node.annotations.get(CARDS_ANNOTATION, "")
+    cards = _cards(node)
     return NodeStanding(
         name=node.name,
         mode=served_mode(cards),
         unit_mib=counted_unit_mib(cards),
         has_label=MODE_LABEL in node.labels,
         holders=holders,
+        has_claims=holds_by_claims(cards),
     )

@@ -4,7 +4,7 @@ kube-scheduler counts these resources as the kubelet does: a device is a device.
 node is its allocatable less what the pods bound to it ask for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import CardView
@@ -73,11 +73,24 @@ def whole_by_claims(asked: Mapping[str, int], cards: Iterable[CardView]) -> tupl
     )
 
 
-def held_lines(pod: SurveyedPod, cards: Iterable[CardView]) -> list[str]:
-    """What the pod holds by its annotation: one line a container and whole device."""
+def held_lines(
+    pod: SurveyedPod, cards: Iterable[CardView], held: Collection[str] | None = None
+) -> list[str]:
+    """What the pod holds: one line a container and whole device.
+
+    Args:
+        pod: The pod, whose annotation says which container has what.
+        cards: The cards of its node.
+        held: UUIDs of what it holds by its node; None where that is not known.
+    """
+    told: Mapping[int, Sequence[str]] = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
+    if held is not None:
+        by_index = {index: [u for u in uuids if u in held] for index, uuids in told.items()}
+        rest = set(held).difference(*by_index.values())
+        told = {**by_index, **({len(pod.spec.containers): sorted(rest)} if rest else {})}
     by_uuid = {card.uuid: card for card in cards}
     lines, asking = [], asking_containers(pod)
-    for index, uuids in held_devices(pod.annotations.get(DEVICES_ANNOTATION, "")).items():
+    for index, uuids in told.items():
         for uuid in uuids:
             card = by_uuid.get(uuid)
             others = len(card.pods) - 1 if card else 0

@@ -10,7 +10,6 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold, hold_of
 from gpu_device_plugin.errors import ClusterError, StateError
 
 UNBOUND = ""
@@ -19,11 +18,10 @@ UNBOUND = ""
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """A pod that asks for anything of ours, and what it holds."""
+    """A pod that asks for anything of ours."""
 
     pod: SurveyedPod
     asking: ClusterPod
-    hold: PodHold
 
     @property
     def is_refused(self) -> bool:
@@ -115,10 +113,9 @@ class LiveCluster:
         if with_cards is None:
             return None
         bound = [self._pods[uid] for uid in sorted(self._by_node.get(name, ()))]
-        bound = [each for each in bound if not each.asking.request.is_finished]
-        pods, holds = [each.asking for each in bound], [each.hold for each in bound]
+        pods = [each.asking for each in bound if not each.asking.request.is_finished]
         try:
-            return node_view(with_cards, pods, holds)
+            return node_view(with_cards, pods)
         except StateError as error:
             return str(error)
 
@@ -161,8 +158,7 @@ class LiveCluster:
         except ClusterError:
             return
         if asking is not None:
-            hold = hold_of(asking.request, asking.annotations)
-            self._pods[uid] = _Followed(pod, asking, hold)
+            self._pods[uid] = _Followed(pod, asking)
             self._by_node.setdefault(asking.node, set()).add(uid)
             self._touch(asking.node)
             self._touch(UNBOUND)

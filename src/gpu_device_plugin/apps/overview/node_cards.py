@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
+from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.apps.overview.wording import door_text
@@ -21,6 +22,7 @@ from gpu_device_plugin.domain.held_devices import (
     held_devices,
     told_devices,
 )
+from gpu_device_plugin.domain.holdings import Holding, parse_holdings
 from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
@@ -89,6 +91,8 @@ class CardView:
     @property
     def held_units(self) -> int:
         """Memory units that its holders have; pods that wait for a card are not among them."""
+        if self.door is Door.DRA:
+            return self.units - self.free_units
         return sum(holder.units for holder in self.holders)
 
 
@@ -152,6 +156,11 @@ class NodeView:
         """Who holds an instance."""
         return tuple(pod for each, pod in self.instances if each == uuid)
 
+    def devices_of(self, pod: PodRef) -> frozenset[str]:
+        """UUIDs of the cards and instances that a pod holds whole, or replicas of which."""
+        whole = (card.uuid for card in self.cards if pod in card.pods)
+        return frozenset((*whole, *(uuid for uuid, each in self.instances if each == pod)))
+
     @property
     def is_whole(self) -> bool:
         """Whether its mode gives whole cards, replicas or instances, and no slices."""
@@ -173,30 +182,30 @@ class NodeView:
         return sum(card.held_units for card in self.cards)
 
 
-def node_view(
-    node: ClusterNode, pods: Sequence[ClusterPod], holds: Sequence[PodHold] = ()
-) -> NodeView:
+def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
     """A node and the pods that are bound to it.
-
-    Args:
-        node: The node.
-        pods: The pods.
-        holds: What each of them holds, where that was found before.
 
     Raises:
         StateError: Its annotation of cards cannot be read.
     """
     offer = parse_offer(node.name, node.cards, node.labels)
-    granted = {pod.request.ref for pod in pods if pod.annotations.get(ASSIGNED) == "true"}
-    holds = tuple(holds) or tuple(hold_of(pod.request, pod.annotations) for pod in pods)
-    devices = _devices(pods)
-    rooms = tuple(_beside_whole(room, offer, devices) for room in node_rooms(offer, holds))
+    told = parse_holdings(node.holdings)
+    granted = {
+        pod.request.ref
+        for pod in pods
+        if pod.request.ref.uid in told or pod.annotations.get(ASSIGNED) == "true"
+    }
+    holds = tuple(
+        hold_of(pod.request, pod.annotations, told.get(pod.request.ref.uid)) for pod in pods
+    )
+    devices = _devices(pods, told)
+    rooms = node_rooms(offer, holds)
     waiting = [
         (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
         for hold in holds
         if any(demand.mem_units for demand in hold.unplaced)
     ]
-    shares = [(hold.pod, hold.by_card()) for hold in holds]
+    shares = [(hold.pod, _believed(hold, offer)) for hold in holds]
     cards = tuple(
         _card(room, offer, _holders(room.card.index, shares, granted), devices) for room in rooms
     )
@@ -216,13 +225,23 @@ def _told(node: ClusterNode) -> Mapping[str, Told]:
     return told_devices(json.loads(node.cards).get("cards")) if has_any else {}
 
 
-def _devices(pods: Iterable[ClusterPod]) -> _Devices:
-    """UUID of a card or an instance -> the pods that hold it or a replica of it."""
+def _devices(pods: Iterable[ClusterPod], told: Mapping[str, Holding]) -> _Devices:
+    """UUID of a card or an instance -> the pods that hold it or a replica of it.
+
+    What the node's agent says comes first; else a pod's own annotation counts where it names no more
+    than the pod asks for.
+    """
     found: dict[str, list[PodRef]] = {}
     for pod in sorted(pods, key=lambda pod: str(pod.request.ref)):
-        by_index = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
-        for uuid in dict.fromkeys(uuid for uuids in by_index.values() for uuid in uuids):
-            found.setdefault(uuid, []).append(pod.request.ref)
+        ref = pod.request.ref
+        if ref.uid in told:
+            uuids = set(told[ref.uid].devices)
+        else:
+            by_index = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
+            uuids = {uuid for each in by_index.values() for uuid in each}
+            uuids = uuids if len(uuids) <= sum(pod.devices.values()) else set()
+        for uuid in uuids:
+            found.setdefault(uuid, []).append(ref)
     return {uuid: tuple(refs) for uuid, refs in found.items()}
 
 
@@ -235,10 +254,14 @@ def _holders(
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
 
-def _beside_whole(room: Room, offer: NodeOffer, devices: _Devices) -> Room:
-    """Nothing of a card is left where a claim has all of it."""
-    is_taken = room.card.index in offer.by_claims and room.card.uuid in devices
-    return replace(room, free_mem=0, free_core=0, is_closed=True) if is_taken else room
+def _believed(hold: PodHold, offer: NodeOffer) -> Shares:
+    """What a pod holds of each card; by claims nothing beyond what the node's agent says of all."""
+    told = {each.index: (each.units, each.percent) for each in offer.claimed}
+    return {
+        index: share
+        for index, share in hold.by_card().items()
+        if not hold.is_by_claims or all(map(ge, told.get(index, (-1, -1)), share))
+    }
 
 
 def _card(room: Room, offer: NodeOffer, holders: tuple[Holder, ...], devices: _Devices) -> CardView:

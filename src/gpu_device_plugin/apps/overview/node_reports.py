@@ -14,6 +14,7 @@ _ENDS = {
     "UnitSwitched": ("UnitSwitchRefused",),
     "WithdrawalEnded": ("WithdrawalWaits",),
 }
+_TOLD = {"RunDirectoryShared"}  # nothing is wrong, and it can be better
 _LABEL = re.compile(r"label ([^\s=]+)=(\S*) ")
 
 
@@ -28,7 +29,7 @@ def node_reports(events: Iterable[Event], nodes: Mapping[str, SurveyedNode]) -> 
     for event in events:
         if event.reporter != _COMPONENT or event.about not in nodes:
             continue
-        if event.type == "Warning":
+        if event.type == "Warning" or event.reason in _TOLD:
             last[(event.about, event.reason)] = event
         else:
             last = {key: each for key, each in last.items() if not _ends(event, each)}

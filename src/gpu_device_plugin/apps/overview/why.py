@@ -15,6 +15,7 @@ from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.annotations import believed
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
@@ -22,6 +23,10 @@ from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 _SHOWN_EVENTS = 5
 _AGENT = "gpu-device-plugin"
 _TO_THE_SECOND = len("2026-11-22T04:00:00")
+_DISPUTED = (
+    "its annotations of cards do not agree with its spec and do not count: "
+    "what counts is what the node's agent says, else what the spec asks for"
+)
 _NO_EVENTS = "its Events are not shown to you: you may not list Events in this namespace"
 _NOTHING = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
 
@@ -80,6 +85,7 @@ def story(
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
     now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
+    said += () if believed(asking.request, asking.annotations)[1] else (_DISPUTED,)
     return PodStory(name, _state(pod), asks, holds, said, nodes, cures(pod, asking, now))
 
 
@@ -158,18 +164,22 @@ def _asks(pod: SurveyedPod, request: PodRequest, unit: MemoryUnit) -> tuple[str,
 
 
 def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeView]) -> tuple[str, ...]:
-    """By its annotations; of a node that is not known, in its units."""
-    node = next((n for n in nodes if n.name == pod.spec.node_name), None)
-    lines = held_lines(pod, node.cards if node else ())
+    """As its node counts it; of a node that is not known by its annotations, in units."""
+    node, ref = next((n for n in nodes if n.name == pod.spec.node_name), None), asking.request.ref
+    lines = held_lines(pod, node.cards if node else (), node.devices_of(ref) if node else None)
     hold = hold_of(asking.request, asking.annotations)
+    counted_hold = next((h for h in node.holds if h.pod == ref), hold) if node else hold
+    by_container = [(pod.spec.containers[c].name, s) for c, s in sorted(hold.by_container.items())]
+    if counted_hold.by_card() != hold.by_card():
+        # The agent names no containers, and the annotations name other cards.
+        by_container = [("?", counted_hold.by_card())]
     by_index = {card.index: card for card in node.offer.cards} if node else {}
-    for container, shares in sorted(hold.by_container.items()):
+    for name, shares in by_container:
         for index, (units, percent) in sorted(shares.items()):
             card = by_index.get(index)
             size = counted(units, "unit")
             if card and node:
                 size = f"{slice_mib(card, units, node.offer.unit)} MiB"
             compute = f", {percent} % of its compute" if percent else ""
-            name = pod.spec.containers[container].name
             lines.append(f"container {name}: {size} of card {index}{compute}")
     return tuple(lines)

@@ -1,21 +1,7 @@
 """Phrases that several answers share."""
 
-from collections.abc import Iterable
-
+from gpu_device_plugin.domain.counted import few as few
 from gpu_device_plugin.errors import RequestError
-
-_NAMED = 5
-
-
-def few(names: Iterable[str]) -> str:
-    """The first names, and how many there are besides.
-
-    >>> few("abcdefg")
-    'a, b, c, d, e and 2 more'
-    """
-    listed = list(names)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return ", ".join(listed[:_NAMED]) + more
 
 
 def door_text(by_claims: int, cards: int) -> str:

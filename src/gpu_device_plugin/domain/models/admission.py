@@ -7,6 +7,7 @@ from gpu_device_plugin.domain.labels import ACS_DRIVER_LABEL
 from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
 from gpu_device_plugin.domain.models.node_affinity import Json, admits, require, required_value
 from gpu_device_plugin.domain.models.profile import Effect, ProfileRule, Values, effect_of
+from gpu_device_plugin.errors import clip
 
 CLASS_LABEL = "alibabacloud.com/compute-class"
 MODEL_LABEL = "alibabacloud.com/gpu-model-series"
@@ -128,10 +129,10 @@ def _contradiction(pod: Applicant, key: str, value: str, who: str = _LABEL) -> s
     if _allows(pod, key, value):
         return ""
     by_node = _by_node(pod, key)
-    other = f"{by_node!r}" if by_node not in ("", value) else "other values"
+    other = f"{clip(by_node)!r}" if by_node not in ("", value) else "other values"
     what = f"label {key} says" if who == _LABEL else f"{who} says {key}"
     where = "node selector or affinity" if who == _LABEL else "node affinity"
-    return f"{what} {value!r}, the pod's {where} {other}: no node has both"
+    return f"{what} {clip(value)!r}, the pod's {where} {other}: no node has both"
 
 
 def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series | None, str]:
@@ -152,14 +153,14 @@ def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series
     found = catalogue.series.get(name)
     if found is None:
         known = ", ".join(catalogue.series) or "none"
-        return None, f"{MODEL_LABEL} {name!r} is not in the catalogue. Known: {known}"
+        return None, f"{MODEL_LABEL} {clip(name)!r} is not in the catalogue. Known: {known}"
     return found, ""
 
 
 def _wrong_driver(model: Series | None, driver: str, effect: Effect, catalogue: Catalogue) -> str:
     rule = effect.source.get(DRIVER_LABEL)
-    origin = f" (by the profile's rule {rule!r})" if rule else ""
-    asked = f"{DRIVER_LABEL} {driver!r}{origin}"
+    origin = f" (by the profile's rule {clip(rule)!r})" if rule else ""
+    asked = f"{DRIVER_LABEL} {clip(driver)!r}{origin}"
     if not driver:
         return f"{asked} is empty: leave the label out for the default"
     candidates = [model] if model is not None else list(catalogue.series.values())
@@ -173,6 +174,6 @@ def _wrong_driver(model: Series | None, driver: str, effect: Effect, catalogue: 
 def _unknown_class(name: str) -> str:
     known = ", ".join((*GPU_CLASSES, *OTHER_CLASSES))
     return (
-        f"{CLASS_LABEL} {name!r} is no class that a model or driver can be asked for with. "
+        f"{CLASS_LABEL} {clip(name)!r} is no class that a model or driver can be asked for with. "
         f"Known: {known}"
     )

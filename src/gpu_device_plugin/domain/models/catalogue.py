@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.labels import label_value
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ class Catalogue:
 def _check(series: Series) -> None:
     for value in (series.name, *series.drivers):
         if not value or label_value(value) != value:
-            raise ConfigError(f"series {series.name!r}: {value!r} cannot be the value of a label")
+            raise ConfigError(
+                f"series {clip(series.name)!r}: {clip(value)!r} cannot be the value of a label"
+            )
     if series.default and not series.serves(series.default):
         raise ConfigError(
             f"series {series.name}: the default {series.default} is none of its drivers "

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.models.label_selector import LabelSelector
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 
 Values = Mapping[str, str]
 
@@ -71,11 +71,15 @@ def check_rules(rules: Sequence[ProfileRule]) -> None:
             raise ConfigError(f"selectors[{place}]: name is empty")
         for key, value in rule.labels.items():
             if not (_is_key(key) and (not value or _is_name(value))):
-                raise ConfigError(f"selectors[{place}]: {key!r}: {value!r} cannot be a label")
+                raise ConfigError(
+                    f"selectors[{place}]: {clip(key)!r}: {clip(value)!r} cannot be a label"
+                )
         for key in rule.annotations:
             # Kubernetes checks these in lower case.
             if not _is_key(key.lower()):
-                raise ConfigError(f"selectors[{place}]: {key!r} cannot be the key of an annotation")
+                raise ConfigError(
+                    f"selectors[{place}]: {clip(key)!r} cannot be the key of an annotation"
+                )
 
 
 def _is_key(text: str) -> bool:

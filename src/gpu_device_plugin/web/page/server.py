@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.web.connections import MOST_CONNECTIONS
 from gpu_device_plugin.web.page.html import Html
 from gpu_device_plugin.web.server import Listener, parse_address
 from gpu_device_plugin.web.tls import ServingTls
@@ -93,7 +94,8 @@ class PageServer:
     def __init__(
         self, address: str, content: Content, html: Html, tls: ServingTls | None = None
     ) -> None:
-        self._listener = Listener("address", address, tls.context if tls else None)
+        connections = _MOST_STREAMS + MOST_CONNECTIONS
+        self._listener = Listener("address", address, tls.context if tls else None, connections)
         self._is_local = is_loopback(address)
         self._content, self._html = content, html
         self._readers: dict[asyncio.Task[Any], str] = {}

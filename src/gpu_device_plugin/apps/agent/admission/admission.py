@@ -133,7 +133,7 @@ class Admission:
             await self._setup.make_files(grant)
         except StorageError as error:
             raise NodeError(
-                f"{error}; free the disk, or use another node", reason="StateNotWritable"
+                f"{error}; free the disk, or use another node", reason=error.reason
             ) from error
         return grant
 

@@ -67,6 +67,7 @@ class Preparation:
             raise
 
     async def _prepared(self, ref: ClaimRef, claim: Claim) -> Sequence[PreparedDevice]:
+        _check_owner(claim)
         ours = self._ours(claim)
         # The gate: the device plugin's calls decide on the same ledger.
         async with self._gate.lock, self._one_at_a_time:
@@ -119,10 +120,11 @@ class Preparation:
         await asyncio.gather(*map(self._rebuild, self.lost))
 
     async def _rebuild(self, uid: str) -> None:
+        """Also one that several pods have now: their containers run, so its cards are held."""
         known = claim_of_spec(uid, self._cdi.read(uid))
         with _only_this_claim(uid, "a lost grant is not made again"):
             claim = await self._claims.fetch(known[0].namespace, known[0].name) if known else None
-            if known is None or claim is None or claim.ref.uid != uid:
+            if known is None or claim is None or claim.pod is None or claim.ref.uid != uid:
                 return
             async with self._gate.lock, self._one_at_a_time:
                 if self._cdi.read(uid):  # not given back meanwhile
@@ -167,40 +169,49 @@ class Preparation:
         """What the claim has of this node's cards.
 
         Raises:
-            RequestError: Nothing, a card twice, or one that is not known here; or the claim was
-                made for another pod than the one that has it.
+            RequestError: Nothing, a card twice, or one that is not known here.
         """
         state = self._state()
         ours = [each for each in claim.devices if each.driver == DRIVER and each.pool == state.node]
-        refuse = partial(RequestError, reason="ForeignClaim")
-        if claim.pod is None:
-            raise refuse(f"claim {claim.ref} is not reserved for one pod")
-        if claim.owners != {claim.pod.uid}:
-            owners = ", ".join(sorted(claim.owners)) or "no pod"
-            raise refuse(
-                f"claim {claim.ref} is reserved for pod {claim.pod} (uid {claim.pod.uid}), but is "
-                f"owned by {owners}"
-            )
         if not ours:
             told = ", ".join(f"{d.driver} {d.pool}/{d.device}" for d in claim.devices) or "nothing"
-            raise refuse(
+            raise _refused(
                 f"claim {claim.ref} holds no device of {DRIVER} on node {state.node}, but {told}"
             )
         requests = sorted({each.request for each in ours})
         if len(requests) > 1:
-            raise refuse(
+            raise _refused(
                 f"claim {claim.ref} has the requests {', '.join(requests)}; by a claim of whole "
                 f"cards one container of a pod gets them (docs/dra.md)",
                 reason="SeveralRequests",
             )
-        names = [each.device for each in ours]
-        if unknown := [name for name in names if name not in cards_by_name(state)]:
-            raise refuse(f"claim {claim.ref}: node {state.node} has no {', '.join(unknown)}")
+        names, known = [each.device for each in ours], cards_by_name(state)
+        if unknown := [name for name in names if name not in known]:
+            raise _refused(f"claim {claim.ref}: node {state.node} has no {', '.join(unknown)}")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise refuse(
+            raise _refused(
                 f"claim {claim.ref} has {', '.join(twice)} of node {state.node} more than once"
             )
         return ours
+
+
+_refused = partial(RequestError, reason="ForeignClaim")
+
+
+def _check_owner(claim: Claim) -> None:
+    """Check, before it gets anything, that a claim is its own pod's.
+
+    Raises:
+        RequestError: It was made for another pod than the one that has it, or for several.
+    """
+    if claim.pod is None or claim.is_shared:
+        raise _refused(f"claim {claim.ref} is not reserved for one pod")
+    if claim.owners != {claim.pod.uid}:
+        owners = ", ".join(sorted(claim.owners)[:3]) or "no pod"
+        raise _refused(
+            f"claim {claim.ref} is reserved for pod {claim.pod} (uid {claim.pod.uid}), but is "
+            f"owned by {owners}"
+        )
 
 
 @contextmanager

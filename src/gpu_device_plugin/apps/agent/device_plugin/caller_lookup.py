@@ -149,6 +149,8 @@ class Identifier:
         return specs
 
     def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
+        if specs and entry.pod.key not in specs and self._ledger().of_pod(entry.pod):
+            return True  # the watch leaves finished pods out, and kubelets before 1.34 list them
         if any(held.get(call.resource) for held in entry.held.values()):
             return False
         known = specs.get(entry.pod.key)

@@ -90,7 +90,7 @@ class PreStart:
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
                 )
         except StorageError as error:
-            raise NodeError(str(error), reason="StateNotWritable") from error
+            raise NodeError(str(error), reason=error.reason) from error
         self._standing(grant)
 
     def _standing(self, grant: Grant) -> Grant:

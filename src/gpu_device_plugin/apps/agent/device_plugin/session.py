@@ -7,7 +7,8 @@ a container decides for its whole request; every later call has to follow that d
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.admission.admission import Admission
@@ -23,7 +24,7 @@ from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
+from gpu_device_plugin.errors import DoesNotFitError, NodeError, RefusalError, RequestError
 from gpu_device_plugin.store.failpoints import failpoint
 
 _SESSION_SECONDS = 10.0  # the calls of the kubelet for one container follow each other at once
@@ -74,14 +75,29 @@ class Session:
             RefusalError: The pod cannot have what it asks for; the text says why.
         """
         call = Call(resource, size, frozenset(must_include))
-        async with self._gate.lock:
-            self._asker = None
-            try:
-                return await self._prefer(call, frozenset(available) | call.must_include)
-            except RefusalError as error:
-                explained = self._explained(call, error)
-                self._refuse(call, explained)
-                raise explained from error
+        async with self._answering(call):
+            return await self._prefer(call, frozenset(available) | call.must_include)
+
+    @asynccontextmanager
+    async def _answering(self, call: Call) -> AsyncIterator[None]:
+        """One call at a time; one that is refused or cut off ends its decision, and is reported."""
+        is_begun = False
+        try:
+            async with self._gate.lock:
+                is_begun, self._asker = True, None
+                try:
+                    yield
+                except RefusalError as error:
+                    explained = self._explained(call, error)
+                    self._refuse(call, explained)
+                    raise explained from error
+                except asyncio.CancelledError:
+                    self._refuse(call, self._explained(call, cut_off()))
+                    raise
+        except asyncio.CancelledError:
+            if not is_begun:  # what was decided is of the call that it waited for
+                self._recorder.refused(None, call, self._asked_text(call), cut_off())
+            raise
 
     async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
         scheme, view = self._schemes.deciding(call.resource, self._state())
@@ -108,19 +124,11 @@ class Session:
             RefusalError: The units do not follow the decision, or nothing durable can be made.
         """
         call = Call(resource, len(ids), frozenset(ids))
-        async with self._gate.lock:
-            self._asker = None
-            try:
-                grant = await self._granted(call)
-                scheme, _ = self._schemes.deciding(resource, self._state())
-                is_answer = scheme.answers(resource)
-                edits = (
-                    self._admission.edits(grant, self._state()) if is_answer else ContainerEdits()
-                )
-            except RefusalError as error:
-                explained = self._explained(call, error)
-                self._refuse(call, explained)
-                raise explained from error
+        async with self._answering(call):
+            grant = await self._granted(call)
+            scheme, _ = self._schemes.deciding(resource, self._state())
+            is_answer = scheme.answers(resource)
+            edits = self._admission.edits(grant, self._state()) if is_answer else ContainerEdits()
             failpoint("allocate.before-answer")
             self._expect_next()
             # Reported after the answer is sent, because the kubelet waits for that.
@@ -154,13 +162,16 @@ class Session:
     async def _unasked(self, asker: Asker, call: Call, scheme: Decides, view: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids = call.must_include
-        for other in self._admission.ledger.rivals(asker.pod, ids):
-            if await self._identifier.holds(other.pod, ids):
-                raise DoesNotFitError(
-                    f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
-                    f"137534); create the pod again",
-                    reason="DoubleBooked",
-                )
+        rivals = list({grant.pod for grant in self._admission.ledger.rivals(asker.pod, ids)})
+        # All at once: the call as a whole has to be answered within seconds.
+        held = await asyncio.gather(*(self._identifier.holds(pod, ids) for pod in rivals))
+        if any(held):
+            rival = rivals[held.index(True)]
+            raise DoesNotFitError(
+                f"the kubelet gives units that pod {rival} still holds (kubernetes issue 137534); "
+                f"create the pod again",
+                reason="DoubleBooked",
+            )
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
             scope, ledger = self._schemes.scope(scheme), self._admission.ledger
@@ -223,6 +234,15 @@ class Session:
     def _session(self, resource: str) -> Asker | None:
         pending = self._open(resource)
         return pending.asker if pending else None
+
+
+def cut_off() -> NodeError:
+    """Why a call has failed whose time ran out, or that the kubelet gave up: it rejects the pod."""
+    return NodeError(
+        "the node did not answer the kubelet's call in time; create the pod again, and see the "
+        "agent's log for a slow disk, kubelet or API server",
+        reason="CallCutOff",
+    )
 
 
 def _check_door(state: NodeState, pending: Pending | None) -> None:

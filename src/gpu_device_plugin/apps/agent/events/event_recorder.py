@@ -168,7 +168,7 @@ class EventRecorder:
 
     def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
         """Something about the node as a whole."""
-        _log.warning("node", reason=reason, text=text)
+        (_log.warning if is_warning else _log.info)("node", reason=reason, text=text)
         self._post(EventNote(None, reason, text, is_warning=is_warning))
 
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:

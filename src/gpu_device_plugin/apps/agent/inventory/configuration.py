@@ -56,7 +56,7 @@ class ConfigurationFollower:
         self._on_change = on_change
         self._remember = remember
         self._thread = Writer()
-        self._reading: asyncio.Task[None] | None = None
+        self._is_wanted = asyncio.Event()
         self.current = self._base = nvidia_configuration(settings)
         self._has_profile = False
         self._refused = ""
@@ -67,23 +67,29 @@ class ConfigurationFollower:
             self._found = read_if_changed(settings, None, self._found)
 
     def run(self) -> None:
-        """Begin to take another file, unless that is going on."""
+        """Look at labels and files; `follow` reads the files."""
         if not self._is_in_force and self._found.result is None:
             text = f"the node's label {self._settings.node_label} has not been read yet"
             self._node_store.set_fault("ConfigurationMissing", text)
         has_file = self._settings.config_file or self._settings.config_file_srcdir
-        is_busy = self._reading is not None and not self._reading.done()
         if not self._has_profile and self._labels() is not None:
             self._has_profile = True
             kept = self._node_store.read().mig_profile
             profile = self._asked_profile() if kept is None else kept
             self._put_in_force(replace(self.current, mig_profile=profile))
-        if not has_file:
+        if has_file:
+            self._is_wanted.set()
+        else:
             self._take(self._base)
-        elif not is_busy:
-            self._reading = asyncio.get_running_loop().create_task(self._follow())
 
-    async def _follow(self) -> None:
+    async def follow(self) -> None:
+        """Read the files each time that `run` was called, until cancelled."""
+        while True:
+            await self._is_wanted.wait()
+            self._is_wanted.clear()
+            await self._read()
+
+    async def _read(self) -> None:
         labels, name = self._labels(), None
         if self._settings.config_file_srcdir:
             if labels is None:

@@ -74,7 +74,7 @@ class NodeChecks:
 class CallCheck:
     """A check that is one call of another part."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
 
     def run(self) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import structlog
+
 from gpu_device_plugin.apps.agent.publish.resource_claims import ApiClaims, ResourceClaims
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.cluster.api import ApiServer
@@ -16,6 +18,7 @@ from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 
 GET_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class ApiCluster:
         self._node = NodeWatch(api, node, on_change=self._node_changed, resources=place.own_names)
         self._node_name = node
         self._metadata = NodeMetadata(api, node, lambda: self._node.view, self._node_refused)
-        self._annotations = PodAnnotations(api, self._pods.watched)
+        self._annotations = PodAnnotations(api, self._pods.watched, self._pod_refused)
         self.resource_claims = ApiClaims(api, node, lambda: self._node.view)
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
         api.reach.subscribe(lambda: signals.reach_changed.emit(None))
@@ -259,6 +262,12 @@ class ApiCluster:
 
     def _node_refused(self, text: str) -> None:
         self.post(EventNote(None, "NodePatchRefused", text))
+
+    def _pod_refused(self, ref: PodRef, text: str) -> None:
+        """A tenant may have filled its pod's annotations; what the node says of it counts."""
+        _log.warning("annotations of a pod refused", pod=str(ref), answer=text)
+        words = f"what it holds cannot be written to its annotations: {text}. It is tried again"
+        self.post(EventNote(ref, "PodPatchRefused", words))
 
     def _node_changed(self) -> None:
         self._metadata.observe()

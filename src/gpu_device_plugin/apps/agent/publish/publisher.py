@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
 from gpu_device_plugin.apps.agent.publish.usage import SliceUsage
@@ -16,8 +17,16 @@ from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
+from gpu_device_plugin.domain.holdings import (
+    HOLDINGS_ANNOTATION,
+    Holding,
+    holding_of,
+    holdings_annotation,
+    is_complete,
+)
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, Use
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION, withdrawn_series
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
@@ -74,7 +83,9 @@ class Publisher:
         self._state = state
         self._schemes = schemes
         self._changed = asyncio.Event()
+        # What was told of a pod last, and by which grants; both by its uid.
         self._published: dict[str, tuple[Grant, ...]] = {}
+        self._holdings: dict[str, Holding] = {}
 
     def changed(self, *_: object) -> None:
         """Something has changed."""
@@ -105,29 +116,34 @@ class Publisher:
 
     def _publish(self) -> None:
         state, ledger = self._state(), self._facts.ledger()
-        self._describe(state)
+        self._describe(state, ledger)
         self._annotate(state, ledger)
 
-    def _describe(self, state: NodeState) -> None:
+    def _describe(self, state: NodeState, ledger: Ledger) -> None:
         """Labels and annotations of the node; of a withdrawn one only the answer to the mark."""
         if state.mark:
             self._drop_series()
             answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
             self._cluster.describe_node(
                 labels=dict.fromkeys(NODE_LABELS),
-                annotations={CARDS_ANNOTATION: None, WITHDRAWN_ANNOTATION: answer},
+                annotations={
+                    CARDS_ANNOTATION: None,
+                    HOLDINGS_ANNOTATION: None,
+                    WITHDRAWN_ANNOTATION: answer,
+                },
             )
             return
         self._cluster.describe_node(annotations={WITHDRAWN_ANNOTATION: None})
         shown = tuple(card for card in state.cards if card.is_shown)
         if state.mode is not None and shown:
             found = node_labels(shown, *self._facts.driver())
+            claimed = ledger.claimed()
             cards = cards_annotation(
                 shown,
                 state.healthy,
                 state.terms,
                 self._schemes.replicas(state),
-                self._facts.by_claims(state),
+                {uuid: claimed.get(uuid, Use()) for uuid in self._facts.by_claims(state)},
             )
             self._cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},
@@ -161,10 +177,24 @@ class Publisher:
                 if values:
                     self._cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
-        known = {pod.uid for pod in by_pod}
-        self._published = {
-            uid: published for uid, published in self._published.items() if uid in known
+                    devices = held_devices(values.get(DEVICES_ANNOTATION, "{}")).values()
+                    self._holdings[pod.uid] = holding_of(
+                        grants, state.cards, state.unit, {*chain.from_iterable(devices)}
+                    )
+        known = {pod.uid for pod in by_pod} & self._published.keys()
+        self._published = {uid: self._published[uid] for uid in known}
+        self._holdings = {uid: self._holdings[uid] for uid in known}
+        if not state.mark:
+            self._tell_holdings(by_pod)
+
+    def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
+        specs = self._facts.specs()
+        told = {
+            pod.uid: self._holdings[pod.uid]
+            for pod, grants in by_pod.items()
+            if pod.uid in self._holdings and is_complete(grants, specs.get(pod.key))
         }
+        self._cluster.describe_node(annotations={HOLDINGS_ANNOTATION: holdings_annotation(told)})
 
     def _slice_samples(self, state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
         specs = self._facts.specs()

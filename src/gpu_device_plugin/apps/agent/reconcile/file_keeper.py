@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.strays import strays
 from gpu_device_plugin.errors import NodeError, StorageError
 
 _REPAIRS_A_TURN = 8
-_ROOM_BYTES = 16 << 20
+_TOLD_SECONDS = 60.0
 _log = structlog.get_logger("reconcile")
 
 
@@ -34,8 +34,9 @@ class FileKeeper:
         self._recorder = recorder
         self._unnamed_since: Mapping[str, float] = {}
         self._is_waiting = False
-        self._removable: frozenset[str] = frozenset()
-        self._most_free_bytes = 0
+        self._removable: set[str] = set()
+        self._told: dict[tuple[str, str], float] = {}
+        setup.files.sizes.on_grown = self._file_grown
         self._mounted: frozenset[str] | None = None  # library versions; None is not certain
 
     @property
@@ -67,10 +68,12 @@ class FileKeeper:
         kept = frozenset(units.slice_id for units in snapshot.held())
         is_known = snapshot.has_checkpoint and not self._ledger_store.may_lack_grants
         named = kept | frozenset(grants) if is_known else None
+        # What an earlier pass has found, and not removed yet; two passes may overlap.
+        ended |= self._removable - (named or frozenset())
         over, self._unnamed_since = strays(
             present - ended, named, self._unnamed_since, now, kubelet_since
         )
-        self._removable = (over | ended) & present
+        self._removable = set((over | ended) & present)
         # If it cannot be known, do not wait: these files are left to `cleanup`.
         self._is_waiting = named is not None and not present <= named | self._removable
         is_blank = not (present or grants or snapshot.held())
@@ -81,7 +84,7 @@ class FileKeeper:
         return not kept.isdisjoint(present - frozenset(grants))
 
     async def repair(self) -> None:
-        """Every file that a grant names is there; grown ones are cut back; nothing is removed.
+        """Every file that a grant names is there, with room; nothing is removed.
 
         A few slices at a time, so that no call of the kubelet waits for all of them.
         """
@@ -97,12 +100,14 @@ class FileKeeper:
         """The same, and what `judge` has found to be over is removed."""
         await self.repair()
         try:
-            for slice_id in self._removable - frozenset(self._ledger_store.ledger.grants):
-                self._setup.files.remove(slice_id)
+            for slice_id in tuple(self._removable):
+                # It may have been adopted meanwhile, or removed by a pass that overlaps this one.
+                if slice_id in self._removable and slice_id not in self._ledger_store.ledger.grants:
+                    self._setup.files.remove(slice_id)
+                self._removable.discard(slice_id)
                 await asyncio.sleep(0)
         except StorageError as error:
             _log.error("files without a grant are kept", error=str(error))
-        self._removable = frozenset()
         if self._mounted is not None:
             grants = self._ledger_store.ledger.grants.values()
             granted = frozenset(grant.library_version for grant in grants)
@@ -117,21 +122,12 @@ class FileKeeper:
             _log.error(
                 "the files of a slice cannot be made", slice=grant.slice_id, error=str(error)
             )
-        self._cut_back(grant)
 
-    def cut_back_if_filling(self) -> None:
-        """Cut back at once where the run directory loses room: it is memory of the node."""
-        files = self._setup.files
-        try:
-            free = files.free_bytes()
-            if free + _ROOM_BYTES < self._most_free_bytes:
-                for grant in self._ledger_store.ledger.grants.values():
-                    self._cut_back(grant)
-                self._most_free_bytes = files.free_bytes()
-            self._most_free_bytes = max(self._most_free_bytes, free)
-        except StorageError as error:
-            _log.error("the free space of the run directory is not known", error=str(error))
-
-    def _cut_back(self, grant: Grant) -> None:
-        for file, size in self._setup.files.cut_back(grant.slice_id, grant.devices).items():
+    def _file_grown(self, slice_id: str, file: str, size: int) -> None:
+        """Told once a minute of each file, however often its container enlarges it."""
+        grant = self._ledger_store.ledger.grants.get(slice_id)
+        now = asyncio.get_running_loop().time()
+        self._told = {key: at for key, at in self._told.items() if now - at < _TOLD_SECONDS}
+        if grant is not None and (slice_id, file) not in self._told:
+            self._told[slice_id, file] = now
             self._recorder.file_grown(grant, file, size)

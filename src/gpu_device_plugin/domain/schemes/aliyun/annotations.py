@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
-from typing import TypeAlias
 
 from gpu_device_plugin.domain.annotations import compact
 from gpu_device_plugin.domain.devices import Card, CardIndex
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, devices_annotation
-from gpu_device_plugin.domain.pods import ContainerKind
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.claim_names import parse_claim_name
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, units_per_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
@@ -21,9 +21,16 @@ CORE_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
 INIT_ALLOCATION = "gpu-device-plugin/init-allocation"
 """As ALLOCATION, for `spec.initContainers`, sidecars among them: no tool but ours reads or writes it."""
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
+V1_CAPACITY = "ALIYUN_COM_GPU_MEM_DEV"
 V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-
-Wish: TypeAlias = tuple[tuple[int, tuple[CardIndex, ...]], ...]
+V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+SECOND_GENERATION = (ALLOCATION, ASSIGNED, ASSUME_TIME, CORE_ALLOCATION, INIT_ALLOCATION)
+FIRST_GENERATION = (V1_INDEX, V1_UNITS, V1_CAPACITY, V1_ASSIGNED, V1_ASSUME_TIME)
+HELD_KEYS = (*SECOND_GENERATION, *FIRST_GENERATION, DEVICES_ANNOTATION)
+"""All keys that say what a pod holds. The chart's policies have the same ones."""
+MOST_CHARACTERS = 16 * 1024
+"""Four times what 64 containers on 8 cards each need. Nothing longer is read."""
 
 
 def pod_annotations(
@@ -94,50 +101,111 @@ def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) ->
     fractions = [fraction_of(grant) for grant in apps]
     return {
         V1_INDEX: str(card.index),
-        "ALIYUN_COM_GPU_MEM_POD": str(sum(each.mem_units for each in fractions)),
-        "ALIYUN_COM_GPU_MEM_DEV": str(card.capacity(fractions[0].unit)),
+        V1_UNITS: str(sum(each.mem_units for each in fractions)),
+        V1_CAPACITY: str(card.capacity(fractions[0].unit)),
         V1_ASSIGNED: "true",
-        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(assume_time_ns),
+        V1_ASSUME_TIME: str(assume_time_ns),
     }
 
 
-def wish_of(annotations: Mapping[str, str], app_containers: int) -> Wish:
-    """The cards that a scheduler wishes for a pod: container index -> NVML indexes.
+def believed(
+    pod: PodRequest, annotations: Mapping[str, str]
+) -> tuple[Mapping[str, Mapping[CardIndex, int]], bool]:
+    """On which cards annotations say that a pod's containers are, where they agree with its spec.
 
-    A wish is advice: one that was fulfilled ("assigned" is "true") or cannot be read is ignored.
+    A pod's annotations are its tenant's to write. They count for a container where they name as many
+    cards as the pod asks for, and on each its units and, if they say it, its percent. The spec
+    tells everything else.
 
-    Args:
-        annotations: The pod's annotations.
-        app_containers: How many app containers it has; v1 says one card for all of them.
+    Returns:
+        Container name -> card index -> memory units; and whether everything that they say agrees.
+    """
+    apps, inits, core = (
+        _amounts(annotations.get(key, "{}"))
+        for key in (ALLOCATION, INIT_ALLOCATION, CORE_ALLOCATION)
+    )
+    if apps is None or inits is None or core is None:
+        return {}, False
+    found: dict[str, Mapping[CardIndex, int]] = {}
+    for container in pod.containers:
+        is_app = container.kind is ContainerKind.APP
+        told = (apps if is_app else inits).get(container.index, {})
+        percents = core.get(container.index, {}) if is_app else {}
+        if told and _agrees(container, card_count(pod), told, percents):
+            found[container.name] = told
+    return found, len(found) == len(apps) + len(inits)
+
+
+def _agrees(
+    container: ContainerRequest,
+    cards: int,
+    told: Mapping[CardIndex, int],
+    percents: Mapping[CardIndex, int],
+) -> bool:
+    units, percent = container.amount(Resource.MEM), container.amount(Resource.CORE)
+    return (
+        len(told) == cards
+        and all(each * cards == units > 0 for each in told.values())
+        and (not percents or percents == dict.fromkeys(told, percent))
+    )
+
+
+def card_count(pod: PodRequest) -> int:
+    """On how many cards its label asks each container to be; 1 where that is no number."""
+    text = pod.card_count_label or "1"
+    return max(1, int(text)) if _is_index(text) and len(text) < 4 else 1
+
+
+def with_wish(pod: PodRequest, annotations: Mapping[str, str]) -> PodRequest:
+    """The pod with the cards that a scheduler wishes for it.
+
+    A wish is advice: one that was fulfilled ("assigned" is "true"), cannot be read or does not agree
+    with the pod spec is ignored.
     """
     if annotations.get(ASSIGNED) == "false":
-        return _second_generation(annotations.get(ALLOCATION, ""))
-    index = annotations.get(V1_INDEX, "")
-    if annotations.get(V1_ASSIGNED) == "false" and _is_index(index):
-        return tuple((container, (CardIndex(int(index)),)) for container in range(app_containers))
-    return ()
+        cards, _ = believed(pod, annotations)
+        return replace(
+            pod,
+            wish=_wish(cards, (c for c in pod.containers if c.kind is ContainerKind.APP)),
+            init_wish=_wish(cards, (c for c in pod.containers if c.kind is not ContainerKind.APP)),
+        )
+    index, units = annotations.get(V1_INDEX, ""), str(pod.app_amount(Resource.MEM))
+    is_wish = annotations.get(V1_ASSIGNED) == "false" and annotations.get(V1_UNITS, units) == units
+    if not is_wish or not _is_index(index) or card_count(pod) != 1:
+        return pod
+    # One card for all of its app containers.
+    apps = (c.index for c in pod.containers if c.kind is ContainerKind.APP)
+    return replace(pod, wish=tuple((container, (CardIndex(int(index)),)) for container in apps))
+
+
+def _wish(
+    cards: Mapping[str, Mapping[CardIndex, int]], containers: Iterable[ContainerRequest]
+) -> tuple[tuple[int, tuple[CardIndex, ...]], ...]:
+    return tuple((c.index, tuple(sorted(cards[c.name]))) for c in containers if c.name in cards)
 
 
 def _is_index(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
-def init_wish_of(annotations: Mapping[str, str]) -> Wish:
-    """The cards that our controller wishes for init containers and sidecars, as `wish_of`."""
-    if annotations.get(ASSIGNED) != "false":
-        return ()
-    return _second_generation(annotations.get(INIT_ALLOCATION, ""))
-
-
-def _second_generation(text: str) -> Wish:
+def _amounts(text: str) -> Mapping[int, Mapping[CardIndex, int]] | None:
+    """Container index -> card index -> amount; None where `text` is none that we write."""
+    if len(text) > MOST_CHARACTERS:
+        return None
     try:
         plain: object = json.loads(text)
-        if not isinstance(plain, dict):
-            return ()
-        return tuple(
-            (int(container), tuple(sorted(CardIndex(int(card)) for card in cards)))
-            for container, cards in plain.items()
-            if isinstance(cards, dict)
-        )
     except (ValueError, RecursionError):  # deep nesting is nonsense too, and anybody can write it
-        return ()
+        return None
+    if not isinstance(plain, dict):
+        return None
+    found = {
+        int(container): {
+            CardIndex(int(card)): amount for card, amount in cards.items() if _is_index(card)
+        }
+        for container, cards in plain.items()
+        if _is_index(container) and isinstance(cards, dict)
+    }
+    parts = [cards for cards in plain.values() if isinstance(cards, dict)]
+    amounts = [amount for cards in found.values() for amount in cards.values()]
+    is_whole = len(found) == len(plain) and len(amounts) == sum(map(len, parts))
+    return found if is_whole and all(type(amount) is int for amount in amounts) else None

@@ -10,12 +10,11 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     CORE_ALLOCATION,
     INIT_ALLOCATION,
     V1_ASSIGNED,
+    V1_ASSUME_TIME,
     V1_INDEX,
 )
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares
-
-V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 
 def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -> dict[str, str]:

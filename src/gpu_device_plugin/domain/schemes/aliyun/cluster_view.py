@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.holdings import Holding
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
@@ -24,7 +25,8 @@ from gpu_device_plugin.domain.modes import (
 )
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, INIT_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.annotations import believed, card_count
+from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed, parse_claimed
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, Shares, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
@@ -54,6 +56,7 @@ class NodeOffer:
         policy: Placement policy of its label, or None.
         max_pods: Most pods a card by its label, or None.
         by_claims: Indexes of the cards that are given by claims, and by nothing else.
+        claimed: What claims hold of these, as the agent tells it.
     """
 
     name: str
@@ -64,6 +67,7 @@ class NodeOffer:
     policy: PlacementPolicy | None = None
     max_pods: int | None = None
     by_claims: frozenset[CardIndex] = frozenset()
+    claimed: tuple[Claimed, ...] = ()
 
     @property
     def terms(self) -> NodeTerms:
@@ -83,10 +87,13 @@ class PodHold:
     Attributes:
         pod: Whose it is.
         by_container: Index in `spec.containers` -> card index -> share.
-        extra: Card index -> what init containers and sidecars hold beside that.
+        extra: Card index -> what init containers and sidecars hold beside that; by the agent's
+            word everything.
         inits: Of those alone: index in `spec.initContainers` -> card index -> share.
         unplaced: Demands that have no card yet: the node will choose for each.
         is_exclusive: Whether no other pod may be on its cards.
+        is_by_claims: Whether it has claims: then its annotations are for people, and the node's agent
+            says what is held.
     """
 
     pod: PodRef
@@ -95,6 +102,7 @@ class PodHold:
     unplaced: tuple[Demand, ...] = ()
     inits: Mapping[int, Shares] = field(default_factory=dict)
     is_exclusive: bool = False
+    is_by_claims: bool = False
 
     def by_card(self) -> dict[CardIndex, Share]:
         """What it holds of each card, over all containers."""
@@ -126,11 +134,11 @@ def parse_offer(
     if mode is None or unit is None:
         raise StateError("annotation of cards names no known mode and unit")
     cards, healthy, by_claims = [], set(), set()
-    for entry in _entries(plain):
+    entries = _entries(plain)
+    for entry in entries:
         card, is_healthy = _card(entry)
         cards.append(card)
-        if is_healthy and card.index not in unhealthy:
-            healthy.add(card.index)
+        healthy |= {card.index} if is_healthy and card.index not in unhealthy else set()
         by_claims |= {card.index} if entry.get("door") == Door.DRA else set()
     _check_once(cards)
     return NodeOffer(
@@ -142,6 +150,7 @@ def parse_offer(
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
         by_claims=_shared(tuple(sorted(by_claims))),
+        claimed=parse_claimed(entries),
     )
 
 
@@ -192,24 +201,20 @@ def _check_once(cards: Iterable[Card]) -> None:
             raise StateError(f"annotation of cards has {name} {twice[0]!r} twice")
 
 
-def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
+def hold_of(
+    pod: PodRequest, annotations: Mapping[str, str], told: Holding | None = None
+) -> PodHold:
     """What a pod that is bound to a node holds there, or will.
 
-    Annotations count for a container where they add up to the memory that it asks; the compute
-    beside that is what its spec says. A sidecar or init container that they do not name is taken to
-    be on the cards of the first app container. What has no card then (the agent has not granted it
-    yet, and nobody wished one) stays unplaced.
+    What the node's agent says (`told`) comes first. Else annotations count for a container where
+    they agree with the spec. A sidecar or init container that they do not name is taken to be on
+    the cards of the first app container. What has no card then stays unplaced; not so of a pod with
+    claims, whose names anybody may write.
     """
-    named = {
-        is_app: _shares(annotations, ALLOCATION if is_app else INIT_ALLOCATION)
-        for is_app in (True, False)
-    }
+    if told is not None:
+        return told_hold(pod.ref, told)
     asking = [container for container in pod.containers if container.asks]
-    parts: dict[str, Mapping[CardIndex, int]] = {}
-    for container in asking:
-        told = named[container.kind is ContainerKind.APP].get(container.index, {})
-        if told and sum(told.values()) == container.amount(Resource.MEM) and min(told.values()) > 0:
-            parts[container.name] = told
+    parts, _ = believed(pod, annotations)
     apps = [c for c in asking if c.kind is ContainerKind.APP]
     first = next((parts[c.name] for c in apps if c.name in parts), {})
     take, left = PodTake(), []
@@ -226,10 +231,17 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
         pod.ref,
         one_copy(take.apps),
         one_copy({0: take.extra()})[0],
-        _unplaced(pod, left),
+        _unplaced(pod, left) if pod.door is Door.DEVICE_PLUGIN else (),
         inits=one_copy(take.inits),
         is_exclusive=wants_whole_card(pod),
+        is_by_claims=pod.door is Door.DRA,
     )
+
+
+def told_hold(pod: PodRef, told: Holding) -> PodHold:
+    """What a pod holds by the word of its node's agent, which names cards and no containers."""
+    alone, by_claims = told.is_exclusive, told.is_by_claims
+    return PodHold(pod, extra=told.by_card, is_exclusive=alone, is_by_claims=by_claims)
 
 
 def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
@@ -246,28 +258,10 @@ def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand
             for which in (0, 1)
         ]
         found += [(beyond[0], beyond[1])] if any(beyond) else []
-    cards = _card_count(pod)
+    cards = card_count(pod)
     return tuple(
         Demand(units, percent, cards if units % cards == 0 else 1) for units, percent in found
     )
-
-
-def _card_count(pod: PodRequest) -> int:
-    text = pod.card_count_label or "1"
-    return max(1, int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else 1
-
-
-def _shares(annotations: Mapping[str, str], key: str) -> dict[int, dict[CardIndex, int]]:
-    """Container -> card -> amount; an annotation that cannot be read says nothing."""
-    try:
-        plain = _object(annotations.get(key, "{}"), key)
-        return {
-            int(container): {CardIndex(int(card)): int(amount) for card, amount in cards.items()}
-            for container, cards in plain.items()
-            if isinstance(cards, dict)
-        }
-    except (StateError, ValueError, TypeError, OverflowError):
-        return {}
 
 
 def _object(text: str, what: str) -> Mapping[str, object]:

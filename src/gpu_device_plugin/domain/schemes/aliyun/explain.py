@@ -10,6 +10,8 @@ from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 
+_TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
+
 
 def demand_text(demand: Demand, terms: NodeTerms) -> str:
     """What a container needs, with units.
@@ -39,7 +41,10 @@ def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) 
             f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
             f"on card {room.card.index}"
         )
-    cards = "; ".join(f"card {index}: {lack}" for index, lack in found.lacks) or "no cards"
+    told = [f"card {index}: {lack}" for index, lack in found.lacks[:_TOLD]]
+    if len(found.lacks) > _TOLD:
+        told.append(f"and {len(found.lacks) - _TOLD} cards more")
+    cards = "; ".join(told) or "no cards"
     if len(found.rooms) < demand.cards:
         cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
     on_one = ", all from one card" if demand.cards == 1 else ""

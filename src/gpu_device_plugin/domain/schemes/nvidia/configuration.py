@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpu_device_plugin.domain.container_edits import DeviceAccess
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 
 PREFIX = "nvidia.com/"
 GPU = "nvidia.com/gpu"
@@ -202,12 +202,12 @@ def resource_name(text: str) -> str:
     name = text if text.startswith(PREFIX) else PREFIX + text
     if len(name) > LONGEST_RESOURCE_NAME:
         raise ConfigError(
-            f"{name!r} has {len(name)} characters; a resource name has at most "
+            f"{clip(name)!r} has {len(name)} characters; a resource name has at most "
             f"{LONGEST_RESOURCE_NAME}"
         )
     if not _SUBDOMAIN.fullmatch(name.removeprefix(PREFIX)):
         raise ConfigError(
-            f"{name!r} is not a resource name: wanted lower case letters, digits, . -"
+            f"{clip(name)!r} is not a resource name: wanted lower case letters, digits, . -"
         )
     return name
 
@@ -220,7 +220,7 @@ def devices(given: str | int | Sequence[str | int]) -> Devices:
     """
     if isinstance(given, str):
         if given != "all":
-            raise ConfigError(f"{given!r}: the only text allowed is 'all'")
+            raise ConfigError(f"{clip(given)!r}: the only text allowed is 'all'")
         return ALL_DEVICES
     if isinstance(given, int):
         if given <= 0:
@@ -230,7 +230,7 @@ def devices(given: str | int | Sequence[str | int]) -> Devices:
     for reference in references:
         if not _REFERENCE.fullmatch(reference):
             raise ConfigError(
-                f"{reference!r} is no device: wanted an index (0), a MIG index (0:1) or a UUID"
+                f"{clip(reference)!r} is no device: wanted an index (0), a MIG index (0:1) or a UUID"
             )
     if not references:
         raise ConfigError("the list is empty; leave the key out for all devices")

@@ -15,16 +15,13 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.schemes.nvidia.mig import resource_of
+from gpu_device_plugin.errors import LayoutError
 
 _REPLICA = "::"
 _TURING = (7, 5)
 _MOST_REPLICAS, _MOST_REPLICAS_OLD = 48, 16
 _MOST_DEVICES = 30_000
 """A list of so many is about 2 MiB, half of what a kubelet takes in one message."""
-
-
-class LayoutError(Exception):
-    """The node, as it is now, cannot serve this configuration; NVIDIA's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +81,12 @@ def offers(cards: Sequence[Card], configuration: Configuration) -> Offers:
     """
     # The first so many of `devices` are of those that are there: a lost card has no index, and is last.
     cards = sorted(cards, key=lambda card: not card.is_shown)
-    notes = tuple(_notes(cards, configuration.mig_strategy))
+    notes = list(_notes(cards, configuration.mig_strategy))
     try:
         plain = _plain(cards, configuration)
-        return Offers(_replicated(plain, configuration.sharing), notes=notes)
+        return Offers(_replicated(plain, configuration.sharing, notes), notes=tuple(notes))
     except LayoutError as error:
-        return Offers(problem=str(error), notes=notes)
+        return Offers(problem=str(error), notes=tuple(notes))
 
 
 def device_of(unit: str) -> str:
@@ -166,13 +163,15 @@ def _notes(cards: Iterable[Card], strategy: MigStrategy) -> Iterable[str]:
                 )
 
 
-def _replicated(plain: Mapping[str, list[Offered]], sharing: Sharing) -> Resources:
-    """The devices with those of each entry of `sharing` replaced by their replicas."""
+def _replicated(
+    plain: Mapping[str, list[Offered]], sharing: Sharing, notes: list[str]
+) -> Resources:
+    """The devices with those of each entry of `sharing` replaced by their replicas; adds to `notes`."""
     found = {name: list(devices) for name, devices in plain.items()}
     shared: dict[str, list[Offered]] = {}
     taken: set[str] = set()
     for entry in sharing.resources:
-        chosen = _chosen(entry, plain.get(entry.name, []), taken)
+        chosen = _chosen(entry, plain.get(entry.name, []), taken, notes)
         uuids = {device.id for device in chosen}
         if uuids & taken:
             raise LayoutError(
@@ -200,15 +199,18 @@ def _replicated(plain: Mapping[str, list[Offered]], sharing: Sharing) -> Resourc
 
 
 def _chosen(
-    entry: SharedResource, there: Sequence[Offered], taken: Collection[str]
+    entry: SharedResource, there: Sequence[Offered], taken: Collection[str], notes: list[str]
 ) -> list[Offered]:
-    """The devices that an entry replicates; none of a resource that this node does not have."""
+    """The devices that an entry replicates; none of a resource that this node does not have.
+
+    One that is not there may be lost, and must not take the others out of service: a note says so.
+    """
     wanted = entry.devices
     if not there or wanted.is_all:
         return list(there)
     if wanted.count:
         if wanted.count > len(there):
-            raise LayoutError(
+            notes.append(
                 f"{entry.name}: requested {wanted.count} devices to be replicated, but only "
                 f"{len(there)} devices available"
             )
@@ -220,10 +222,9 @@ def _chosen(
         if device is None:
             kind = "with UUID" if "-" in reference else "at index"
             shown = ", ".join(each.index for each in there if each.card.is_shown)
-            raise LayoutError(
-                f"{entry.name}: no matching device {kind}: {reference}; it has {shown}"
-            )
-        found[device.id] = device
+            notes.append(f"{entry.name}: no matching device {kind}: {reference}; it has {shown}")
+        else:
+            found[device.id] = device
     return list(found.values())
 
 

@@ -1,0 +1,156 @@
+"""What the pods of a node hold, as its agent says in an annotation of the node.
+
+Pods' own annotations are their tenants' to write, the node's are not. So this is what others count by.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+
+from gpu_device_plugin.domain.devices import Card, CardIndex
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import used
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.pods import PodRequest
+
+HOLDINGS_ANNOTATION = "gpu-device-plugin/holdings"
+HOLDINGS_VERSION = 1
+MOST_BYTES = 64 * 1024
+"""Room for 900 pods; all annotations of an object have 256 KiB together."""
+_MOST_UNITS = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one pod holds of a node's devices.
+
+    Attributes:
+        by_card: Card index -> memory units and percent of compute.
+        devices: UUIDs of the cards and instances that it holds whole, or replicas of which.
+        is_exclusive: Whether no other pod may be on its cards.
+        is_by_claims: Whether it holds its slices by claims, which the node's cards count.
+    """
+
+    by_card: Mapping[CardIndex, tuple[int, int]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    is_exclusive: bool = False
+    is_by_claims: bool = False
+
+
+def holding_of(
+    grants: Sequence[Grant], cards: Iterable[Card], unit: MemoryUnit, devices: Collection[str]
+) -> Holding:
+    """What a pod holds by its grants.
+
+    Args:
+        grants: All grants of the pod; shares of cards that are not among `cards` are left out.
+        cards: The node's cards.
+        unit: The node's memory unit.
+        devices: UUIDs of what the pod holds whole.
+    """
+    index = {card.uuid: card.index for card in cards}
+    use = used(chain.from_iterable(grant.holds for grant in grants))
+    return Holding(
+        {
+            index[uuid]: (-(-each.memory_mib // unit.mib), each.core_percent)
+            for uuid, each in use.items()
+            if uuid in index and (each.memory_mib or each.core_percent)
+        },
+        tuple(sorted(devices)),
+        any(each.is_exclusive for each in use.values()),
+        all(grant.holder.claim for grant in grants),
+    )
+
+
+def is_complete(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
+    """Whether every container that asks has its grant: until then a part is still to come."""
+    if any(grant.holder.claim for grant in grants):
+        return True
+    granted = {grant.container for grant in grants}
+    return spec is not None and granted >= {c.name for c in spec.containers if c.asks}
+
+
+def holdings_annotation(by_uid: Mapping[str, Holding]) -> str | None:
+    """The annotation's value by pod uid, as compact JSON; None where nothing is held.
+
+    Of more than `MOST_BYTES` the rest is left out: these pods count by their own annotations, where
+    these agree with the pod spec.
+
+    >>> holdings_annotation({"u1": Holding({0: (2, 30)})})
+    '{"version":1,"pods":{"u1":{"slices":{"0":[2,30]}}}}'
+    """
+    head = f'{{"version":{HOLDINGS_VERSION},"pods":{{'
+    entries, left = [], MOST_BYTES - len(head) - 2
+    for uid, holding in sorted(by_uid.items()):
+        entry = f"{json.dumps(uid)}:{json.dumps(_plain(holding), separators=(',', ':'))}"
+        if len(entry) + 1 <= left:
+            entries.append(entry)
+            left -= len(entry) + 1
+    return f"{head}{','.join(entries)}}}}}" if entries else None
+
+
+def _plain(holding: Holding) -> dict[str, object]:
+    plain: dict[str, object] = {}
+    if holding.by_card:
+        plain["slices"] = {str(card): share for card, share in sorted(holding.by_card.items())}
+    if holding.devices:
+        plain["devices"] = holding.devices
+    flags = {"exclusive": holding.is_exclusive, "claims": holding.is_by_claims}
+    return plain | {key: True for key, is_set in flags.items() if is_set}
+
+
+def parse_holdings(text: str) -> Mapping[str, Holding]:
+    """What each pod holds, by uid; nothing where `text` is none that an agent writes.
+
+    >>> parse_holdings(holdings_annotation({"u1": Holding({0: (2, 30)})}))["u1"].by_card
+    {0: (2, 30)}
+    >>> parse_holdings('{"version":1,"pods":{"u1":{"slices":{"0":[-2,30]}}}}')
+    {}
+    """
+    if not text or len(text) > MOST_BYTES:
+        return {}
+    try:
+        plain: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    pods = plain.get("pods") if isinstance(plain, dict) else None
+    read = {uid: _read(entry) for uid, entry in pods.items()} if isinstance(pods, dict) else {}
+    return {uid: holding for uid, holding in read.items() if holding is not None}
+
+
+def _read(entry: object) -> Holding | None:
+    if not isinstance(entry, dict):
+        return None
+    slices, devices = entry.get("slices", {}), entry.get("devices", [])
+    if not isinstance(slices, dict) or not isinstance(devices, list):
+        return None
+    shares = [
+        (CardIndex(int(card)), int(share[0]), int(share[1]))
+        for card, share in slices.items()
+        if card.isascii() and card.isdecimal() and len(card) < 5 and _is_share(share)
+    ]
+    if len(shares) < len(slices) or not all(isinstance(uuid, str) for uuid in devices):
+        return None
+    flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
+    return _one_copy(tuple(shares), tuple(devices), flags)
+
+
+def _is_share(plain: object) -> bool:
+    return (
+        isinstance(plain, list)
+        and len(plain) == 2
+        and all(type(amount) is int and 0 <= amount <= _MOST_UNITS for amount in plain)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _one_copy(
+    shares: tuple[tuple[CardIndex, int, int], ...],
+    devices: tuple[str, ...],
+    flags: frozenset[str],
+) -> Holding:
+    """One for all that are equal: tens of thousands of pods hold alike."""
+    by_card = {card: (units, percent) for card, units, percent in shares}
+    return Holding(by_card, devices, "exclusive" in flags, "claims" in flags)

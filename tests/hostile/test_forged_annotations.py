@@ -1,0 +1,348 @@
+"""What a pod holds is not its tenant's to say: forged annotations take nothing of a node and hide nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apps.agent.rig import NODE, Rig, running_rig, slice_of
+from tests.apps.controller.objects import Json, held, node, pod
+from tests.apps.controller.replica import Running, a_controller
+from tests.domain.words import grant
+from tests.fakes.api_server import Seen, status
+from tests.held import changed
+from tests.waiting import until
+
+from gpu_device_plugin.apps.overview.node_cards import node_view
+from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.devices import CardIndex
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
+from gpu_device_plugin.domain.holdings import (
+    HOLDINGS_ANNOTATION,
+    MOST_BYTES,
+    Holding,
+    holdings_annotation,
+    is_complete,
+    parse_holdings,
+)
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun import annotations as of_pods
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    CORE_ALLOCATION,
+    HELD_KEYS,
+    V1_ASSIGNED,
+    V1_INDEX,
+    V1_UNITS,
+    believed,
+)
+
+CARDS = 8
+KIB = 1024
+MOST_TOTAL = 256 * KIB
+"""What the API server takes as the annotations of one object."""
+OWN_NODE = f"/api/v1/nodes/{NODE}"
+VICTIM = "/api/v1/namespaces/default/pods/greedy"
+
+EVERYWHERE = {
+    ALLOCATION: json.dumps({"0": {str(card): 1 for card in range(CARDS)}}),
+    CORE_ALLOCATION: json.dumps({"0": {str(card): 100 for card in range(CARDS)}}),
+    ASSIGNED: "true",
+}
+"""8 units on one card, forged into one unit and all compute on each of eight."""
+
+
+def forged(name: str = "greedy", **annotations: str) -> Json:
+    """A bound pod of 8 units and 30 %, with what its tenant wrote."""
+    return pod(name, 8, 30, on="n1", annotations={**EVERYWHERE, **annotations})
+
+
+def told(made: Json, **by_uid: Holding) -> Json:
+    """The node with what its agent says that pods hold."""
+    text = holdings_annotation({uid.replace("_", "-"): each for uid, each in by_uid.items()})
+    made["metadata"]["annotations"][HOLDINGS_ANNOTATION] = text
+    return made
+
+
+def free(found: Running) -> list[tuple[int, int]]:
+    """Memory units and percent that are free on each card of n1, by the controller's ledger."""
+    rooms = found.controller.ledger.rooms("n1")
+    return [(room.free_mem, room.free_core) for room in rooms]
+
+
+WITHOUT = [(7, 70)] + [(15, 100)] * (CARDS - 1)
+ON_CARD_2 = [(15, 100)] * 2 + [(7, 70)] + [(15, 100)] * (CARDS - 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {ALLOCATION: '{"0":{"0":8,"1":8}}'},
+        {ALLOCATION: '{"0":{"3":-8}}'},
+        {ALLOCATION: '{"0":{"3":true}}'},
+        {ALLOCATION: '{"0":{"3":8}}', CORE_ALLOCATION: '{"0":{"3":100}}'},
+        {ALLOCATION: '{"0":{"3":8}}', CORE_ALLOCATION: '{"0":{"3":30,"4":30}}'},
+        {ALLOCATION: '{"0":{"3":8}}', CORE_ALLOCATION: "nonsense"},
+        {ALLOCATION: '{"0":{"3":8.0}}'},
+        {ALLOCATION: "[" * 100_000},
+        {ALLOCATION: '{"0":{"3":8}}' + " " * 20 * KIB},
+    ],
+    ids=str,
+)
+async def test_a_pod_whose_annotations_do_not_agree_with_its_spec_counts_by_its_spec(
+    tmp_path: Path, wrong: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the card that the node's policy would choose; and the log says so, once."""
+    async with a_controller(tmp_path, (node("n1", CARDS),), (forged(**wrong),)) as found:
+        assert free(found) == WITHOUT
+        await found.put(forged(other="x", **wrong))
+        await found.put(pod("q", 1, 5, on="n1"))
+        await until(lambda: len(found.controller.ledger.holds("n1")) == 2)
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if "do not agree" in line]
+    assert len(lines) == 1
+    assert "ns/greedy" in lines[0]
+
+
+async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> None:
+    """Before the pod is seen or after, and whatever the tenant writes next, 50 times."""
+    holding = Holding({CardIndex(2): (8, 30)})
+    first = told(node("n1", CARDS), uid_greedy=holding)
+    async with a_controller(tmp_path, (first,), (forged(),)) as found:
+        assert free(found) == ON_CARD_2
+
+        await found.server.put("/api/v1/nodes/n1", node("n1", CARDS))
+        await found.server.put(
+            "/api/v1/nodes/n1", told(node("n1", CARDS), uid_greedy=Holding({CardIndex(5): (8, 30)}))
+        )
+        moved = [(15, 100)] * 5 + [(7, 70)] + [(15, 100)] * 2
+        await until(lambda: free(found) == moved)
+
+        for number in range(50):
+            agreeing = held(number % CARDS, 8, 30)
+            await found.put(pod("greedy", 8, 30, on="n1", annotations=agreeing))
+        # The watch keeps the order: what comes after the last of them has been seen after it.
+        await found.put(pod("q", 15, 100, on="n1", annotations=held(0, 15, 100)))
+        await until(lambda: len(found.controller.ledger.holds("n1")) == 2)
+        assert free(found) == [(0, 0), *moved[1:]]
+
+        answer = await found.filter(pod("new", 15, 100), "n1")
+        assert answer["NodeNames"] == ["n1"]
+
+
+async def test_nobody_borrows_what_the_agent_says_of_another_pod(tmp_path: Path) -> None:
+    """A pod that calls itself the mirror of another has the API server's uid all the same."""
+    mirror = pod("greedy", 1, 5, on="n1", annotations={"kubernetes.io/config.mirror": "uid-a"})
+    named = told(node("n1", CARDS), uid_a=Holding({CardIndex(4): (15, 100)}))
+    victim = pod("a", 15, 100, on="n1")
+    async with a_controller(tmp_path, (named,), (victim, mirror)) as found:
+        assert free(found) == [(14, 95), *[(15, 100)] * 3, (0, 0), *[(15, 100)] * 3]
+
+
+async def test_before_the_agent_has_said_anything_a_scheduler_is_believed(tmp_path: Path) -> None:
+    """Where its wish agrees with the spec; several controllers see the same."""
+    wished = pod("p", 8, 30, on="n1", annotations=held(2, 8, 30, assigned="false"))
+    async with a_controller(tmp_path, (node("n1", CARDS),), (wished,)) as found:
+        assert free(found) == ON_CARD_2
+
+
+@pytest.mark.parametrize("units", ["8", "1", "x" * 100_000])
+def test_the_first_generation_is_a_wish_only_where_its_units_are_those_of_the_spec(
+    units: str,
+) -> None:
+    asking = PodRequest(
+        PodRef("ns", "p"),
+        (ContainerRequest("a", ContainerKind.APP, 0, {"aliyun.com/gpu-mem": 8}),),
+    )
+    first = {V1_INDEX: "3", V1_UNITS: units, V1_ASSIGNED: "false"}
+    assert of_pods.with_wish(asking, first).wish == (((0, (3,)),) if units == "8" else ())
+
+
+def work(monkeypatch: pytest.MonkeyPatch, read: Any, *texts: str) -> list[int]:
+    """How many characters reach the JSON parser while each text is read."""
+    lengths: list[int] = []
+    parse = json.loads
+
+    def loads(text: str) -> Any:
+        lengths[-1] += len(text)
+        return parse(text)
+
+    monkeypatch.setattr(json, "loads", loads)
+    for text in texts:
+        lengths.append(0)
+        read(text)
+    return lengths
+
+
+def test_an_annotation_of_any_size_costs_no_more_than_the_longest_honest_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of a long one is parsed; of a short one each character once."""
+    asking = PodRequest(PodRef("ns", "p"), ())
+    short, long = '{"0":{}}', '{"0":{}}' + " " * MOST_TOTAL
+    own = work(monkeypatch, lambda text: believed(asking, {ALLOCATION: text}), short, long)
+    assert own[0] == own[1] + len(short)
+    assert work(monkeypatch, held_devices, '{"0":[]}', '{"0":[]}' + long) == [8, 0]
+    assert work(monkeypatch, parse_holdings, short, long) == [len(short), 0]
+
+
+def test_a_pod_of_which_a_container_is_still_to_come_is_not_named() -> None:
+    """What is missing counts by the spec until then."""
+    asked = {"aliyun.com/gpu-mem": 2}
+    names = ("main", "second", "plain")
+    containers = [
+        ContainerRequest(name, ContainerKind.APP, n, {} if name == "plain" else asked)
+        for n, name in enumerate(names)
+    ]
+    spec = PodRequest(PodRef("default", "a", "uid-a"), tuple(containers))
+    first = grant("a", "m00 m01")
+    second = changed(first, slice_id="second", container="second")
+    assert not is_complete([first], spec)
+    assert not is_complete([first, second], None)
+    assert is_complete([first, second], spec)
+
+
+@pytest.mark.parametrize("pods", [100, 10_000])
+def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(pods: int) -> None:
+    by_uid = {f"uid-{n}": Holding({CardIndex(n % 8): (2, 30)}, (), n % 2 == 0) for n in range(pods)}
+    text = holdings_annotation(by_uid)
+    assert text is not None
+    assert len(text) <= MOST_BYTES
+    read = parse_holdings(text)
+    assert read.items() <= by_uid.items()
+    assert len(read) == pods or len(read) > 900
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"pods":[]}',
+        '{"pods":{"u":[]}}',
+        '{"pods":{"u":{"slices":[]}}}',
+        '{"pods":{"u":{"slices":{"0":[1]}}}}',
+        '{"pods":{"u":{"slices":{"0":[1,true]}}}}',
+        '{"pods":{"u":{"slices":{"0":[1,1e3]}}}}',
+        '{"pods":{"u":{"slices":{"0":[1,9999999999999]}}}}',
+        '{"pods":{"u":{"slices":{"-1":[1,5]}}}}',
+        '{"pods":{"u":{"devices":[1]}}}',
+        "[" * 60_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_nodes_annotation_that_no_agent_writes_says_nothing(text: str) -> None:
+    assert parse_holdings(text) == {}
+
+
+def annotations_of(rig: Rig, where: str) -> dict[str, str]:
+    """An object's annotations at the server."""
+    return dict(rig.api.objects[where]["metadata"].get("annotations", {}))
+
+
+def holdings_at(rig: Rig) -> dict[str, Holding]:
+    """What the agent says on its node."""
+    return dict(parse_holdings(annotations_of(rig, OWN_NODE).get(HOLDINGS_ANNOTATION, "")))
+
+
+def full(rig: Rig) -> Any:
+    """The API server's answer to a patch by which a pod's annotations would become too large."""
+
+    def fault(seen: Seen) -> Any:
+        if seen.method != "PATCH" or seen.path not in rig.api.objects:
+            return None
+        changed = (seen.body.get("metadata") or {}).get("annotations") or {}
+        after = {**annotations_of(rig, seen.path), **changed}
+        size = sum(len(key) + len(value) for key, value in after.items() if value is not None)
+        return status(422, "metadata.annotations: Too long") if size > MOST_TOTAL else None
+
+    return fault
+
+
+async def patch(rig: Rig, **values: str | None) -> None:
+    """The tenant patches its own pod."""
+    made = json.loads(json.dumps(rig.api.objects[VICTIM]))
+    kept = {**annotations_of(rig, VICTIM), **values}
+    made["metadata"]["annotations"] = {k: v for k, v in kept.items() if v is not None}
+    await rig.api.put(VICTIM, made)
+
+
+async def test_an_agent_says_on_its_node_what_pods_hold_until_they_are_gone() -> None:
+    """By uid, with all containers; a pod of which a part is still missing is not named."""
+    async with running_rig(is_hasty=True) as rig:
+        assert (await rig.admit("one", slice_of(2, 30), slice_of(3, 20))).is_admitted
+        assert (await rig.admit("two", slice_of(4, 10), init=(slice_of(6, 10),))).is_admitted
+        one, two = rig.uid("one"), rig.uid("two")
+        await until(lambda: set(holdings_at(rig)) == {one, two}, 20)
+        found = holdings_at(rig)
+        assert list(found[one].by_card.values()) == [(5, 50)]
+        # What the init container had, nobody else gets while the pod lives.
+        assert list(found[two].by_card.values()) == [(6, 10)]
+
+        await rig.delete(one)
+        await until(lambda: set(holdings_at(rig)) == {two}, 60)
+
+
+async def test_padding_keeps_nothing_forged_on_a_pod_and_hides_nothing() -> None:
+    """The agent takes the forged keys away, says so once, and writes its own when there is room."""
+    async with running_rig("dgx-a100") as rig:
+        assert (await rig.admit("greedy", slice_of(8, 30))).is_admitted
+        await until(lambda: annotations_of(rig, VICTIM).get(ASSIGNED) == "true")
+        uid, true = rig.uid("greedy"), annotations_of(rig, VICTIM)
+        await until(lambda: uid in holdings_at(rig))
+        said = holdings_at(rig)[uid]
+        rig.api.fault = full(rig)
+
+        short = dict.fromkeys(true, "")
+        room = MOST_TOTAL - sum(len(key) for key in true) - len("padding") - 16
+        await patch(rig, padding="x" * room, **{**short, ALLOCATION: "{}", V1_INDEX: "7"})
+        await until(lambda: not annotations_of(rig, VICTIM).keys() & set(HELD_KEYS), 30)
+        await until(lambda: rig.events("PodPatchRefused"), 30)
+        assert holdings_at(rig)[uid] == said
+
+        # It is tried again: also after that many refusals nothing is given up.
+        before = len(rig.api.seen("PATCH", VICTIM))
+        await until(lambda: len(rig.api.seen("PATCH", VICTIM)) >= before + 2, 60)
+        await patch(rig, padding=None)
+        await until(lambda: annotations_of(rig, VICTIM) == true, 90)
+        assert len(rig.events("PodPatchRefused")) == 1
+        assert rig.events("PodPatchRefused")[0].get("count", 1) == 1
+
+
+async def test_a_tenant_that_repeats_its_patch_changes_nothing_of_what_the_node_says() -> None:
+    async with running_rig("dgx-a100") as rig:
+        assert (await rig.admit("greedy", slice_of(8, 30))).is_admitted
+        await until(lambda: annotations_of(rig, VICTIM).get(ASSIGNED) == "true")
+        uid = rig.uid("greedy")
+        await until(lambda: uid in holdings_at(rig))
+        said = holdings_at(rig)
+        for number in range(20):
+            await patch(rig, **EVERYWHERE, **{DEVICES_ANNOTATION: f'{{"0":["GPU-{number}"]}}'})
+            assert holdings_at(rig) == said
+        await until(lambda: annotations_of(rig, VICTIM)[ALLOCATION] != EVERYWHERE[ALLOCATION], 30)
+        assert holdings_at(rig) == said
+
+
+@pytest.mark.parametrize(
+    ("asked", "uuids", "says", "holds"),
+    [
+        (1, ("GPU-n1-0",), None, {0}),
+        (1, ("GPU-n1-0", "GPU-n1-1"), None, set()),
+        (0, ("GPU-n1-0",), None, set()),
+        (1, ("GPU-n1-0",), Holding(devices=("GPU-n1-1",)), {1}),
+        (1, ("GPU-n1-0",), Holding(), set()),
+    ],
+)
+def test_whole_cards_are_shown_as_held_by_the_agents_word_or_as_many_as_the_pod_asks_for(
+    asked: int, uuids: tuple[str, ...], says: Holding | None, holds: set[int]
+) -> None:
+    ref = PodRef("ns", "greedy", "u")
+    notes = {DEVICES_ANNOTATION: json.dumps({"0": uuids})}
+    taker = ClusterPod(PodRequest(ref, ()), "n1", notes, "", {"nvidia.com/gpu": asked})
+    cards = node("n1", mode="default")["metadata"]["annotations"][CARDS_ANNOTATION]
+    holdings = holdings_annotation({"u": says} if says else {}) or ""
+    view = node_view(ClusterNode("n1", cards, {}, holdings=holdings), [taker])
+    assert {card.index for card in view.cards if ref in card.pods} == holds

@@ -1,0 +1,99 @@
+"""The card never holds more for a slice than the slice has, also inside a call; and nothing that fits is refused.
+
+The simulated card notes the most that processes held of it at any moment, so what a call takes and
+gives back before it returns shows too.
+"""
+
+import asyncio
+import random
+
+import pytest
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tests.isolation.conftest import MakeBox
+from tests.isolation.region import Region
+from tests.waiting import until
+
+SLICE = 512 * MIB
+GROWTH_US = 60_000
+
+
+def room(program: Program) -> int:
+    """Free bytes as CUDA shows them."""
+    result, free, _ = program("info")
+    assert result == 0
+    return free
+
+
+@pytest.fixture
+def small(make_box: MakeBox) -> Box:
+    """A container with 512 MiB, alone on its card."""
+    box = make_box()
+    box.allow(SLICE)
+    return box
+
+
+@pytest.mark.parametrize("exact", ["0", "1"])
+@pytest.mark.parametrize("seed", range(6))
+def test_pools_and_plain_pieces_in_turn_never_exceed_the_slice(
+    small: Box, seed: int, exact: str
+) -> None:
+    """14 to 36 MiB each; at the first refusal the process had 18 to 29 MiB too much for a moment."""
+    sizes = random.Random(seed)  # noqa: S311
+    program = small.start(GPU_SIMULATOR_POOL_EXACT=exact)
+    assert program("pool_keep default 1") == [0]
+    results = []
+    for number in range(60):
+        size = sizes.randrange(14, 38, 2) * MIB
+        results += program(f"{'async' if number % 2 else 'alloc'} {number} {size}")
+        if number % 7 == 6:
+            assert program(f"free {number - 1}")[0] in (0, 1)
+            program("sync")
+
+    assert OUT_OF_MEMORY in results
+    assert small.node.held_peak() <= SLICE
+
+
+def test_a_request_beyond_the_slice_does_not_reach_the_driver(small: Box) -> None:
+    """A pool grows by 32 MiB, 20 are left: nothing is taken for the length of a call."""
+    program = small.start()
+    assert program("async 1 1000") == [0]
+    assert program(f"alloc 2 {room(program) - 20 * MIB}") == [0]
+    before = small.node.held_peak()
+    assert program(f"async 3 {40 * MIB}") == [OUT_OF_MEMORY]
+
+    assert small.node.held_peak() == before
+    assert program(f"async 4 {16 * MIB}") == [0]  # the pool has as much
+    assert small.node.held_peak() == before
+
+
+def test_others_wait_for_a_pool_that_reserves_more_than_it_takes(small: Box) -> None:
+    """It takes 60 ms: after 20 ms they were refused, although they fit beside what it took."""
+    small.allow(1024 * MIB)
+    grows = small.start(GPU_SIMULATOR_POOL_GROWTH_US=str(GROWTH_US))
+    other = small.start()
+    region = Region(small.root / "state" / "region")
+    assert grows(f"async 1 {12 * MIB}") == [0]  # 20 of its 32 MiB are unused
+    assert other(f"alloc 1 {room(other) - 70 * MIB}") == [0]
+    used = region.used(0)
+    grows.tell(f"async 2 {40 * MIB}")  # 64 MiB in whole chunks; it takes 32
+    asyncio.run(until(lambda: region.used(0) > used, 20))
+    got = other(f"alloc 2 {30 * MIB}")
+    region.close()
+
+    assert grows.answer() == [0]
+    assert got == [0]
+
+
+def test_a_pool_that_grew_though_it_had_room_does_so_once(small: Box) -> None:
+    """Its unused part lies in pieces, so it grows where it had room; from then on that is reserved."""
+    program = small.start(GPU_SIMULATOR_POOL_EXACT="1", GPU_SIMULATOR_POOL_PIECE_MIB="8")
+    assert program("pool_keep default 1") == [0]
+    assert program(f"async 1 {2 * MIB}") == [0]
+    assert program(f"alloc 2 {room(program) - 4 * MIB}") == [0]
+    assert program(f"async 3 {10 * MIB}") == [OUT_OF_MEMORY]
+    assert room(program) == 4 * MIB
+    small.node.change("cards.0.held_peak_bytes=0")
+    assert program(f"async 3 {10 * MIB}") == [OUT_OF_MEMORY]
+    assert program(f"async 4 {8 * MIB}") == [0]
+
+    assert small.node.held_peak() <= SLICE
