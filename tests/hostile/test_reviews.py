@@ -10,7 +10,9 @@ from tests.apps.controller.test_webhook import CLASS, MODEL, a_pod, ask, configu
 from tests.waiting import until
 
 from gpu_device_plugin.cluster.admission_wire import read_review
+from gpu_device_plugin.config.controller import Koordinator
 from gpu_device_plugin.domain.models.admission import MOST_AFFINITY_BYTES
+from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS
 
 _RULE = {
     "name": "team",
@@ -68,3 +70,14 @@ def test_what_is_kept_of_an_affinity_does_not_grow_with_it(times: int) -> None:
     assert read is not None
     assert read.affinity is None
     assert read.affinity_bytes >= times * MOST_AFFINITY_BYTES
+
+
+@pytest.mark.parametrize("count", [MOST_CONTAINERS, MOST_CONTAINERS + 1, 10_000])
+async def test_of_any_number_of_containers_few_are_translated(tmp_path: Path, count: int) -> None:
+    """The answer has each of them once more."""
+    asked = {"koordinator.sh/gpu-memory": "1Gi", "koordinator.sh/gpu-core": "5"}
+    pod = a_pod()
+    pod["spec"]["containers"] = [{"name": "a", "resources": {"limits": asked}}] * count
+    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+        answer = (await ask(found, review(pod)))["response"]
+    assert answer["allowed"] is (count <= MOST_CONTAINERS)
