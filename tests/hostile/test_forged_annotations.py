@@ -1,6 +1,7 @@
 """What a pod holds is not its tenant's to say: forged annotations take nothing of a node and hide nothing."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,22 @@ def test_a_nodes_annotation_that_no_agent_writes_says_nothing(text: str) -> None
     assert parse_holdings(text) == {}
 
 
+@pytest.mark.parametrize("times", [50, 200])
+def test_a_node_that_writes_its_annotation_again_and_again_fills_no_memory(times: int) -> None:
+    """What pods hold alike is kept once for all; a long entry is not kept for others."""
+    tracemalloc.start()
+    try:
+        for number in range(times):
+            many = {"devices": [f"{number:x}-{each:x}" for each in range(250)]}
+            long = {"devices": [f"{number:x}" * 1000]}
+            cards = {"slices": {str(card): [number, 5] for card in range(36)}}
+            pods = {"a": many, "b": long, "c": cards, "d": {"devices": ["GPU-1"] * 5000}}
+            assert set(parse_holdings(json.dumps({"version": 1, "pods": pods}))) == {"a", "c"}
+        assert tracemalloc.get_traced_memory()[0] < MOST_BYTES * 2
+    finally:
+        tracemalloc.stop()
+
+
 def annotations_of(rig: Rig, where: str) -> dict[str, str]:
     """An object's annotations at the server."""
     return dict(rig.api.objects[where]["metadata"].get("annotations", {}))
@@ -284,6 +301,33 @@ async def test_an_agent_says_on_its_node_what_pods_hold_until_they_are_gone() ->
 
         await rig.delete(one)
         await until(lambda: set(holdings_at(rig)) == {two}, 60)
+
+
+async def test_an_agent_says_what_a_pod_holds_by_its_init_containers_alone() -> None:
+    """No annotation that schedulers know tells it, so a tenant could say that it is on any card."""
+    async with running_rig("dgx-a100") as rig:
+        assert (await rig.admit("greedy", init=(slice_of(8, 30),))).is_admitted
+        uid = rig.uid("greedy")
+        await until(lambda: uid in holdings_at(rig), 20)
+        assert list(holdings_at(rig)[uid].by_card.values()) == [(8, 30)]
+
+
+async def test_an_agent_that_starts_again_takes_nothing_back_of_what_it_said() -> None:
+    async with running_rig("dgx-a100") as rig:
+        assert (await rig.admit("greedy", slice_of(8, 30))).is_admitted
+        uid = rig.uid("greedy")
+        await until(lambda: uid in holdings_at(rig), 20)
+        said = holdings_at(rig)
+        before = len(rig.api.seen("PATCH", OWN_NODE))
+        await rig.stop_agent()
+        await rig.start_agent()
+        await rig.until_ready()
+        assert (await rig.admit("next", slice_of(1, 5))).is_admitted
+        await until(lambda: rig.uid("next") in holdings_at(rig), 20)
+        written = [seen.body["metadata"] for seen in rig.api.seen("PATCH", OWN_NODE)[before:]]
+        told = [each.get("annotations", {}).get(HOLDINGS_ANNOTATION, "") for each in written]
+        assert None not in told
+        assert holdings_at(rig)[uid] == said[uid]
 
 
 async def test_padding_keeps_nothing_forged_on_a_pod_and_hides_nothing() -> None:

@@ -17,6 +17,7 @@ from tests.web.test_tls import a_set
 
 from gpu_device_plugin.web.bodies import Bodies, BodyLimits
 from gpu_device_plugin.web.certificates import AUTHORITY, SERVING, SERVING_KEY
+from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
 from gpu_device_plugin.web.extender import MUTATE, PREFIX, ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Listener, Pages, WebServer
 from gpu_device_plugin.web.tls import ServingTls
@@ -241,6 +242,36 @@ async def test_connections_that_ask_nothing_are_closed_for_those_that_do(
         ):
             assert await response.text() == "here"
         assert listener.connections <= 8
+
+
+@pytest.mark.parametrize("callers", [10, 40])
+async def test_answers_that_nobody_reads_are_kept_up_to_a_bound(callers: int) -> None:
+    """Who leaves most unread is cut off, and the others are answered."""
+    answered = 0
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal answered
+        answered += 1
+        return web.Response(body=bytes(8 * _MIB))
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    listener, kept = Listener("address", "127.0.0.1:0"), []
+    await listener.start(app)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(listener.stop)
+        for number in range(callers):
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1)
+            stack.callback(writer.transport.abort)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda asked=number + 1: answered == asked)
+            for _ in range(5):
+                await asyncio.sleep(0)
+                kept.append(listener.unsent_bytes)
+        url = f"http://127.0.0.1:{listener.port}/"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            assert len(await response.read()) == 8 * _MIB
+    assert max(kept) <= MOST_UNSENT_BYTES + 8 * _MIB
 
 
 @dataclass

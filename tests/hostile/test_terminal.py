@@ -14,7 +14,7 @@ from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
 from gpu_device_plugin.cluster.foreign_text import without_controls
 
 CLIPBOARD, CLEAR, C1, BACKWARDS = "\x1b]52;c;cm0gLXJm\x07", "\x1b[2J", "\x9b2J", "\u202e"
-HOSTILE = f"out {CLIPBOARD}{CLEAR}{C1}{BACKWARDS}\x7f\x08 of memory"
+HOSTILE = f"out {CLIPBOARD}{CLEAR}{C1}{BACKWARDS}\x7f\x08\r of memory"
 FORBIDDEN = {*map(chr, range(9)), *map(chr, range(11, 32)), *map(chr, range(127, 160)), BACKWARDS}
 
 
@@ -90,5 +90,6 @@ def test_json_stays_json_however_deep_a_string_is_in_strings(depth: int) -> None
 
     assert isinstance(found, dict)
     assert found["path"] == 'a\\b "c" \n\t<d>'
-    # An inner JSON's own backspace is left: what draws on a terminal drops it.
-    assert is_harmless(found["text"].replace("\b", "" if depth > 1 else "\b"))
+    # Short escapes of an inner JSON are left: what draws on a terminal drops them.
+    left = found["text"].translate(dict.fromkeys(map(ord, "\b\r"))) if depth > 1 else found["text"]
+    assert is_harmless(left)

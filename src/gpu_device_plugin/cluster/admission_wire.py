@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpu_device_plugin.cluster.quantity import whole_number
-from gpu_device_plugin.domain.models.admission import Admitted, Applicant
+from gpu_device_plugin.domain.models.admission import MOST_AFFINITY_BYTES, Admitted, Applicant
 from gpu_device_plugin.errors import ClusterError, bounded, clip
 
 _API_VERSION, _KIND = "admission.k8s.io/v1", "AdmissionReview"
@@ -28,7 +28,7 @@ class _Container(msgspec.Struct):
 
 class _Spec(msgspec.Struct, rename="camel"):
     node_selector: dict[str, str] | None = None
-    affinity: dict[str, Any] | None = None
+    affinity: msgspec.Raw = msgspec.Raw(b"null")
     containers: list[_Container] = []
     init_containers: list[_Container] | None = None
 
@@ -60,6 +60,7 @@ class _Review(msgspec.Struct, rename="camel"):
 
 _review = msgspec.json.Decoder(_Review)
 _pod = msgspec.json.Decoder(_Pod)
+_affinity = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,16 @@ def read_review(body: bytes) -> Review:
         if not is_pod or asked.sub_resource or asked.operation != "CREATE":
             return Review(asked.uid, asked.namespace, None)
         pod = _pod.decode(asked.object)
+        raw = pod.spec.affinity
+        affinity = _affinity.decode(raw) if len(raw) <= MOST_AFFINITY_BYTES else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterError(f"the body is no {_KIND} of a pod: {error}") from error
     applicant = Applicant(
         labels=pod.metadata.labels or {},
         annotations=pod.metadata.annotations or {},
         node_selector=pod.spec.node_selector or {},
-        affinity=pod.spec.affinity,
+        affinity=affinity,
+        affinity_bytes=len(raw),
     )
     resources = (
         *_resources("/spec/containers", pod.spec.containers),

@@ -10,14 +10,16 @@ from typing import TypeVar
 import msgspec
 
 _Value = TypeVar("_Value")
-# C0 without tab, line feed and carriage return; DEL; C1; what changes the direction of text.
+# C0 without tab and line feed; DEL; C1; what changes the direction of text.
 _ESCAPED = re.compile(
-    rb"\\u(?:00(?:(0[0-8bcefBCEF]|1[0-9a-fA-F])|7[fF]|[89][0-9a-fA-F])"
+    rb"\\u(?:00(?:(0[0-8b-fB-F]|1[0-9a-fA-F])|7[fF]|[89][0-9a-fA-F])"
     rb"|061[cC]|20(?:0[eEfF]|2[a-eA-E]|6[6-9]))"
 )
-_SHORT = re.compile(rb"(?<!\\)((?:\\\\)*)\\[bf]")
+_SHORT = re.compile(rb"(?<!\\)((?:\\\\)*)\\(?:[bf]|r(?!\\n))")
 _WIDE = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# A carriage return that ends no line hides what stands before it; raw it is white space of JSON too.
 _PLAIN = bytes(63 if c in (*range(9), 11, 12, *range(14, 32), 127) else c for c in range(256))
+_PLAIN = _PLAIN.replace(b"\r", b" ")
 
 
 def without_controls(body: bytes) -> bytes:
@@ -30,9 +32,11 @@ def without_controls(body: bytes) -> bytes:
     b'{"message": "\\u241b[2J", "inner": "{\\"model\\": \\"\\\\ufffd\\"}"}'
     >>> without_controls("left \x1b[2J \u202eright".encode()).decode()
     'left ?[2J \ufffdright'
+    >>> without_controls(rb'{"message": "hidden\r", "lines": "a\r\nb"}')
+    b'{"message": "hidden?", "lines": "a\\r\\nb"}'
     """
     body = _ESCAPED.sub(_sign, body).translate(_PLAIN)
-    if rb"\b" in body or rb"\f" in body:
+    if rb"\b" in body or rb"\f" in body or rb"\r" in body:
         body = _SHORT.sub(rb"\1?", body)
     if body.isascii():
         return body

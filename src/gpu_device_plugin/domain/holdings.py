@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 
-from gpu_device_plugin.domain.devices import Card, CardIndex
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import used
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -20,6 +20,11 @@ HOLDINGS_VERSION = 1
 MOST_BYTES = 64 * 1024
 """Room for 900 pods; all annotations of an object have 256 KiB together."""
 _MOST_UNITS = 1 << 30
+_MOST_DEVICES = 7 * MAX_CARDS
+"""Instances of a node whose every card is cut into as many as a card can be."""
+_LONGEST_UUID = 96
+_MOST_SHARED = 16
+"""Most cards and devices of a pod that is taken to hold as others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +131,19 @@ def _read(entry: object) -> Holding | None:
     slices, devices = entry.get("slices", {}), entry.get("devices", [])
     if not isinstance(slices, dict) or not isinstance(devices, list):
         return None
+    if len(slices) > MAX_CARDS or len(devices) > _MOST_DEVICES:
+        return None
     shares = [
         (CardIndex(int(card)), int(share[0]), int(share[1]))
         for card, share in slices.items()
         if card.isascii() and card.isdecimal() and len(card) < 5 and _is_share(share)
     ]
-    if len(shares) < len(slices) or not all(isinstance(uuid, str) for uuid in devices):
+    if len(shares) < len(slices) or not all(map(_is_uuid, devices)):
         return None
     flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
-    return _one_copy(tuple(shares), tuple(devices), flags)
+    # A large one is the pod's own: what is kept for all outlives the annotation.
+    made = _one_copy if len(shares) + len(devices) <= _MOST_SHARED else _holding
+    return made(tuple(shares), tuple(devices), flags)
 
 
 def _is_share(plain: object) -> bool:
@@ -145,12 +154,18 @@ def _is_share(plain: object) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
-def _one_copy(
+def _is_uuid(plain: object) -> bool:
+    return isinstance(plain, str) and len(plain) <= _LONGEST_UUID
+
+
+def _holding(
     shares: tuple[tuple[CardIndex, int, int], ...],
     devices: tuple[str, ...],
     flags: frozenset[str],
 ) -> Holding:
-    """One for all that are equal: tens of thousands of pods hold alike."""
     by_card = {card: (units, percent) for card, units, percent in shares}
     return Holding(by_card, devices, "exclusive" in flags, "claims" in flags)
+
+
+_one_copy = lru_cache(maxsize=4096)(_holding)
+"""One for all that are equal: tens of thousands of pods hold alike."""

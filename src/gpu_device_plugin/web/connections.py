@@ -1,4 +1,4 @@
-"""The connections of a listener: a bound on how many there are, and on how long a handshake lasts."""
+"""The connections of a listener: a bound on their number, on handshakes and on what callers leave unread."""
 
 import asyncio
 import ssl
@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 _HANDSHAKE_SECONDS = 5.0
 _GONE = 499  # as nginx says it; nobody reads it
 MOST_CONNECTIONS = 256
+MOST_UNSENT_BYTES = 32 << 20
 
 
 class Connections:
@@ -49,6 +50,11 @@ class Connections:
         """What is kept of answers that callers have not read yet."""
         return sum(transport.get_write_buffer_size() for transport in self._open)
 
+    def _bound_unsent(self) -> None:
+        """Before one answer more: who leaves most unread is cut off."""
+        while self.unsent_bytes > MOST_UNSENT_BYTES:
+            max(self._open, key=lambda each: each.get_write_buffer_size()).abort()
+
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware: the request's connection is in use meanwhile."""
@@ -59,6 +65,7 @@ class Connections:
             return web.Response(status=_GONE)
         finally:
             self._busy.discard(request.protocol)
+            self._bound_unsent()
 
     def __call__(self) -> asyncio.Protocol:
         """What a server gives each connection that it accepts."""

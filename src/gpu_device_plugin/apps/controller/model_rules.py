@@ -1,6 +1,7 @@
 """The catalogue and the profile as the cluster has them now."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -16,11 +17,12 @@ from gpu_device_plugin.config.catalogue import load_catalogue
 from gpu_device_plugin.config.profile import parse_profile
 from gpu_device_plugin.domain.models.catalogue import Catalogue
 from gpu_device_plugin.domain.models.profile import ProfileRule
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ClusterError, ConfigError, clip
 
 NAMESPACE = "kube-system"
 PROFILE, PROFILE_KEY = "acs-profile", "selectors"
 CATALOGUE, CATALOGUE_KEY = "gpu-device-plugin-models", "models"
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _log = structlog.get_logger("models")
 Value = TypeVar("Value")
 
@@ -111,6 +113,7 @@ class ModelRules:
         )
         self._profile = FollowedKey(api, _Key(PROFILE, PROFILE_KEY, parse_profile), post)
         self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._one_at_a_time = asyncio.Lock()
         self._listed = Reflection(
             api,
             Source("/api/v1/namespaces", ""),
@@ -148,13 +151,18 @@ class ModelRules:
     async def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Labels of a namespace, if any rule asks for them; a new one is read by one GET.
 
+        Anybody may name one: so no other path is asked for, and one at a time.
+
         Raises:
-            ClusterError: The API server does not say.
+            ClusterError: The API server does not say, or no namespace can have this name.
         """
         if all(rule.namespaces is None for rule in self.profile):
             return {}
+        if _NAMESPACE.fullmatch(name) is None:
+            raise ClusterError(f"{clip(name)!r} is no name of a namespace")
         if name not in self._namespaces:
-            found = await read(self._api, f"/api/v1/namespaces/{name}")
+            async with self._one_at_a_time:
+                found = await read(self._api, f"/api/v1/namespaces/{name}")
             return ((found or {}).get("metadata") or {}).get("labels") or {}
         return self._namespaces[name]
 

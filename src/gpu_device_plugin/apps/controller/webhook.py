@@ -23,6 +23,7 @@ from gpu_device_plugin.domain.schemes.aliyun.koordinator import (
     refusal,
     translated,
 )
+from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS
 from gpu_device_plugin.errors import ClusterError, clip
 
 _log = structlog.get_logger("webhook")
@@ -92,4 +93,6 @@ class Webhook:
                 )
             if new:
                 found[each.path] = each.renamed((MEMORY, CORE), new)
+            if len(found) > MOST_CONTAINERS:
+                return Denied(f"more than {MOST_CONTAINERS} containers ask by Koordinator's names")
         return found

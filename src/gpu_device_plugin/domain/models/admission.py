@@ -15,6 +15,8 @@ DRIVER_LABEL = ACS_DRIVER_LABEL
 GPU_CLASSES = ("gpu", "gpu-hpn")
 _LABEL, _SELECTOR = "label", "the pod's node selector"
 OTHER_CLASSES = ("general-purpose", "performance")
+MOST_AFFINITY_BYTES = 256 * 1024
+"""Of a pod that asks. Thousands of terms; judging and repeating megabytes would hold up every other pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Applicant:
         annotations: Its annotations.
         namespace: Labels of its namespace.
         node_selector: `spec.nodeSelector`.
-        affinity: `spec.affinity`, or None.
+        affinity: `spec.affinity`, or None; also where it is too long.
+        affinity_bytes: Its length as JSON.
     """
 
     labels: Values = field(default_factory=dict)
@@ -34,6 +37,7 @@ class Applicant:
     namespace: Values = field(default_factory=dict)
     node_selector: Values = field(default_factory=dict)
     affinity: Json | None = None
+    affinity_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ def admit(pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue) ->
         if asks and compute_class not in OTHER_CLASSES:
             return Denied(_unknown_class(compute_class))
         return Admitted(effect.labels, effect.annotations)
+    if pod.affinity_bytes > MOST_AFFINITY_BYTES:
+        return Denied(
+            f"spec.affinity has {pod.affinity_bytes} bytes; with a model or a driver it may have "
+            f"{MOST_AFFINITY_BYTES}"
+        )
     model, wrong = _model(pod, labels, catalogue)
     driver, wrong_driver = _driver(pod, model, effect, catalogue)
     if wrong or wrong_driver:

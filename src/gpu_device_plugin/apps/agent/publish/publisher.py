@@ -177,14 +177,17 @@ class Publisher:
                 if values:
                     self._cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
-                    devices = held_devices(values.get(DEVICES_ANNOTATION, "{}")).values()
-                    self._holdings[pod.uid] = holding_of(
-                        grants, state.cards, state.unit, {*chain.from_iterable(devices)}
-                    )
-        known = {pod.uid for pod in by_pod} & self._published.keys()
-        self._published = {uid: self._published[uid] for uid in known}
-        self._holdings = {uid: self._holdings[uid] for uid in known}
-        if not state.mark:
+                devices = held_devices(values.get(DEVICES_ANNOTATION, "{}")).values()
+                shown = [card for card in state.cards if card.is_shown]
+                holding = holding_of(grants, shown, state.unit, {*chain.from_iterable(devices)})
+                # A pod whose init containers alone ask has no annotations, and holds all the same.
+                if values or holding.by_card:
+                    self._holdings[pod.uid] = holding
+        known = {pod.uid for pod in by_pod}
+        self._published = {uid: self._published[uid] for uid in known & self._published.keys()}
+        self._holdings = {uid: self._holdings[uid] for uid in known & self._holdings.keys()}
+        # Before cards and pods are known, what an agent before this one said still counts.
+        if not state.mark and state.cards and self._cluster.is_synced():
             self._tell_holdings(by_pod)
 
     def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
