@@ -16,7 +16,7 @@ HISTORIES ?= 10000
 FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test fuzz histories lint fmt native sanitize proto image release e2e cluster bench gpu lock clean
+.PHONY: help demo test check fuzz histories lint fmt native sanitize proto image release e2e cluster bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -24,9 +24,13 @@ help: ## Show this list
 demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to what a pod receives
 	@$(BIN)/gpu-device-plugin demo
 
-test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
+test: $(STAMP) $(NATIVE) ## After an edit: units, properties, contracts, one test of each fault class
 	@echo "==> tests"
 	@PYTHON=$(BIN)/python tests/run.sh
+
+check: $(STAMP) $(NATIVE) ## Every test; downloads and builds other projects' clients of the GPU once
+	@echo "==> all tests; those of other projects' programs download and build these once, into a cache"
+	@PYTHON=$(BIN)/python tests/run.sh all
 
 fuzz: $(STAMP) $(NATIVE) ## Every parser of foreign input with random input: FUZZ=100000 a parser
 	@echo "==> fuzz"

@@ -1,10 +1,12 @@
 """Programs of Debian, NVIDIA's own nvidia-smi first: for a run, never stored."""
 
+import fcntl
 import os
 import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +67,10 @@ def unpack(place: Path, *packages: str, network: int | None = None) -> None:
         "-oAPT::Sandbox::User=root",
         "-oAcquire::Retries=1",
     ]
-    for command in (["update"], ["download", *packages]):
-        _run(["apt-get", "-qq", *options, *command], place, network)
+    with (Path(tempfile.gettempdir()) / "gpu-device-plugin-apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers that download at once each take too long
+        for command in (["update"], ["download", *packages]):
+            _run(["apt-get", "-qq", *options, *command], place, network)
     for package in place.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", package, place], check=True)
 

@@ -1,16 +1,12 @@
 #!/usr/bin/env bash
-# All tests, in two runs side by side: tests/apps waits for agents most of its time, the others compute.
-# What tests/apps says is printed at the end. PYTHON names the environment.
+# The tests of `make test`: all that are not marked `long`. `tests/run.sh all`: every test.
+# Two workers a core, because most tests wait; at most eight, each of which imports every test.
+# PYTHON names the environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=${PYTHON:-.venv/bin/python}
-log=$(mktemp)
-"$python" -m pytest tests/apps >"$log" 2>&1 &
-apps=$!
-trap 'kill "$apps" 2>/dev/null || true; rm -f "$log"' EXIT
-failed=0
-"$python" -m pytest --ignore=tests/apps || failed=$?
-echo "==> tests/apps"
-wait "$apps" || failed=$?
-cat "$log"
-exit "$failed"
+# Hundreds of agents start: without bytecode each compiles every module, which is half of the time of a start.
+export PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$PWD/build/bytecode"
+workers=$((2 * $(nproc)))
+chosen=(-m "not long")
+if [ "${1:-}" = all ]; then chosen=(); fi
+exec "${PYTHON:-.venv/bin/python}" -m pytest -n "$((workers < 8 ? workers : 8))" --dist worksteal "${chosen[@]}"

@@ -18,6 +18,8 @@ from tests.clients.conftest import SLICE_MIB, Client, native_variables, output
 from tests.isolation.box import Box
 from tests.nvidia_smi import NvidiaSmi, UnavailableError, download, unpack
 
+pytestmark = pytest.mark.long
+
 SECONDS = 60
 _CONTROLS = re.compile(r"\x1b[\[(][0-9;?]*[A-Za-z]")
 

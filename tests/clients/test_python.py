@@ -10,6 +10,8 @@ import pytest
 from tests.clients.conftest import HERE, SLICE_MIB, Client
 from tests.isolation.box import Box
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("program", "said"),

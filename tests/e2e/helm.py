@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.cluster.binaries import provide_helm
 from tests.e2e.cluster.cluster import NAMESPACE, Cluster
+from tests.e2e.cluster.credentials import AGENT
 from tests.e2e.cluster.processes import command_output
 
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, has_claims_api
@@ -22,7 +23,9 @@ NOBODY = (
 )
 
 
-CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu")
+WRITER = f"policies.annotationWriters={{{AGENT.name}}}"
+"""The tests' own agent, which is no pod of the release, may say what pods hold."""
+CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu", WRITER)
 
 
 @contextmanager

@@ -134,8 +134,12 @@ def test_whole_cards_and_slices_come_from_one_pool(cluster: Cluster, claims: Age
     of_whole = [grants[name] for name in running(cluster) if name.startswith("whole")]
     assert {(s.memory_mib, s.core_percent) for g in of_whole for s in g.shares} == {(15360, 100)}
     assert {s.memory_bytes for g in of_whole for s in g.shares} == {16160 << 20}
-    told = cluster.get("pod", of_whole[0].pod.name)["metadata"]["annotations"]
-    assert json.loads(told["gpu-device-plugin/devices"]) == {"0": list(of_whole[0].devices)}
+    name, key = of_whole[0].pod.name, "gpu-device-plugin/devices"
+    told = wait_for(  # nobody waits for it, the kubelet neither
+        f"the agent tells the card of {name}",
+        lambda: cluster.get("pod", name)["metadata"]["annotations"].get(key),
+    )
+    assert json.loads(told) == {"0": list(of_whole[0].devices)}
 
     cluster.kubectl("delete", "pod", "slice", "beside", "--wait=true", "--grace-period=1")
     # 14 units or a whole card: one of the two that wait has the card now.

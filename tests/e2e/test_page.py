@@ -9,7 +9,7 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import RELEASE_NAMESPACE, Helm
+from tests.e2e.helm import RELEASE_NAMESPACE, WRITER, Helm
 from tests.e2e.pods import container, pod, slice_of
 
 RELEASE = "page"
@@ -25,6 +25,7 @@ def address(cluster: Cluster, agent_image: AgentImage) -> Iterator[str]:
     helm.install(
         *(f"image.repository={agent_image.repository}", f"image.tag={agent_image.tag}"),
         *("image.pullPolicy=Never", "nodeSelector.agents=none", "policies.enabled=false"),
+        WRITER,
         *("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false", "page.enabled=true"),
     )
     for name in ("reader", "stranger"):

@@ -132,7 +132,8 @@ class Api:
             raise aiohttp.ClientConnectionError("connection reset")
 
     def _list(self, path: str, query: Mapping[str, str]) -> "Response":
-        items = [value for at, value in self.objects.items() if _is_in(at, value, path, query)]
+        found = (value for at, value in self.objects.items() if _is_in(at, path))
+        items = [value for value in found if _is_selected(value, query)]
         meta = {"resourceVersion": str(self._version)}
         return Response(200, json.dumps({"metadata": meta, "items": items}).encode())
 
@@ -172,8 +173,10 @@ class Api:
                     until = min(until, since + self.faults.lag_seconds)
                     break
                 at = version
-                if _is_in(where, value, path, query):
-                    yield json.dumps({"type": kind, "object": value}).encode() + b"\n"
+                if _is_in(where, path):
+                    # What stops to match is gone for this watch; of what never did it knows nothing.
+                    told = kind if _is_selected(value, query) else "DELETED"
+                    yield json.dumps({"type": told, "object": value}).encode() + b"\n"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await changed.wait()
@@ -198,11 +201,10 @@ class Response:
         self._body = body
         self._lines = lines
 
-    async def read(self) -> bytes:
-        return self._body
-
     async def iter_any(self) -> AsyncIterator[bytes]:
-        if self._lines is not None:
+        if self._lines is None:
+            yield self._body
+        else:
             async for line in self._lines:
                 yield line
 
@@ -241,19 +243,23 @@ def _status(code: int, message: str, headers: Mapping[str, str] | None = None) -
     return Response(code, json.dumps(body).encode(), headers=headers)
 
 
-def _is_in(at: str, value: Json, path: str, query: Mapping[str, str]) -> bool:
-    """Whether an object belongs to the list at `path` and passes its field selector."""
+def _is_in(at: str, path: str) -> bool:
+    """Whether an object belongs to the list at `path`."""
     collection = at.rpartition("/")[0]
-    is_here = collection.endswith("/pods") if path == "/api/v1/pods" else collection == path
+    return collection.endswith("/pods") if path == "/api/v1/pods" else collection == path
+
+
+def _is_selected(value: Json, query: Mapping[str, str]) -> bool:
+    """Whether an object passes the field selector."""
     terms = filter(None, query.get("fieldSelector", "").split(","))
-    return is_here and all(_field(value, *term.split("=")) for term in terms)
+    return all(_field(value, *term.partition("=")) for term in terms)
 
 
-def _field(value: Json, dotted: str, wanted: str) -> bool:
+def _field(value: Json, dotted: str, _: str, wanted: str) -> bool:
     found: Any = value
-    for key in dotted.split("."):
+    for key in dotted.removesuffix("!").split("."):
         found = found.get(key, {})
-    return bool(found == wanted)
+    return bool(found == wanted) is not dotted.endswith("!")
 
 
 def _merge(target: Any, patch: Any) -> Any:

@@ -63,7 +63,7 @@ async def test_guesses_do_not_fill_the_memory() -> None:
     """Nor push out those who may read."""
     async with running() as (server, api):
         server.fault = Users()
-        access = Access(api, 10)
+        access = Access(api, kept_seconds=3600)
         assert await access.refusal(TOKEN, "10.0.0.1") is None
         for number in range(1010):
             await access.refusal(f"guess-{number}", f"10.0.{number >> 8}.{number & 255}")

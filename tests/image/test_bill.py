@@ -4,8 +4,11 @@ import re
 from email.parser import HeaderParser
 from typing import Any
 
+import pytest
 from tests.e2e.agent_image import ROOT
 from tests.image.conftest import Unpacked
+
+pytestmark = pytest.mark.long
 
 UNKNOWN = {"NOASSERTION", "NONE", ""}
 OURS = "gpu-device-plugin"

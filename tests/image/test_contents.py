@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.image.conftest import Unpacked
 
+pytestmark = pytest.mark.long
+
 MOST_BYTES = 90 * 10**6
 USER = "65532:65532"
 # e_machine of an ELF file's head.

@@ -152,6 +152,7 @@ def test_nothing_of_the_header_that_changes_the_books_is_forgotten() -> None:
     assert forgotten == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_a_release_loads_with_an_old_c_library(machine: str, tmp_path: Path) -> None:
     """Built by zig for both machines, it needs nothing newer than glibc 2.17."""

@@ -8,6 +8,7 @@ charged blocks instead of time would let 20 ms kernels run two hundred times as 
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,31 @@ from tests.isolation.shares import (
     tenant,
     work,
 )
+from tests.sweeps import sweep
 from tests.waiting import until
 
+Free = Callable[[str, float], float]
 
-@pytest.mark.parametrize("kind", WORK)
-@pytest.mark.parametrize("percent", [10, 30, 50, 90])
-@pytest.mark.parametrize("tenants", [1, 2, 3])
+
+@pytest.fixture
+def free(make_box: MakeBox) -> Free:
+    """Percent that kernels of a kind and length (us) have without a cap; each is measured once."""
+
+    def percent(kind: str, unit_us: float) -> float:
+        if (kind, unit_us) not in _FREE:
+            box = alone(make_box, None)
+            _FREE[kind, unit_us] = shares((box, kind), unit_ns=int(unit_us * 1000), seconds=1)[0]
+        return _FREE[kind, unit_us]
+
+    return percent
+
+
+_FREE: dict[tuple[str, float], float] = {}
+
+
+@sweep("kind", WORK)
+@sweep("percent", [30, 10, 50, 90])
+@sweep("tenants", [2, 1, 3])
 def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: str) -> None:
     """Seen elsewhere: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited."""
     tasks = mix(tenants, percent, kind)
@@ -49,8 +69,8 @@ def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: st
     ), had
 
 
-@pytest.mark.parametrize("turn_us", [CARD_TURN_US, LONG_TURN_US])
-@pytest.mark.parametrize(
+@sweep("turn_us", [CARD_TURN_US, LONG_TURN_US])
+@sweep(
     "tasks",
     [
         ((30, "sync@100000"), (60, "sync")),
@@ -75,9 +95,9 @@ def test_short_and_long_kernels_keep_their_shares_in_turns(
     assert had == pytest.approx([part for part, _ in tasks], abs=BESIDE_POINTS)
 
 
-@pytest.mark.parametrize("turn_us", [CARD_TURN_US, LONG_TURN_US])
-@pytest.mark.parametrize("unit_us", [1500, 3000, 5000, 8000])
-@pytest.mark.parametrize("percent", [10, 20, 30])
+@sweep("turn_us", [CARD_TURN_US, LONG_TURN_US])
+@sweep("unit_us", [1500, 3000, 5000, 8000])
+@sweep("percent", [10, 20, 30])
 def test_kernels_of_a_few_turns_keep_a_small_share_beside_all_the_rest(
     make_box: MakeBox, percent: int, unit_us: int, turn_us: int
 ) -> None:
@@ -89,8 +109,8 @@ def test_kernels_of_a_few_turns_keep_a_small_share_beside_all_the_rest(
     assert had == pytest.approx(percents, abs=BESIDE_POINTS)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "other"),
+@sweep(
+    "before, after, other",
     [
         ("sync@5000000", "sync", "sync"),
         ("sync@5000000", "sync", "stream"),
@@ -111,16 +131,15 @@ def test_kernels_that_became_longer_cost_no_neighbour_its_share(
     assert had == pytest.approx([50, 50], abs=BESIDE_POINTS)
 
 
-@pytest.mark.parametrize("unit_us", [20, 100, 1000])
-@pytest.mark.parametrize("percent", [30, 50])
+@sweep("unit_us", [100, 20, 1000])
+@sweep("percent", [30, 50])
 def test_copies_between_the_kernels_of_a_stream_are_not_charged(
-    make_box: MakeBox, percent: int, unit_us: int
+    make_box: MakeBox, free: Free, percent: int, unit_us: int
 ) -> None:
     """To the card, a kernel, and back: kernels of 100 us had 20 % at 50, and 36 without a cap."""
-    free = shares((alone(make_box, None), "copies"), unit_ns=unit_us * 1000, seconds=1)
     had = shares((alone(make_box, percent, "b"), "copies"), unit_ns=unit_us * 1000, seconds=3)
 
-    assert had == pytest.approx([min(percent, free[0])], abs=POINTS)
+    assert had == pytest.approx([min(percent, free("copies", unit_us))], abs=POINTS)
 
 
 def test_copies_between_kernels_are_not_charged_beside_a_neighbour(make_box: MakeBox) -> None:
@@ -131,8 +150,8 @@ def test_copies_between_kernels_are_not_charged_beside_a_neighbour(make_box: Mak
     assert had == pytest.approx([30, 60], abs=BESIDE_POINTS)
 
 
-@pytest.mark.parametrize(
-    ("percents", "kinds"),
+@sweep(
+    "percents, kinds",
     [
         ((70, 15, 15), ("stream", "stream", "stream")),
         ((60, 20, 20), ("graph", "stream", "stream")),
@@ -152,24 +171,27 @@ def test_shares_are_kept_in_any_mix(
     assert all(is_kept(each, part, beside) for each, part in zip(had, percents, strict=True)), had
 
 
-@pytest.mark.parametrize("kind", ["sync", "stream"])
-@pytest.mark.parametrize("unit_us", [0.5, 1, 2, 5, 20, 50, 100])
-@pytest.mark.parametrize("percent", [30, 50, 90])
+@sweep("kind", ["sync", "stream"])
+@sweep("unit_us", [5, 0.5, 1, 2, 20, 50, 100])
+@sweep("percent", [30, 50, 90])
 def test_small_kernels_get_their_share(
-    make_box: MakeBox, percent: int, unit_us: float, kind: str
+    make_box: MakeBox, free: Free, percent: int, unit_us: float, kind: str
 ) -> None:
     """Kernels of 5 us, each waited for, had 21 % at 30: naps and gaps were charged.
 
     Those of 1 us end before the next is launched, and had 27 % at 50: the idle card was charged.
     """
-    free = shares((alone(make_box, None), kind), unit_ns=int(unit_us * 1000), seconds=1)
-    had = shares((alone(make_box, percent, "b"), kind), unit_ns=int(unit_us * 1000), seconds=3)
+    # In a second as many of the smallest are launched as of the others in three.
+    seconds = 1 if unit_us < 5 else 3
+    had = shares(
+        (alone(make_box, percent, "b"), kind), unit_ns=int(unit_us * 1000), seconds=seconds
+    )
 
-    assert had == pytest.approx([min(percent, free[0])], abs=POINTS)
+    assert had == pytest.approx([min(percent, free(kind, unit_us))], abs=POINTS)
 
 
-@pytest.mark.parametrize(
-    ("percent", "kind"),
+@sweep(
+    "percent, kind",
     [
         *((30, f"sync@{lengths}") for lengths in ("5000/50000", "20000/200000", "100000/1000000")),
         *((10, f"sync@{lengths}") for lengths in ("500000/10000/50", "2000000/40000/50")),
@@ -188,7 +210,7 @@ def test_kernels_whose_time_varies_get_their_share(
     assert had == pytest.approx([percent], abs=POINTS)
 
 
-@pytest.mark.parametrize(
+@sweep(
     "kind",
     [
         "sync@5000~1000000~10000",  # 10,000 take 0.2 s, and the others the rest of the time
@@ -213,7 +235,7 @@ def test_so_are_they_on_several_streams_a_little_later(make_box: MakeBox) -> Non
     assert OF_SHARE * 30 <= had[0] <= 30 + RUN_AHEAD
 
 
-@pytest.mark.parametrize(
+@sweep(
     "tasks",
     [
         ((40, "sync@100000/1000000"), (50, "stream@100000")),
@@ -243,8 +265,8 @@ def test_kernels_whose_time_varies_leave_their_neighbours_theirs(
 STREAMS_POINTS = 5.0
 
 
-@pytest.mark.parametrize(
-    ("tasks", "turn_us"),
+@sweep(
+    "tasks, turn_us",
     [
         (((30, "streams@20000"),), CARD_TURN_US),
         (((30, "streams@100000"), (60, "sync@5000000")), CARD_TURN_US),
@@ -268,7 +290,7 @@ def test_several_streams_get_their_share_beside_neighbours(
     assert had == pytest.approx([part for part, _ in tasks], abs=STREAMS_POINTS)
 
 
-@pytest.mark.parametrize("percent", [50, 70, 90, 95])
+@sweep("percent", [50, 70, 90, 95])
 def test_bursts_get_their_share_from_the_first_second(make_box: MakeBox, percent: int) -> None:
     """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 59 % at 90."""
     had = shares((alone(make_box, percent), "burst"), unit_ns=BURST_NS, seconds=1)
@@ -276,7 +298,7 @@ def test_bursts_get_their_share_from_the_first_second(make_box: MakeBox, percent
     assert OF_SHARE * percent <= had[0] <= percent + POINTS, had
 
 
-@pytest.mark.parametrize(
+@sweep(
     "kind",
     [
         *("streams", "ptsz", "ex", "ex_ptsz", "cooperative", "cooperative_ptsz", "graph_ptsz"),
@@ -290,10 +312,8 @@ def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
     assert is_kept(had[0], 30), had
 
 
-@pytest.mark.parametrize("percents", [(10, 100), (10, 60), (60, 10)])
-@pytest.mark.parametrize(
-    "way", ["second", "kernel", "graph", "sibling", "green", "greens", "together"]
-)
+@sweep("percents", [(10, 100), (10, 60), (60, 10)])
+@sweep("way", ["second", "kernel", "graph", "sibling", "green", "greens", "together"])
 def test_work_is_charged_to_the_card_it_runs_on(
     make_box: MakeBox, way: str, percents: tuple[int, int]
 ) -> None:
@@ -332,8 +352,8 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("percent", "way"), WAYS)
-@pytest.mark.parametrize(
+@sweep("percent, way", WAYS)
+@sweep(
     "turns",
     [
         "200000000 1 1",
@@ -360,7 +380,7 @@ def test_work_that_suddenly_takes_longer_stays_within_a_second_of_the_share(
     assert least * percent <= permille / 10 <= percent + POINTS, ran.stdout
 
 
-@pytest.mark.parametrize(("percent", "behind"), [(30, 1), (70, 1), (50, 20)])
+@sweep("percent, behind", [(30, 1), (70, 1), (50, 20)])
 def test_a_stream_that_waits_for_the_program_holds_no_other_back(
     make_box: MakeBox, percent: int, behind: int
 ) -> None:
@@ -421,7 +441,7 @@ def test_without_neighbour_files_a_share_is_never_more_than_it_should_be(
     assert 50 < had[1] <= 70 + POINTS
 
 
-@pytest.mark.parametrize("percent", [100, None])
+@sweep("percent", [100, None])
 def test_a_hundred_percent_is_no_cap(make_box: MakeBox, percent: int | None) -> None:
     """Or none: all of the card, nothing is measured, nothing waits."""
     box = alone(make_box, percent)
@@ -445,9 +465,7 @@ def test_a_work_conserving_share_takes_an_idle_card(make_box: MakeBox) -> None:
     assert had == pytest.approx([30, 70], abs=POINTS)
 
 
-@pytest.mark.parametrize(
-    ("kind", "unit_us"), [("sync", 100), ("sync", 1000), ("sync", 20_000), ("stream", 100)]
-)
+@sweep("kind, unit_us", [("sync", 100), ("sync", 1000), ("sync", 20_000), ("stream", 100)])
 def test_a_work_conserving_share_is_back_at_its_percentage_within_50_ms(
     make_box: MakeBox, kind: str, unit_us: int
 ) -> None:
@@ -470,8 +488,8 @@ def test_a_work_conserving_share_is_back_at_its_percentage_within_50_ms(
     assert 0.25 * beside_ns < had_ns <= 0.3 * beside_ns + 50_000_000 + queued_ns
 
 
-@pytest.mark.parametrize("own", ["sync", "stream@100000"])
-@pytest.mark.parametrize("kind", ["sync", "sync@100000", "stream"])
+@sweep("own", ["sync", "stream@100000"])
+@sweep("kind", ["sync", "sync@100000", "stream"])
 def test_a_work_conserving_share_is_exact_beside_a_fixed_one(
     make_box: MakeBox, kind: str, own: str
 ) -> None:
@@ -495,8 +513,8 @@ def test_a_native_share_is_the_drivers(make_box: MakeBox) -> None:
     assert had == pytest.approx([70, 30], abs=BESIDE_POINTS)
 
 
-@pytest.mark.parametrize(
-    ("percent", "kind", "other", "turns_allow"),
+@sweep(
+    "percent, kind, other, turns_allow",
     [(60, "sync", "sync", 50), (60, "stream", "sync", 50), (30, "sync", "stream", 30)],
 )
 def test_a_neighbour_without_a_cap_is_seen(

@@ -125,6 +125,7 @@ def smi(nvidia_smi: Path, box: Box, *words: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.long
 def test_nvidia_smi_shows_the_proof(downloaded: NvidiaSmi, make_box: MakeBox) -> None:
     """A process that holds 337 MiB in a 2-unit slice: 337MiB / 2154MiB, by every way it asks."""
     box = make_box(driver=downloaded.driver_version)

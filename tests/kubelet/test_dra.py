@@ -46,20 +46,20 @@ def claims() -> SimpleClaims:
 
 
 @pytest.fixture
-async def server(tmp_path: Path, claims: SimpleClaims) -> AsyncIterator[ClaimServer]:
+async def server(short_dir: Path, claims: SimpleClaims) -> AsyncIterator[ClaimServer]:
     """A driver that runs beside a kubelet's directory."""
-    made = ClaimServer(tmp_path, claims)
+    made = ClaimServer(short_dir, claims)
     task = asyncio.ensure_future(made.run())
-    await until(lambda: ClaimKubelet(tmp_path).registry_socket.exists())
+    await until(lambda: ClaimKubelet(short_dir).registry_socket.exists())
     yield made
     task.cancel()
     await asyncio.wait({task})
 
 
 async def test_the_kubelet_finds_the_driver_and_what_it_serves(
-    tmp_path: Path, server: ClaimServer
+    short_dir: Path, server: ClaimServer
 ) -> None:
-    kubelet = ClaimKubelet(tmp_path)
+    kubelet = ClaimKubelet(short_dir)
     info = await kubelet.info()
     assert server.trouble
     await kubelet.register()
@@ -73,11 +73,11 @@ async def test_the_kubelet_finds_the_driver_and_what_it_serves(
 
 
 async def test_a_claim_is_answered_with_its_devices_and_an_error_stays_with_its_claim(
-    tmp_path: Path,
+    short_dir: Path,
     server: ClaimServer,  # noqa: ARG001 - serves
     claims: SimpleClaims,
 ) -> None:
-    answers = await ClaimKubelet(tmp_path).prepare("a", "full", "b")
+    answers = await ClaimKubelet(short_dir).prepare("a", "full", "b")
 
     assert {uid: answer.error for uid, answer in answers.items()} == {
         "uid-a": "",
@@ -89,7 +89,7 @@ async def test_a_claim_is_answered_with_its_devices_and_an_error_stays_with_its_
     assert list(device.request_names) == ["slice"]
     assert list(device.cdi_device_ids) == ["gpu-device-plugin/slice=uid-a"]
     assert set(claims.prepared) == {"uid-a", "uid-b"}
-    ended = await ClaimKubelet(tmp_path).unprepare("a", "never-seen")
+    ended = await ClaimKubelet(short_dir).unprepare("a", "never-seen")
     assert {uid: answer.error for uid, answer in ended.items()} == {
         "uid-a": "",
         "uid-never-seen": "",
@@ -98,26 +98,26 @@ async def test_a_claim_is_answered_with_its_devices_and_an_error_stays_with_its_
 
 
 async def test_the_claims_of_a_call_are_prepared_side_by_side(
-    tmp_path: Path,
+    short_dir: Path,
     server: ClaimServer,  # noqa: ARG001 - serves
     claims: SimpleClaims,
 ) -> None:
     """A pod may have forty, each takes an answer of the API server, and the kubelet waits 45 s for all."""
     claims.together = asyncio.Barrier(3)
-    answers = await ClaimKubelet(tmp_path).prepare("a", "b", "c")
+    answers = await ClaimKubelet(short_dir).prepare("a", "b", "c")
     assert [answers[f"uid-{name}"].error for name in "abc"] == ["", "", ""]
 
 
 @pytest.mark.parametrize("which", ["plugins_registry", "plugins/gpu-device-plugin"])
 async def test_a_socket_that_somebody_removes_is_there_again(
-    tmp_path: Path,
+    short_dir: Path,
     server: ClaimServer,  # noqa: ARG001 - serves
     which: str,
 ) -> None:
     """The kubelet's directory may be emptied; the kubelet calls what appears there."""
-    kubelet = ClaimKubelet(tmp_path)
+    kubelet = ClaimKubelet(short_dir)
     await kubelet.register()
-    (gone,) = (tmp_path / which).glob("*.sock")
+    (gone,) = (short_dir / which).glob("*.sock")
     before = gone.stat().st_ino, gone.stat().st_mtime_ns
     gone.unlink()
     await until(lambda: gone.exists() and (gone.stat().st_ino, gone.stat().st_mtime_ns) != before)
@@ -127,28 +127,28 @@ async def test_a_socket_that_somebody_removes_is_there_again(
 
 
 async def test_a_socket_that_a_killed_agent_left_is_replaced(
-    tmp_path: Path, claims: SimpleClaims
+    short_dir: Path, claims: SimpleClaims
 ) -> None:
     for path in (
         "plugins/gpu-device-plugin/dra.sock",
         "plugins_registry/gpu-device-plugin-reg.sock",
     ):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text("")
-    task = asyncio.ensure_future(ClaimServer(tmp_path, claims).run())
-    await until(lambda: ClaimKubelet(tmp_path).registry_socket.is_socket())
+        (short_dir / path).parent.mkdir(parents=True)
+        (short_dir / path).write_text("")
+    task = asyncio.ensure_future(ClaimServer(short_dir, claims).run())
+    await until(lambda: ClaimKubelet(short_dir).registry_socket.is_socket())
 
-    assert (await ClaimKubelet(tmp_path).prepare("a"))["uid-a"].error == ""
+    assert (await ClaimKubelet(short_dir).prepare("a"))["uid-a"].error == ""
     task.cancel()
     await asyncio.wait({task})
-    assert not ClaimKubelet(tmp_path).registry_socket.exists()
+    assert not ClaimKubelet(short_dir).registry_socket.exists()
 
 
 async def test_health_is_told_at_once_and_at_every_change(
-    tmp_path: Path, server: ClaimServer, claims: SimpleClaims
+    short_dir: Path, server: ClaimServer, claims: SimpleClaims
 ) -> None:
     pb = drahealth_pb2
-    socket = await ClaimKubelet(tmp_path).register()
+    socket = await ClaimKubelet(short_dir).register()
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         watch = channel.unary_stream(
             f"/{HEALTH_NAME}/NodeWatchResources",

@@ -263,6 +263,7 @@ def check(tests: Sequence[Mapping[str, Any]], directory: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
 def test_it_fires_when_the_trouble_lasts_and_not_before(case: Case, tmp_path: Path) -> None:
     """With the labels by which it is routed, and with the words that a person reads."""
@@ -273,6 +274,7 @@ def test_it_fires_when_the_trouble_lasts_and_not_before(case: Case, tmp_path: Pa
     check([{"interval": "1m", "input_series": list(case.trouble), "alert_rule_test": at}], tmp_path)
 
 
+@pytest.mark.long
 def test_a_healthy_node_raises_nothing(tmp_path: Path) -> None:
     """Nor do one restart, one drift, one refusal, one moment of full memory."""
     at = [
@@ -288,6 +290,7 @@ def test_every_alert_has_its_case() -> None:
     assert [case.alert for case in CASES] == list(alerts())
 
 
+@pytest.mark.long
 def test_promtool_finds_no_fault_with_the_file() -> None:
     """The file as Prometheus reads it."""
     done = promtool("check", "rules", RULES)
@@ -331,6 +334,7 @@ def test_every_metric_and_reason_in_a_rule_is_one_of_ours() -> None:
         assert {word for each in reasons for word in each.split("|")} <= known, name
 
 
+@pytest.mark.long
 def test_the_page_s_way_to_scrape_is_one_that_prometheus_reads(tmp_path: Path) -> None:
     """Whoever has no operator copies it. Debian's Prometheus is built without Kubernetes' discovery."""
     blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)

@@ -90,6 +90,7 @@ def firing(name: str, folder: Path, series: dict[str, str], minute: int) -> bool
     return done.returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TROUBLE)
 def test_it_fires_when_the_trouble_lasts_and_not_before(name: str, tmp_path: Path) -> None:
     series, quiet, at = TROUBLE[name]
@@ -98,6 +99,7 @@ def test_it_fires_when_the_trouble_lasts_and_not_before(name: str, tmp_path: Pat
     assert not any(firing(name, tmp_path, HEALTHY, minute) for minute in (2, 15, 45, 59))
 
 
+@pytest.mark.long
 def test_a_controller_that_is_gone_altogether_does_not_lead(tmp_path: Path) -> None:
     """Then no replica is left that could say 0."""
     gone = {f"gpu_controller_leader{{{INSTANCE}}}": "1x9 stale _x30"}
@@ -134,6 +136,7 @@ def test_the_dashboard_is_the_one_that_its_program_writes() -> None:
     assert all(panel["description"].endswith(".") for panel in PANELS)
 
 
+@pytest.mark.long
 async def test_every_query_finds_something_in_a_prometheus_that_scrapes_a_controller(
     tmp_path: Path,
 ) -> None:

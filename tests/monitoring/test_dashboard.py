@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.apps.agent.boxes import Boxes
 from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
 from tests.chart.rendering import CHART
@@ -115,6 +116,7 @@ async def until_fired(prometheus: Prometheus, names: set[str]) -> None:
     assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
 
 
+@pytest.mark.long
 async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent(
     boxes: Boxes, tmp_path: Path
 ) -> None:

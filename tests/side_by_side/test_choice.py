@@ -10,6 +10,8 @@ from tests.config.test_config_choice import CHOICES
 from tests.e2e.cluster.binaries import nvidia_path
 from tests.fakes.api_server import FakeApiServer, kubeconfig
 
+pytestmark = pytest.mark.long
+
 LABEL = "nvidia.com/device-plugin.config"
 FALLBACKS = "named,single"  # which its chart sets
 _ATTEMPTS = 6

@@ -12,6 +12,8 @@ from tests.side_by_side.seen import answered, counted, is_settled
 from tests.side_by_side.test_same import TEN_REPLICAS, settled
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 GPU, SEVENTH = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
 ONE_AT_A_TIME = TEN_REPLICAS.replace(
     "timeSlicing:\n", "timeSlicing:\n    failRequestsGreaterThanOne: true\n"

@@ -12,6 +12,8 @@ from tests.side_by_side.programs import both
 from tests.side_by_side.test_same import MANY_KINDS, OF_INSTANCES, RENAMED, TEN_REPLICAS, Case
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 ONLY_THEIRS = "nvidia.com/vgpu.present"
 SINGLE: Mapping[str, str] = {"mig_strategy": "single"}
 NOT_CUT: Mapping[int, Sequence[str] | None] = {0: ()}

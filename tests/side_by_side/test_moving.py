@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tests.apps.agent.rig import Rig, running_rig
 from tests.apps.agent.test_nvidia import annotated
 from tests.side_by_side.machine import entered, make_machine
 from tests.side_by_side.programs import NvidiaPlugin
 from tests.side_by_side.seen import counted
 from tests.waiting import until
+
+pytestmark = pytest.mark.long
 
 GPU = "nvidia.com/gpu"
 

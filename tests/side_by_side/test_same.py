@@ -15,6 +15,8 @@ from tests.side_by_side.programs import NvidiaPlugin, both
 from tests.side_by_side.seen import answered, counted, is_settled, listed, preferred
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 TEN_REPLICAS = """
 version: v1
 sharing:

@@ -18,6 +18,8 @@ from tests.simulator.programs import end, environment, hear, start
 
 from gpu_device_plugin.simulation.node import SimulatedNode
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:

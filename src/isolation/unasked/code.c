@@ -9,6 +9,7 @@
 #include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
+#include "slice/slice.h"
 #include "unasked/images.h"
 #include "unasked/overhead.h"
 
@@ -63,7 +64,7 @@ void overhead_follow_expected(void)
 	if (nvml_knows_pid())
 		return;
 	pthread_mutex_lock(&counting);
-	for (int card = 0; card < LIMITS_CARDS; card++) {
+	for (int card = 0; card < (int)slice_limits()->card_count; card++) {
 		const uint64_t due = code_on(card, &ignored);
 
 		if (due != counted[card])
@@ -78,7 +79,8 @@ void overhead_note_growth(bool is_large)
 	int card;
 
 	overhead_adopt_current();
-	overhead_follow_expected();
+	if (is_large)
+		overhead_follow_expected();
 	if (card_current(&card) != CUDA_SUCCESS || card < 0)
 		return;
 	if (is_large)

@@ -29,11 +29,11 @@ uint64_t overhead_threads(CUdevice device)
 
 /*
  * Most of it is room for each thread that the card can run at once. Seen elsewhere: T4 105 MiB
- * (128 here), RTX 4060 Ti 107 (150), Titan V 320 (368), RTX PRO 6000 555 (612).
+ * (107 here), RTX 4060 Ti 107 (128), Titan V 320 (332), RTX PRO 6000 555 (561).
  */
 uint64_t overhead_usual_price(CUdevice device)
 {
-	return 48 * MIB + overhead_threads(device) * 2048;
+	return 32 * MIB + overhead_threads(device) * 1920;
 }
 
 uint64_t overhead_price(int card, bool is_first, bool *is_sure)

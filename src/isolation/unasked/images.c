@@ -19,6 +19,8 @@
 enum { GROWTH = 4, ARCHITECTURES = 64 };
 
 #define PAGE_BYTES (2ull * 1024 * 1024)
+/* Small images share pages. */
+#define PIECE_BYTES (64ull * 1024)
 #define FAT_BINARY "\x50\xed\x55\xba"
 #define FAT_BINARY_WRAPPER "\xb1\x43\x62\x46"
 #define VARIABLES ".nv.global"
@@ -159,7 +161,7 @@ void images_loaded(const void *handle, uint64_t bytes, CUcontext home)
 				.kind = KIND_IMAGE,
 				.card = CARD_FOREIGN,
 				.context = (uint64_t)(uintptr_t)home,
-				.bytes = (bytes / PAGE_BYTES + 1) * PAGE_BYTES};
+				.bytes = (bytes / PIECE_BYTES + 1) * PIECE_BYTES};
 	int card = CARD_FOREIGN;
 
 	if (home && (card_current(&card) != CUDA_SUCCESS || card < 0))
@@ -188,7 +190,10 @@ void images_forget_context(CUcontext context)
 
 uint64_t images_code(int card, unsigned contexts)
 {
-	return atomic_load(&of_modules[card]) + atomic_load(&of_libraries) * contexts;
+	const uint64_t bytes =
+		atomic_load(&of_modules[card]) + atomic_load(&of_libraries) * contexts;
+
+	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
 void images_after_fork(void)

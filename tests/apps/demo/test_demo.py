@@ -12,10 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from gpu_device_plugin.apps.demo import run, story
-from gpu_device_plugin.cli.main import cli
 
 SECONDS = 600.0
 
@@ -28,10 +24,10 @@ def tmp() -> Iterator[Path]:
 
 
 @contextmanager
-def playing(tmp: Path) -> Iterator[subprocess.Popen[str]]:
-    """A demo in a process of its own, whose temporary files lie in `tmp`."""
+def playing(tmp: Path, *program: str) -> Iterator[subprocess.Popen[str]]:
+    """A demo, or another program, in a process of its own, whose temporary files lie in `tmp`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_device_plugin", "demo"],
+        [sys.executable, *(program or ("-m", "gpu_device_plugin", "demo"))],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -174,21 +170,23 @@ def test_a_path_too_long_for_sockets_is_named(tmp: Path) -> None:
     assert_nothing_is_left(long)
 
 
-def test_a_broken_promise_is_told_and_is_exit_code_1(
-    tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+BROKEN = """
+from gpu_device_plugin.apps.demo import run, story
+from gpu_device_plugin.cli.main import main
+run.PROFILE = "mixed"
+story.START_SECONDS = story.SOON_SECONDS = 3.0
+main(["demo"])
+"""
+
+
+def test_a_broken_promise_is_told_and_is_exit_code_1(tmp: Path) -> None:
     """Other cards than promised: what was expected and what was seen stand there."""
-    monkeypatch.setenv("TMPDIR", str(tmp))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(run, "PROFILE", "mixed")
-    monkeypatch.setattr(story, "START_SECONDS", 3.0)
-    monkeypatch.setattr(story, "SOON_SECONDS", 3.0)
+    with playing(tmp, "-c", BROKEN) as process:
+        output, _ = process.communicate(timeout=SECONDS)
 
-    result = CliRunner().invoke(cli, ["demo"])
-
-    assert result.exit_code == 1, result.output
-    assert "FAILED  allocatable of gpu-a" in result.output
-    assert "expected  60, 400, 4" in result.output
-    assert re.search(r"seen +\d+, \d+, \d+\n", result.output)
-    assert "Pods ask" not in result.output
+    assert process.returncode == 1, output
+    assert "FAILED  allocatable of gpu-a" in output
+    assert "expected  60, 400, 4" in output
+    assert re.search(r"seen +\d+, \d+, \d+\n", output)
+    assert "Pods ask" not in output
     assert_nothing_is_left(tmp)

@@ -15,6 +15,8 @@ from tests.apps.page.clusters import PROMETHEUS, fill, place, served, small, wit
 from tests.fakes.api_server import FakeApiServer, running
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 PICTURES = os.environ.get("GPU_DEVICE_PLUGIN_PICTURES", "")
 SHOWN = "[...document.querySelectorAll('.node:not([hidden])')].map(n => n.dataset.name).join(' ')"
 FOCUS = (

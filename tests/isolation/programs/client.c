@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -789,6 +790,38 @@ static const void *fat_of(const unsigned *architectures, unsigned count, size_t 
 	return image;
 }
 
+/* A cubin with variables of so many bytes that begin as zeros. */
+static const void *cubin_of_variables(size_t bytes)
+{
+	struct cubin {
+		Elf64_Ehdr header;
+		char names[32];
+		Elf64_Shdr sections[3];
+	};
+	static struct cubin image = {.header = {.e_ident = ELFMAG "\2\1\1",
+			      .e_machine = 190,
+			      .e_shoff = offsetof(struct cubin, sections),
+			      .e_shnum = 3,
+			      .e_shentsize = sizeof(Elf64_Shdr),
+			      .e_shstrndx = 1},
+		   .names = "\0.shstrtab\0.nv.global",
+		   .sections = {[1] = {.sh_name = 1,
+				       .sh_type = SHT_STRTAB,
+				       .sh_offset = offsetof(struct cubin, names),
+				       .sh_size = 32},
+				[2] = {.sh_name = 11, .sh_type = SHT_NOBITS}}};
+
+	image.sections[2].sh_size = bytes;
+	return &image;
+}
+
+/* variables BYTES: loads one as the module. */
+static void do_variables(char *words[])
+{
+	printf("%d\n", CALL(cuModuleLoadData, &spin_module,
+			    cubin_of_variables(strtoull(words[1], NULL, 10))));
+}
+
 /* fat BYTES ARCHITECTURE [ARCHITECTURE]: loads one as the module. */
 static void do_fat(char *words[])
 {
@@ -1391,6 +1424,7 @@ static const struct command commands[] = {
 	{"ask", do_ask},
 	{"image", do_image},
 	{"fat", do_fat},
+	{"variables", do_variables},
 	{"heap", do_heap},
 	{"graph_destroy", do_graph_destroy},
 	{"init", do_init},
