@@ -240,6 +240,14 @@ def test_a_file_has_at_most_ten_thousand_values() -> None:
         parse_yaml(f"[{'1, ' * 10_000}]")
 
 
+@pytest.mark.parametrize("number", [":".join("1" * 40), ":".join("1" * 400) + ".0", "1" * 65])
+def test_a_number_has_at_most_64_characters(number: str) -> None:
+    """One to the base of 60 costs the square of its length: 200 KB took 7 s, or did not fit."""
+    with pytest.raises(ConfigError, match="a number of"):
+        parse_yaml(f"key: {number}")
+    assert parse_yaml(f"key: {'1' * 64}") == {"key": int("1" * 64)}
+
+
 def work(call: Callable[[], object]) -> int:
     """How many functions a call enters, of Python or C: the same on every machine."""
     entered = 0

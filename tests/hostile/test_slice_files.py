@@ -5,11 +5,13 @@ touches mapped memory for which that has no room is killed with SIGBUS.
 """
 
 import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,9 @@ from tests.isolation.box import Box, Node, native_directory
 from tests.isolation.compile import compile_programs
 from tests.waiting import until
 
-from gpu_device_plugin.errors import NoRoomError
+from gpu_device_plugin.errors import NoRoomError, StorageError
 from gpu_device_plugin.store.file_sizes import LOOKS_PER_SECOND
+from gpu_device_plugin.store.library import LIBRARY, PRELOAD, LibraryVersions, Package
 from gpu_device_plugin.store.slices import ACTIVITY_BYTES, REGION_BYTES, SliceFiles, SliceSpec
 
 KIB = 1024
@@ -237,3 +240,103 @@ async def test_the_agent_refuses_a_pod_whose_slice_has_no_room_and_says_so() -> 
                 assert not rig.events("RunDirectoryShared")  # this one has its own file system
             finally:
                 await rig.stop_agent()
+
+
+LEASED = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+held = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
+for descriptor in held:
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("leased", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def leased(*paths: Path) -> Iterator[None]:
+    """Another process, root as in a container, has a lease on these files, and keeps it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LEASED, *paths],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "leased\n"
+        try:
+            yield
+        finally:
+            holder.kill()
+
+
+def is_refused_a_lease(path: Path) -> bool:
+    """Whether the kernel gives nobody a lease to write on this file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+async def test_a_lease_on_a_slices_files_holds_nobody_up(run_dir: Path) -> None:
+    """An open() of a leased file waits 45 s; the event loop of the agent did, at each look."""
+    before = SliceFiles(run_dir)
+    before.make(spec("5", "GPU-a"))
+    before.sizes.forget("5")  # as with the end of its agent
+    limits = run_dir / "slices" / "5" / "config" / "limits"
+    os.truncate(region(run_dir, "5"), 0)
+    with leased(limits, region(run_dir, "5")):
+        files = SliceFiles(run_dir)  # of an agent that has started since
+        async with asyncio.timeout(20):
+            with pytest.raises(StorageError, match=r"region: .*Resource temporarily unavailable"):
+                await asyncio.to_thread(files.make, spec("5", "GPU-a"))
+    assert limits.read_text() == spec("5", "GPU-a").limits
+    assert files.make(spec("5", "GPU-a"))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_no_container_can_lease_the_librarys_files(tmp_path: Path, *, is_late: bool) -> None:
+    """All containers open /etc/ld.so.preload at every exec: a lease on it held up all of them.
+
+    A lease that was taken while no agent ran is the last one of that file.
+    """
+    ours = Package("1.0-0123456789ab", {LIBRARY: b"library", PRELOAD: b"preload\n"})
+    LibraryVersions(tmp_path, ours).install()
+    preload = tmp_path / ours.version / PRELOAD
+    before = os.open(preload, os.O_PATH)
+    with leased(preload) if is_late else nullcontext():
+        versions = LibraryVersions(tmp_path, ours)
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(versions.install)
+            await asyncio.to_thread(versions.whole)
+    mounted = Path(f"/proc/self/fd/{before}")
+    await until(lambda: is_refused_a_lease(mounted), 20)
+    assert is_refused_a_lease(preload)
+    os.close(before)
+
+
+def test_files_of_the_library_are_closed_with_their_version(tmp_path: Path) -> None:
+    """Else each version that an agent has ever had would stay on the disk, without a name."""
+    old = Package("1.0-0123456789ab", {LIBRARY: b"old", PRELOAD: b"preload\n"})
+    new = Package("1.1-0123456789ac", {LIBRARY: b"new", PRELOAD: b"preload\n"})
+    LibraryVersions(tmp_path, old).install()
+    versions = LibraryVersions(tmp_path, new)
+    versions.install()
+    versions.whole()
+    assert len(kept_open(tmp_path)) == 4
+    versions.remove_unused([])
+    versions.whole()
+    assert {Path(name).parent.name for name in kept_open(tmp_path)} == {new.version}
+
+
+def kept_open(directory: Path) -> list[str]:
+    """What this process has open below a directory."""
+    names = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            names.append(str(link.readlink()))
+    return [name for name in names if name.startswith(f"{directory}/")]

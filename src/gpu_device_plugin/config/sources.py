@@ -79,7 +79,7 @@ REPEATED_FLAGS = frozenset(
     }
 )
 """Settings that are lists: given several times, as NVIDIA's plugin allows, their values are joined."""
-_MOST_NODES = 10_000
+_MOST_NODES, _MOST_DIGITS = 10_000, 64
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off", ""})
 
@@ -173,6 +173,8 @@ class _Loader(yaml.SafeLoader):
             self._sizes[node] = 1 + sum(self._sizes[part] for part in _parts(node))
         elif node not in self._sizes:
             raise yaml.YAMLError("an alias stands within what it is an alias of")
+        if node.tag.endswith((":int", ":float")) and len(node.value) > _MOST_DIGITS:
+            raise yaml.YAMLError(f"a number of {len(node.value)} characters{node.start_mark}")
         if max(self._sizes[node], len(self._sizes)) > _MOST_NODES:
             raise yaml.YAMLError(f"more than {_MOST_NODES} values, with what aliases stand for")
         return node

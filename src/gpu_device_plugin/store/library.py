@@ -22,11 +22,13 @@ from pathlib import Path
 
 from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.store.failpoints import failpoint
+from gpu_device_plugin.store.open_files import OpenFiles
 
 LIBRARY = "libgpuslice.so"
 PRELOAD = "ld.so.preload"
 SELFTEST = "gpu-selftest"
 _NEEDED = (LIBRARY, PRELOAD)
+_FILES = (PRELOAD, LIBRARY, SELFTEST)
 _OURS = re.compile(r"\w[\w.+!]*-[0-9a-f]{12}")
 _UNFINISHED = re.compile(rf"\.{_OURS.pattern}\.new")
 _DIGEST_LETTERS = 12
@@ -76,6 +78,7 @@ class LibraryVersions:
         self._directory = directory
         self._directory_text = str(directory)  # used at every Allocate and every check
         self._ours = ours
+        self._open_files = OpenFiles()
 
     def install(self) -> bool:
         """Install our version, or repair it; a complete one is left alone.
@@ -86,6 +89,7 @@ class LibraryVersions:
         Raises:
             StorageError: The file system refused.
         """
+        self._keep_open()  # before one that a container has leased is replaced
         return self._ours is not None and self._fill(self._ours.version, self._ours.files)
 
     def current(self) -> str:
@@ -105,6 +109,7 @@ class LibraryVersions:
 
     def whole(self) -> Mapping[str, bool]:
         """The complete versions, and whether each has gpu-selftest."""
+        self._keep_open()
         return {
             name: _size(f"{self._directory_text}/{name}/{SELFTEST}") is not None
             for name in self._names()
@@ -149,13 +154,17 @@ class LibraryVersions:
                 continue
             failpoint("library.before-remove")
             # The preload file first: without it half a version does not look complete.
-            for file in (PRELOAD, LIBRARY, SELFTEST):
+            for file in _FILES:
                 with contextlib.suppress(OSError):
                     (self._directory / name / file).unlink()
             with contextlib.suppress(OSError):
                 (self._directory / name).rmdir()
                 removed.append(name)
         return tuple(removed)
+
+    def _keep_open(self) -> None:
+        files = (f"{self._directory_text}/{n}/{file}" for n in self._names() for file in _FILES)
+        self._open_files.keep({path for path in files if _size(path) is not None})
 
     def _names(self) -> list[str]:
         try:
@@ -199,7 +208,15 @@ class LibraryVersions:
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    return _size(path) == len(content) and path.read_bytes() == content
+    if _size(path) != len(content):
+        return False
+    try:
+        # Never waiting for a lease (store/open_files.py).
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read() == content
+    except BlockingIOError:  # a container has leased it: another file takes its place
+        return False
 
 
 def _size(path: str | Path) -> int | None:

@@ -31,6 +31,8 @@ _SHARED_MODE = 0o666  # written by the container, whatever user it runs as
 _READ_MODE = 0o644
 _DIRECTORY_MODE = 0o755
 _BLOCK_BYTES = 4096
+# Never waiting: root in a container owns its files, and may hold up an open() by a lease for 45 s.
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _Parts = tuple[tuple[int, int], ...]  # offsets and lengths
 
 
@@ -177,11 +179,11 @@ def _make_zeros(path: str, size: int, parts: _Parts) -> bool:
     if found is not None and stat.S_ISREG(found.st_mode):
         is_short = found.st_size < size
         # The same file: a container could grow one that has lost its name, and nobody would see it.
-        if is_short:
-            os.truncate(path, size)
-        if found.st_blocks * 512 < _backed_bytes(parts):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if is_short or found.st_blocks * 512 < _backed_bytes(parts):
+            descriptor = os.open(path, os.O_WRONLY | _SAFELY)
             try:
+                if is_short:
+                    os.ftruncate(descriptor, size)
                 _back(path, descriptor, parts)
             finally:
                 os.close(descriptor)
@@ -196,7 +198,7 @@ def _put(path: str, content: bytes, size: int, parts: _Parts, mode: int) -> None
     """A file of `content` and zeros up to `size`; it is there whole, with room for `parts`, or not at all."""
     directory, _, name = path.rpartition("/")
     temporary = f"{directory}/.{name}.new"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFELY, 0o600)
     try:
         _back(path, descriptor, parts)
         os.write(descriptor, content)
@@ -230,8 +232,11 @@ def _backed_bytes(parts: _Parts) -> int:
     return len(blocks) * _BLOCK_BYTES
 
 
-def _content(path: str, size: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _content(path: str, size: int) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _SAFELY)
+    except BlockingIOError:  # leased: another file takes its place
+        return None
     try:
         return os.read(descriptor, size)
     finally:
