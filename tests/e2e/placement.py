@@ -18,7 +18,7 @@ from tests.e2e.cluster.images import Image
 from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
 from tests.e2e.pods import container, pod, slice_of
 
 from gpu_device_plugin.apps.controller.certificates import SECRET
@@ -116,6 +116,7 @@ def _install(cluster: Cluster, image: AgentImage) -> None:
         *(f"controller.nodeSelector.kubernetes\\.io/hostname={NODE}", "scheduler.enabled=true"),
         *(f"scheduler.image.repository={_IMAGE}", f"scheduler.image.tag={_TAG}"),
         f"scheduler.name={SCHEDULER}",
+        WRITER,
     )
     place = ("-n", RELEASE_NAMESPACE)
     for name in (f"{RELEASE}-controller", f"{RELEASE}-scheduler"):
