@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from tests.ports import free_port
 
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.credentials import Credentials
@@ -83,9 +84,9 @@ class FakeApiServer:
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        # Not of the kernel's range: while it is stopped, nobody else's connection takes its port.
+        self.port = self.port or free_port()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
 
     async def stop(self) -> None:
         """Go away: connections break, new ones are refused; objects stay."""

@@ -326,6 +326,8 @@ async def test_a_card_that_somebody_uses_is_not_taken() -> None:
     """Neither one with a process, nor while a pod holds a whole card; then it is."""
     async with running_rig(mode="default") as rig:
         mps = Mps(rig)
+        # The kubelet admits what asks for a resource that nobody has registered yet, and gives nothing.
+        await until(lambda: rig.kubelet.allocatable(GPU) > 0, 60)
         assert (await rig.admit("holder", {GPU: 1})).is_admitted
         async with mps.running():
             await mps.says("default/holder holds GPUs")
