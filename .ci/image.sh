@@ -64,7 +64,11 @@ provide_base() {
   debootstrap --variant=minbase "$release" "$root" >"$cache/debootstrap.log" 2>&1 ||
     fail "debootstrap failed; $cache/debootstrap.log ends: $(tail -n 3 "$cache/debootstrap.log")"
   # As Debian's own images: debootstrap names the release alone, without its security updates.
-  printf 'deb http://deb.debian.org/%s main\n' "debian-security $release-security" "debian $release-updates" \
+  # The mirror is the one that debootstrap chose.
+  local mirror
+  mirror=$(awk '$1 == "deb" { print $2; exit }' "$root/etc/apt/sources.list")
+  mirror=${mirror%/}
+  printf 'deb %s main\n' "$mirror-security $release-security" "$mirror $release-updates" \
     >"$root/etc/apt/sources.list.d/updates.list"
   tar -C "$root" --numeric-owner -cf "$root.tar" .
   container=$("${buildah[@]}" from scratch)
