@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import structlog
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
@@ -23,7 +22,6 @@ from gpu_device_plugin.cli.setting_options import setting_options
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
-from gpu_device_plugin.config.nvidia_settings import former_names
 from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
@@ -85,9 +83,6 @@ def agent(config: Path | None, **flags: object) -> None:
     if settings.node_settings_dir and not settings.standalone:
         chosen = asyncio.run(choose(settings))
         settings = load_settings(flags, os.environ, config, file_of(settings, chosen))
-    former = former_names(settings)
-    if former:
-        structlog.get_logger("settings").warning(former)
     sys.exit(asyncio.run(run_agent(settings, chosen=chosen)))
 
 

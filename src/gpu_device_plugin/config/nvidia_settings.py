@@ -4,10 +4,9 @@ A setting that was not given is None, so that the file's value or the default co
 environment take precedence over both files.
 """
 
-import enum
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
@@ -35,26 +34,8 @@ __all__ = [
     "FeatureSettings",
     "NvidiaSettings",
     "check_twice",
-    "former_names",
     "nvidia_configuration",
 ]
-
-
-class FormerAccess(enum.Enum):
-    """Values of `--device-access`, which `--device-list-strategy` has replaced."""
-
-    NVIDIA = "nvidia"
-    DEVICE_SPECS = "device-specs"
-    VOLUME_MOUNTS = "volume-mounts"
-    CDI = "cdi"
-
-
-_FORMER: Final[Mapping[FormerAccess, tuple[str, bool]]] = {
-    FormerAccess.NVIDIA: ("envvar", False),
-    FormerAccess.DEVICE_SPECS: ("envvar", True),
-    FormerAccess.VOLUME_MOUNTS: ("volume-mounts", False),
-    FormerAccess.CDI: ("cdi-cri", False),
-}
 
 
 _WITHOUT_EFFECT = "Accepted without effect, for compatibility with NVIDIA's plugin."
@@ -94,12 +75,6 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     fail_on_init_error: Annotated[
         bool | None,
         says("Whether a node that cannot serve its configuration is not ready; by default it is."),
-    ] = None
-    device_access: Annotated[
-        FormerAccess | None,
-        says(
-            "Former name of the two settings after this one; the next release removes it: nvidia is envvar, device-specs is envvar with device nodes, cdi is cdi-cri."
-        ),
     ] = None
     device_list_strategy: Annotated[
         str | None,
@@ -197,35 +172,7 @@ def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> 
         value = getattr(settings, key)
         if value is not None and key in {*FIELDS, *ACCESS_FIELDS, *FEATURE_FIELDS}:
             found[key] = value, "--" + key.replace("_", "-")
-    if settings.device_access is not None:
-        found |= _former_access(settings, settings.device_access)
     return _checked(found, file)
-
-
-def _former_access(settings: NvidiaSettings, former: FormerAccess) -> dict[str, tuple[Any, str]]:
-    if settings.device_list_strategy is not None or settings.pass_device_specs is not None:
-        raise ConfigError(
-            "--device-access is the former name of --device-list-strategy and --pass-device-specs: "
-            "give the new ones alone"
-        )
-    strategy, passes_nodes = _FORMER[former]
-    source = "--device-access"
-    return {
-        "device_list_strategy": (strategy, source),
-        "pass_device_specs": (passes_nodes, source),
-    }
-
-
-def former_names(settings: NvidiaSettings) -> str:
-    """What to say of settings that the next release removes; empty where none is given."""
-    if settings.device_access is None:
-        return ""
-    strategy, passes_nodes = _FORMER[settings.device_access]
-    nodes = " and --pass-device-specs" if passes_nodes else ""
-    return (
-        f"the next release removes --device-access {settings.device_access.value}: "
-        f"set --device-list-strategy {strategy}{nodes}"
-    )
 
 
 def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:
