@@ -36,7 +36,6 @@ SCHEME_WORDS = re.compile(
 SCHEME = "domain/schemes/aliyun/"
 NAMES_MODES = {
     "domain/modes.py": "the values of the node label, which choose between schemes",
-    "store/grants_v1.py": "the layout of the release before, which knew no other scheme",
     "domain/schemes/nvidia/mps.py": "commands of NVIDIA's MPS control daemon",
     "simulation/mps_control.py": "the same, of its stand-in",
     "config/agent.py": "the mode of a node without a label, and help texts for people",

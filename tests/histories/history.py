@@ -161,7 +161,6 @@ _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
         2,
     ),
     (lambda c: ("new_settings", c.choice(_SETTINGS)), 2),
-    (lambda _: ("release_before", {}), 1),
     (lambda _: ("release_after", {}), 1),
     (lambda c: ("recover", {"card": c.randrange(2)}), 1),
     (lambda c: ("foreign_plugin", {"seconds": c.choice(_LONG)}), 1),

@@ -18,7 +18,7 @@ from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInPod
 from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
+from gpu_device_plugin.store.grants import KIND, GrantStore
 
 OFFERED = {
     "core_mem": (15, 100, 1),
@@ -84,7 +84,7 @@ def grants(node: Node) -> tuple[Grant, ...]:
     Raises:
         StateError: It cannot be read.
     """
-    pair = (node.file(FILE_NAME), node.file(f"{FILE_NAME}.other"))
+    pair = (node.file(KIND), node.file(f"{KIND}.other"))
     found = tuple(path.stat() if path.exists() else None for path in pair)
     mark = tuple(f and (f.st_ino, f.st_mtime_ns, f.st_size) for f in found)
     if node.read_grants[0] != mark:

@@ -142,7 +142,7 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("state_damaged", 8.0, {"kind": "node", "at": 0.576}),
         ),
     ),
-    "grants, their copy and the kubelet's checkpoint are lost at once": (
+    "grants and the kubelet's checkpoint are lost at once": (
         7398,
         (
             Step("kill_agent", 20.0, {"steps": 0}),

@@ -43,7 +43,7 @@ from gpu_device_plugin.domain.pods import (
 from gpu_device_plugin.domain.schemes.aliyun.units import unit_ids
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.store.grants import FILE_NAME
+from gpu_device_plugin.store.grants import KIND
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -113,7 +113,7 @@ async def test_a_call_that_is_cut_off_leaves_no_decision_and_is_told() -> None:
     """The kubelet rejects its pod, and gives the same units to the next one without asking."""
     async with running_rig() as rig:
         assert (await rig.admit("before", slice_of(2, 30))).is_admitted
-        pair = (rig.state / FILE_NAME, rig.state / f"{FILE_NAME}.other")
+        pair = (rig.state / KIND, rig.state / f"{KIND}.other")
         older = min(pair, key=lambda path: path.stat().st_mtime_ns)
         await put(rig, "cut")
         async with stuck(older) as free:

@@ -1,13 +1,10 @@
-"""The promise: state files of the release before, this one and the next are read without a loss.
+"""The promise: state files of each released format, and of the next release, are read without a loss.
 
-So it is in whatever order a node sees these releases.
-
-`data/<release>` holds files as that release wrote them; the zeros up to a whole block are left out.
+`data/layout1` holds files as the agent writes them, without keys that have a default; the zeros up
+to a whole block are left out.
 """
 
-import errno
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.held import fraction
-from tests.store.reader_before import BLOCK, cards_before, grants_before, node_before
 
-from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.health_values import CardHealth, Fault, Health, Recovery
 from gpu_device_plugin.domain.ledger import Ledger
@@ -26,9 +21,8 @@ from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
-from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore, Loaded
+from gpu_device_plugin.store.grants import KIND, VERSION, GrantStore, Loaded
 from gpu_device_plugin.store.state_file import MemoryFile
 from gpu_device_plugin.store.state_records import (
     CardsRecord,
@@ -38,6 +32,7 @@ from gpu_device_plugin.store.state_records import (
     health_of,
 )
 
+BLOCK = 4096
 DATA = Path(__file__).parent / "data"
 BOOT = "4b7e1f5a-0d52-4c0e-9f0a-6f1f6f1d2c11"
 CARDS = tuple(f"GPU-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(4))
@@ -111,9 +106,9 @@ GRANTS = st.builds(
 ).map(lambda made: AliyunScheme().restored(made, AliyunScheme().own_record(made)))
 
 
-def laid_out(release: str, state: Path) -> Path:
-    """The files of a release in a state directory; the path of its grants."""
-    for file in (DATA / release).iterdir():
+def laid_out(state: Path) -> Path:
+    """The files of the first format in a state directory; the path of its grants."""
+    for file in (DATA / "layout1").iterdir():
         content = file.read_bytes()
         (state / file.name).write_bytes(content + bytes(-len(content) % BLOCK))
     return state / "grants"
@@ -124,46 +119,31 @@ def store_at(path: Path) -> tuple[GrantStore, Loaded]:
     return store, store.load(7.0)
 
 
-def save(store: GrantStore, ledger: dict[str, Grant]) -> None:
-    """One change, as the agent writes it."""
-    store.save(Ledger(ledger))
-    store.save_former()
-
-
-def write_as_before(path: Path, grants: dict[str, dict[str, Any]]) -> None:
-    """A change by the release before, which knows of its own file only."""
-    file = SealedFile(path, grants_v1.KIND, grants_v1.VERSION)
-    file.read()
-    file.write([json.dumps(grant).encode() + b"\n" for grant in grants.values()], BOOT)
-
-
 def written_by_next(state: Path) -> dict[str, Any]:
     """The grants file of a release to come, sealed in place; its content."""
     content: dict[str, Any] = json.loads((DATA / "next" / "grants.json").read_text())
-    file = SealedFile(state / FILE_NAME, KIND, VERSION)
+    file = SealedFile(state / KIND, KIND, VERSION)
     file.write([json.dumps(content).encode()], BOOT)
     return content
 
 
 def content_now(path: Path) -> dict[str, Any]:
-    sealed = SealedFile(path.with_name(FILE_NAME), KIND, VERSION).read()
+    sealed = SealedFile(path, KIND, VERSION).read()
     assert sealed is not None
     content: dict[str, Any] = json.loads(sealed.payload)
     return content
 
 
-@pytest.mark.parametrize("release", ["layout1", "layout2"])
-def test_the_grants_of_each_released_format_are_read(tmp_path: Path, release: str) -> None:
+def test_the_grants_of_the_first_format_are_read(tmp_path: Path) -> None:
     """Every value of every grant, of several kinds of pods."""
-    _, loaded = store_at(laid_out(release, tmp_path))
+    _, loaded = store_at(laid_out(tmp_path))
 
     assert loaded == Loaded(Ledger(LEDGER))
 
 
-@pytest.mark.parametrize("release", ["layout1", "layout2"])
-def test_cards_and_node_of_each_released_format_are_read(tmp_path: Path, release: str) -> None:
+def test_cards_and_node_of_the_first_format_are_read(tmp_path: Path) -> None:
     """Numbers, the cards last seen, an open fault, the mode."""
-    laid_out(release, tmp_path)
+    laid_out(tmp_path)
     cards, bad = MemoryFile(tmp_path, "cards", CardsRecord, BOOT).load(7.0)
     node, also_bad = MemoryFile(tmp_path, "node", NodeRecord, BOOT).load(7.0)
 
@@ -196,87 +176,16 @@ def test_cards_and_node_of_each_released_format_are_read(tmp_path: Path, release
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(GRANTS, unique_by=lambda grant: grant.slice_id, max_size=4))
-def test_every_ledger_survives_the_disk_in_both_layouts(
+def test_every_ledger_survives_the_disk(
     tmp_path_factory: pytest.TempPathFactory, grants: list[Grant]
 ) -> None:
-    """What this release writes it reads; so it does where only the copy for the one before is left."""
-    path, ledger = tmp_path_factory.mktemp("s") / "grants", {g.slice_id: g for g in grants}
+    """What this release writes it reads."""
+    path, ledger = tmp_path_factory.mktemp("s") / KIND, {g.slice_id: g for g in grants}
     store, _ = store_at(path)
-    save(store, ledger)
+    store.save(Ledger(ledger))
 
     assert store.read() == Ledger(ledger)
     assert store_at(path)[1] == Loaded(Ledger(ledger))
-    assert grants_before(path).keys() == ledger.keys()
-    for file in path.parent.glob("grants.v*"):
-        file.unlink()
-    assert store_at(path)[1] == Loaded(Ledger(ledger))
-
-
-def test_what_this_release_writes_the_one_before_reads(tmp_path: Path) -> None:
-    """Its reader refuses a whole file for one key that it does not know."""
-    path = laid_out("layout1", tmp_path)
-    was = grants_before(path)
-    was[WIDE.slice_id]["is_isolated"] = False  # of a mode without isolation, which has no cap
-    store, loaded = store_at(path)
-    save(store, dict(loaded.ledger.grants))
-    for name, record in (("cards", CardsRecord), ("node", NodeRecord)):
-        file: MemoryFile[Any] = MemoryFile(tmp_path, name, record, BOOT)
-        content, _ = file.load(7.0)
-        file.save(content)
-
-    assert grants_before(path) == was
-    assert (cards_before(tmp_path / "cards"), node_before(tmp_path / "node")) == (
-        cards_before(laid_out("layout1", tmp_path).with_name("cards")),
-        node_before(tmp_path / "node"),
-    )
-
-
-def test_after_a_downgrade_and_an_upgrade_what_the_older_release_wrote_counts(
-    tmp_path: Path,
-) -> None:
-    """It has ended a grant, changed one, and knows nothing of the newer file."""
-    path = tmp_path / "grants"
-    store, _ = store_at(path)
-    for _ in range(3):
-        save(store, LEDGER)
-    grants = grants_before(path)
-    del grants[PREPARE.slice_id]
-    grants[WIDE.slice_id]["is_checked"] = True
-    write_as_before(path, grants)
-    store, loaded = store_at(path)
-
-    changed = replace(WIDE, is_checked=True)
-    assert loaded == Loaded(Ledger({TRAIN.slice_id: TRAIN, WIDE.slice_id: changed}))
-    save(store, {TRAIN.slice_id: TRAIN})
-    assert store_at(path)[1] == Loaded(Ledger({TRAIN.slice_id: TRAIN}))
-    assert grants_before(path).keys() == {TRAIN.slice_id}
-
-
-def test_what_the_older_release_cannot_say_of_a_grant_is_kept_over_it(tmp_path: Path) -> None:
-    """That its card is nobody else's, its compute policy; it ends with the grant."""
-    path = tmp_path / "grants"
-    store, _ = store_at(path)
-    alone = tuple(replace(share, is_exclusive=True) for share in TRAIN.shares)
-    kept = replace(TRAIN, shares=alone, compute_policy=ComputePolicy.NATIVE)
-    for _ in range(3):
-        save(store, {kept.slice_id: kept, WIDE.slice_id: WIDE})
-    write_as_before(path, grants_before(path))
-
-    assert store_at(path)[1] == Loaded(Ledger({kept.slice_id: kept, WIDE.slice_id: WIDE}))
-
-
-def test_where_the_copy_could_not_be_written_the_grants_themselves_count(tmp_path: Path) -> None:
-    """The agent was killed between the two, once or for several writes."""
-    path = tmp_path / "grants"
-    store, _ = store_at(path)
-    save(store, LEDGER)
-    for _ in range(2):
-        store.save(Ledger({TRAIN.slice_id: TRAIN}))
-
-    store, loaded = store_at(path)
-    assert loaded == Loaded(Ledger({TRAIN.slice_id: TRAIN}))
-    save(store, dict(loaded.ledger.grants))
-    assert grants_before(path).keys() == {TRAIN.slice_id}
 
 
 def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Path) -> None:
@@ -288,7 +197,7 @@ def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Pa
     assert "grant 1 is left as it is" in (loaded.bad or "")
     assert "example.com/gpu" in (loaded.bad or "")
     changed = replace(TRAIN, library_version="0.2.0")
-    save(store, {TRAIN.slice_id: changed, PREPARE.slice_id: PREPARE})
+    store.save(Ledger({TRAIN.slice_id: changed, PREPARE.slice_id: PREPARE}))
     now = content_now(tmp_path / "grants")
     was["grants"][0] |= {"library_version": "0.2.0", "compute_policy": "fixed"}
     was["grants"][0]["holder"] |= {"claim": "", "claim_name": ""}
@@ -296,14 +205,13 @@ def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Pa
     assert [now["grants"][0], now["grants"][2]] == was["grants"]
     assert now["grants"][1]["id"] == PREPARE.slice_id
     assert {key: value for key, value in now.items() if key != "grants"} == {"epoch": 4}
-    assert grants_before(tmp_path / "grants").keys() == LEDGER.keys() - {WIDE.slice_id}
 
 
 def test_a_grant_that_ends_takes_with_it_what_nobody_here_knows(tmp_path: Path) -> None:
     """Nothing grows for ever."""
     written_by_next(tmp_path)
     store, _ = store_at(tmp_path / "grants")
-    save(store, {})
+    store.save(Ledger({}))
 
     assert [grant["id"] for grant in content_now(tmp_path / "grants")["grants"]] == [
         "feedfacecafebeef"
@@ -325,10 +233,10 @@ def kept(path: Path) -> list[Any]:
 def test_every_entry_that_cannot_be_read_stays(tmp_path: Path) -> None:
     """Whether it has an id, shares it, or is no grant at all."""
     odd = [of_later(None), of_later(None, more=2), of_later("one"), of_later("one", more=3), "?", 7]
-    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    file = SealedFile(tmp_path / KIND, KIND, VERSION)
     file.write([json.dumps({"grants": odd}).encode()], BOOT)
     store, _ = store_at(tmp_path / "grants")
-    save(store, {})
+    store.save(Ledger({}))
 
     assert kept(tmp_path / "grants") == odd
 
@@ -336,15 +244,15 @@ def test_every_entry_that_cannot_be_read_stays(tmp_path: Path) -> None:
 def test_an_entry_that_cannot_be_read_ends_with_its_slice_or_its_pod(tmp_path: Path) -> None:
     """It is not back when the grant has ended that was made again from the kubelet's snapshot."""
     odd = [of_later("slice"), of_later("other", "uid-2"), of_later("lives", "uid-3"), of_later("")]
-    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    file = SealedFile(tmp_path / KIND, KIND, VERSION)
     file.write([json.dumps({"grants": odd}).encode()], BOOT)
     store, _ = store_at(tmp_path / "grants")
     again = fraction("slice", PodRef("a", "b", "uid-1"), "main")
-    save(store, {"slice": again})
+    store.save(Ledger({"slice": again}))
     assert [entry["id"] for entry in kept(tmp_path / "grants")] == ["slice", "other", "lives", ""]
 
     store.forget({"slice"}, {"uid-2", ""})
-    save(store, {})
+    store.save(Ledger({}))
     assert kept(tmp_path / "grants") == odd[2:]
 
 
@@ -375,7 +283,7 @@ def test_a_grant_that_cannot_be_read_is_named_and_the_others_count(
     """One odd grant empties no ledger; whoever looks learns which key is at fault."""
     whole = {"holder": {"namespace": "a", "pod": "b"}}
     odd = {"id": "feedfacecafebeef", **whole, **grant}
-    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    file = SealedFile(tmp_path / KIND, KIND, VERSION)
     file.write([json.dumps({"grants": [odd, {"id": "fine", **whole}]}).encode()], BOOT)
     _, loaded = store_at(tmp_path / "grants")
 
@@ -385,40 +293,18 @@ def test_a_grant_that_cannot_be_read_is_named_and_the_others_count(
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"grants": 7}', b"\xff"])
-def test_a_file_that_holds_no_grants_is_set_aside_and_its_copy_counts(
-    tmp_path: Path, payload: bytes
-) -> None:
-    """Its seal is whole, so somebody else has written it; the copy for the release before is ours."""
-    path = laid_out("layout1", tmp_path)
-    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+def test_a_file_that_holds_no_grants_is_set_aside(tmp_path: Path, payload: bytes) -> None:
+    """Its seal is whole, so somebody else has written it; so was the one before it."""
+    file = SealedFile(tmp_path / KIND, KIND, VERSION)
     for _ in range(3):
         file.write([payload], BOOT)
-    _, loaded = store_at(path)
+    store, loaded = store_at(tmp_path / KIND)
 
-    assert loaded.ledger == Ledger(LEDGER)
+    assert (loaded.ledger, loaded.is_new_boot, loaded.may_lack) == (Ledger(), False, True)
     assert loaded.bad
-    assert {p.name for p in tmp_path.glob("*.bad-*")} == {"grants.v2.bad-7", "grants.v2.bad-7-1"}
-
-
-def test_grants_that_only_the_copy_has_are_written_as_soon_as_the_disk_takes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A start on a full disk says that it is behind; the copy alone is not flushed."""
-    store = GrantStore(tmp_path, BOOT)
-    store.save(Ledger({TRAIN.slice_id: TRAIN}))
-    store.save_former()
-    for path in tmp_path.glob(f"{FILE_NAME}*"):
-        path.unlink()
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", full)
-    loaded = GrantStore(tmp_path, BOOT).load(0.0)
-    monkeypatch.undo()
-
-    assert (set(loaded.ledger.grants), loaded.is_behind) == ({TRAIN.slice_id}, True)
-    assert not GrantStore(tmp_path, BOOT).load(0.0).is_behind
+    assert {p.name for p in tmp_path.glob("*.bad-*")} == {"grants.bad-7", "grants.bad-7-1"}
+    store.save(Ledger(LEDGER))
+    assert store_at(tmp_path / KIND)[1].ledger == Ledger(LEDGER)
 
 
 def test_what_only_the_next_release_remembers_of_cards_is_written_back_as_it_was(
@@ -480,18 +366,3 @@ def test_a_fault_that_every_inventory_reports_again_is_not_kept() -> None:
 
     assert record.health is not None
     assert health_of(record.health).cards == (CardHealth("GPU-a"),)
-
-
-def test_a_copy_that_a_power_cut_has_torn_is_no_damage(tmp_path: Path) -> None:
-    """It is not flushed, and nobody needs it here; where it is all that is left, it is told."""
-    path = tmp_path / "grants"
-    store, _ = store_at(path)
-    save(store, LEDGER)
-    path.write_bytes(path.read_bytes()[:100])
-
-    assert store_at(path)[1] == Loaded(Ledger(LEDGER))
-    for file in tmp_path.glob("grants.v*"):
-        file.unlink()
-    _, loaded = store_at(path)
-    assert (loaded.ledger, loaded.aside) == (Ledger(), tmp_path / "grants.bad-7")
-    assert "grants" in (loaded.bad or "")

@@ -67,16 +67,15 @@ class SealedFile:
         path: Path,
         kind: str,
         version: int,
-        flush: Callable[[int], None] | None = fdatasync,
+        flush: Callable[[int], None] = fdatasync,
     ) -> None:
-        """Args: `flush` puts a descriptor's data on the disk; None leaves that to the kernel."""
+        """Args: `flush` puts a descriptor's data on the disk."""
         self._kind = kind
         self._version = version
         self._flush = flush
         self._pair = (path, path.with_name(path.name + ".other"))
         self._newest: Path | None = None
-        self.number = 0
-        """Of the last write; the next one has the next."""
+        self._number = 0  # of the last write
 
     def read(self) -> Sealed | None:
         """The last whole write, or None if nothing was ever written.
@@ -146,14 +145,14 @@ class SealedFile:
         failpoint("durable.before-write")
         try:
             is_new = _overwrite(path, content, self._flush)
-            if is_new and self._flush is not None:
+            if is_new:
                 _sync_directory(path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
         failpoint("durable.after-fsync")
-        self._newest, self.number = path, self.number + 1
+        self._newest, self._number = path, self._number + 1
 
     def _look(self) -> tuple[dict[Path, Sealed], dict[Path, str]]:
         """Those of the two files that are whole, and why others are not."""
@@ -170,11 +169,11 @@ class SealedFile:
 
     def _remember(self, found: dict[Path, Sealed]) -> Path:
         self._newest = max(found, key=lambda path: found[path].number)
-        self.number = found[self._newest].number
+        self._number = found[self._newest].number
         return self._newest
 
     def _seal(self, payload: bytes, boot_id: str) -> bytes:
-        said = f"{self._kind} {self._version} {len(payload)} {boot_id or '-'} {self.number + 1}"
+        said = f"{self._kind} {self._version} {len(payload)} {boot_id or '-'} {self._number + 1}"
         crc = zlib.crc32(payload, zlib.crc32(said.encode()))
         header = f"{_MAGIC} {said} {crc:08x}\n".encode()
         # Whole blocks, so that the size seldom changes between writes.
@@ -229,7 +228,7 @@ def _read(path: Path, kind: str, version: int) -> Sealed | None:
     return Sealed(payload, "" if fields[4] == "-" else fields[4], int(fields[5]))
 
 
-def _overwrite(path: Path, content: bytes, flush: Callable[[int], None] | None) -> bool:
+def _overwrite(path: Path, content: bytes, flush: Callable[[int], None]) -> bool:
     """Replace the file's content and flush it; returns whether the file is new.
 
     If the content fits into the existing blocks, the flush has no metadata to write.
@@ -241,8 +240,7 @@ def _overwrite(path: Path, content: bytes, flush: Callable[[int], None] | None) 
         if size_before > len(content):
             os.ftruncate(descriptor, len(content))
         failpoint("durable.before-fsync")
-        if flush is not None:
-            flush(descriptor)
+        flush(descriptor)
     finally:
         os.close(descriptor)
     return size_before == 0

@@ -2,8 +2,7 @@
 
 The rules of the format (docs/adr/0012): a missing key has its default, a key that this release
 does not know is written back as it was read, and an error names the path of what cannot be read.
-A new key needs a default. A key that is removed or changes its meaning needs a new layout, beside
-which the former one is still written for one release (`grants_v1`).
+A new key needs a default. A key that is removed or changes its meaning needs a new layout.
 """
 
 from collections.abc import Mapping

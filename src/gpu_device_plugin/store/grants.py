@@ -1,13 +1,10 @@
 """The grants on disk, durable before the kubelet gets its answer.
 
-The current file is `<state-dir>/grants.v2`: `{"grants": […]}`, see `records`. Beside it is
-`grants` in the form of the release before (`grants_v1`). The one with the higher number of write
-counts: after a downgrade, and the upgrade that follows, that is the old one.
+The file is `<state-dir>/grants`: `{"grants": […]}`, see `grant_records`.
 """
 
-import contextlib
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,12 @@ import msgspec
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import StateError, StorageError
-from gpu_device_plugin.store import grants_v1
+from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.store.durable import SealedFile, check_room, fdatasync
 from gpu_device_plugin.store.grant_records import GrantRecord, Plain, grant_of, plain_of, record_of
 
 KIND = "grants"
-VERSION = 2
-FILE_NAME = "grants.v2"
+VERSION = 1
 _ROOM_BYTES = 64 * 1024  # a hundred grants
 
 
@@ -37,7 +32,6 @@ class Loaded:
         bad: What is damaged in a file, or None. The kubelet knows the grants that are lost with
             it, and never got an answer for a grant whose write was not complete.
         aside: Where that file was moved, or None.
-        is_behind: The present layout is missing, because the disk does not accept it now.
         may_lack: A damaged file still lies there: files that no grant names may be in use.
     """
 
@@ -45,19 +39,7 @@ class Loaded:
     is_new_boot: bool = False
     bad: str | None = None
     aside: Path | None = None
-    is_behind: bool = False
     may_lack: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The content of one of the two layouts; number 0 means nothing."""
-
-    grants: dict[str, Grant] = field(default_factory=dict)
-    boot_id: str = ""
-    number: int = 0
-    aside: Path | None = None
-    unread: list[Any] = field(default_factory=list)
 
 
 class GrantStore:
@@ -78,16 +60,10 @@ class GrantStore:
         schemes: Those whose grants can be read; others stay in the file as they are.
         """
         self._schemes = schemes or Schemes()
-        self._path = directory / FILE_NAME
+        self._path = directory / KIND
         self._file = SealedFile(self._path, KIND, VERSION, flush)
-        # Not flushed: after a downgrade the former agent starts in the same boot.
-        self._former = SealedFile(
-            directory / grants_v1.FILE_NAME, grants_v1.KIND, grants_v1.VERSION, flush=None
-        )
         self._boot_id = boot_id
         self._encoded: dict[str, tuple[Grant, msgspec.Raw]] = {}
-        self._former_encoded: dict[str, tuple[Grant, bytes]] = {}
-        self._saved: Ledger = Ledger()
         self._read: dict[str, Plain] = {}  # grants as they were read, by slice
         self._unread: list[Any] = []  # entries that this release cannot read, as they were
         self._beside: Plain = {}  # what else the file holds
@@ -98,63 +74,23 @@ class GrantStore:
         Raises:
             StorageError: The file system refused.
         """
-        bad: list[str] = []
-        newest = self._load_newest(now_seconds, bad)
-        former = self._load_former(now_seconds, bad, is_needed=not newest.number)
-        counts = max(newest, former, key=lambda found: found.number)
-        self._unread = newest.unread
-        if counts is former:
-            self._unread = [*newest.unread, *_missing(former.unread, newest.unread)]
-        self._file.number = counts.number
-        is_behind = counts is former and counts.number > 0
-        with contextlib.suppress(StorageError):
-            if is_behind:
-                self.save(Ledger(former.grants))
-                is_behind = False
-        return Loaded(
-            Ledger(counts.grants),
-            is_new_boot=counts.number > 0 and counts.boot_id != self._boot_id,
-            bad="; ".join(bad) or None,
-            aside=newest.aside or former.aside,
-            is_behind=is_behind,
-            may_lack=any(self._path.parent.glob(f"{KIND}*.bad-*")),
-        )
-
-    def _load_newest(self, now_seconds: float, bad: list[str]) -> "_Layout":
-        found = self._file.load(now_seconds)
+        found, bad = self._file.load(now_seconds), list[str]()
+        sealed, aside, grants = found.sealed, found.aside, dict[str, Grant]()
         if found.bad:
             bad.append(found.bad)
-        if found.sealed is None:
-            return _Layout(aside=found.aside)
-        try:
-            grants, unread = self._decode(found.sealed.payload, bad)
-        except (ValueError, StateError) as error:  # msgspec's errors are ValueErrors
-            bad.append(f"{self._path}: {error}")
-            return _Layout(aside=self._file.set_aside(now_seconds))
-        return _Layout(grants, found.sealed.boot_id, found.sealed.number, found.aside, unread)
-
-    def _load_former(self, now_seconds: float, bad: list[str], *, is_needed: bool) -> "_Layout":
-        """This copy is not flushed and may be torn, which matters only if nothing else is left."""
-        try:
-            sealed = self._former.read()
-            plain = grants_v1.decode(sealed.payload, self._known()) if sealed else []
-            grants, unread = self._grants(plain, bad)
-        except (ValueError, StateError) as error:
-            if not is_needed:
-                return _Layout()
-            bad.append(f"{self._path.with_name(grants_v1.FILE_NAME)}: {error}")
-            return _Layout(aside=self._former.set_aside(now_seconds))
-        if sealed is None:
-            return _Layout()
-        return _Layout(grants, sealed.boot_id, sealed.number, unread=unread)
-
-    def _known(self) -> dict[str, GrantRecord]:
-        """Slice -> its record, as far as the present file's can be read."""
-        found = {}
-        for key, plain in self._read.items():
-            with contextlib.suppress(msgspec.ValidationError):
-                found[key] = msgspec.convert(plain, GrantRecord)
-        return found
+        if sealed is not None:
+            try:
+                grants, self._unread = self._decode(sealed.payload, bad)
+            except (ValueError, StateError) as error:  # msgspec's errors are ValueErrors
+                bad.append(f"{self._path}: {error}")
+                sealed, aside = None, self._file.set_aside(now_seconds)
+        return Loaded(
+            Ledger(grants),
+            is_new_boot=sealed is not None and sealed.boot_id != self._boot_id,
+            bad="; ".join(bad) or None,
+            aside=aside,
+            may_lack=any(self._path.parent.glob(f"{KIND}*.bad-*")),
+        )
 
     def read(self) -> Ledger:
         """Read the grants without writing anything.
@@ -183,7 +119,6 @@ class GrantStore:
         Raises:
             StorageError: The file system refused; the former content is untouched.
         """
-        self._saved = ledger
         self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
         kept = [entry for entry in self._unread if _text(entry, "id") not in ledger.grants]
         grants: list[Any] = [raw for _, raw in self._encoded.values()]
@@ -199,29 +134,12 @@ class GrantStore:
             and (_text(entry, "holder", "uid") or None) not in pod_uids
         ]
 
-    def save_former(self) -> None:
-        """Write the copy in the layout of the release before; no admission waits for it.
-
-        Raises:
-            StorageError: The file system refused.
-        """
-        self._former.number = self._file.number - 1  # of which this is the copy
-        grants = self._saved.grants
-        self._former_encoded = {key: self._encode_former(key, g) for key, g in grants.items()}
-        self._former.write([line for _, line in self._former_encoded.values()], self._boot_id)
-
     def _encode(self, key: str, grant: Grant) -> tuple[Grant, msgspec.Raw]:
         known = self._encoded.get(key)
         if known is not None and known[0] is grant:
             return known
         plain = plain_of(record_of(grant), self._read.get(key), self._schemes.own_record(grant))
         return grant, msgspec.Raw(msgspec.json.encode(plain))
-
-    def _encode_former(self, key: str, grant: Grant) -> tuple[Grant, bytes]:
-        known = self._former_encoded.get(key)
-        if known is not None and known[0] is grant:
-            return known
-        return grant, grants_v1.encode(record_of(grant), self._schemes.own_record(grant))
 
     def _decode(self, payload: bytes, bad: list[str]) -> tuple[dict[str, Grant], list[Any]]:
         top = msgspec.json.decode(payload)
@@ -255,10 +173,3 @@ def _text(entry: object, *path: str) -> str | None:
     for key in path:
         entry = entry.get(key) if isinstance(entry, dict) else None
     return entry if isinstance(entry, str) else None
-
-
-def _missing(entries: Iterable[object], there: Iterable[object]) -> list[object]:
-    """Those of which nothing in `there` is another version."""
-    known = list(there)
-    ids = {_text(entry, "id") for entry in known} - {None}
-    return [e for e in entries if e not in known and _text(e, "id") not in ids]

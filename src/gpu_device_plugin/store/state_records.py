@@ -1,4 +1,4 @@
-"""Records of the files `cards`, `node` and `claims`; the rules are those of `records`.
+"""Records of the files `cards`, `node` and `claims`; the rules are those of `grant_records`.
 
 Of health these are left out: since when probes are clean, because there are no probes while the
 agent is away and the next run counts from zero (`domain.health.restored`); when a fault was last
@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.health_values import CardHealth, Fault, Health, Ou
 
 
 class CardRecord(msgspec.Struct, frozen=True):
-    """One card; see `domain.device.Card`. An older release accepts exactly these keys."""
+    """One card; see `domain.device.Card`."""
 
     uuid: str
     number: int
@@ -51,13 +51,12 @@ class OutageRecord(msgspec.Struct, frozen=True):
 
 
 class HealthRecord(msgspec.Struct, frozen=True):
-    """Health of the node; `version` is what the release before expects."""
+    """Health of the node."""
 
     boot_id: str = ""
     driver: str = ""
     outage: OutageRecord | None = None
     cards: list[CardHealthRecord] = []
-    version: int = 1
 
 
 class CardsRecord(msgspec.Struct, frozen=True):
@@ -80,7 +79,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
         foreign: Another plugin that serves these cards, or "".
         registered: Resources that were ever registered here.
         mps_root: Directory of the MPS daemon that was configured last, or "".
-        mig_profile: The MIG profile in force, or "" for none; None where an earlier release wrote this.
+        mig_profile: The MIG profile in force, or "" for none; None if it was never stored.
         door: The door last served, or "".
     """
 

@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 from tests.apps.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.apps.agent.test_claim_door import open_door
-from tests.store.reader_before import BLOCK, grants_before
 from tests.waiting import until
 
 from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.store import grants_v1
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import GrantStore
 
 LEFT = Path(__file__).parent / "data" / "claims"
+BLOCK = 4096
 SLICES = {"uid-a": "35906dcc68046a2c", "uid-b": "8d7d0f2fcef0b2dc"}
 
 
@@ -83,22 +80,3 @@ async def test_a_door_that_the_older_agent_had_open_is_handed_over(upgraded: Nod
     door = upgraded.wiring.claim_door
     assert door.is_needed
     assert door.withheld == {"GPU-0", "GPU-1"}
-
-
-async def test_claims_are_still_claims_after_a_downgrade_and_an_upgrade(upgraded: Node) -> None:
-    """The release before knows no claims: it keeps a grant of a pod, and counts its memory and compute."""
-    state = upgraded.directory / "s"
-    await upgraded.wiring.ledger_store.close(5)
-    left = grants_before(state / "grants")
-    assert {each["pod"][1]: each["cards"] for each in left.values()} == {
-        "pod-a": ["GPU-0"],
-        "pod-b": ["GPU-1"],
-    }
-    assert {each["core_percent"] for each in left.values()} == {30}
-    file = SealedFile(state / "grants", grants_v1.KIND, grants_v1.VERSION)
-    for _ in range(3):  # it has written since, so that its own file counts
-        file.read()
-        file.write([json.dumps(each).encode() + b"\n" for each in left.values()], "")
-
-    grants = GrantStore(state, "").load(0.0).ledger.grants
-    assert {grant.holder.claim: key for key, grant in grants.items()} == SLICES

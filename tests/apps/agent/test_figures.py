@@ -4,7 +4,7 @@ import signal
 
 from tests.apps.agent.rig import NODE, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.store.grants import FILE_NAME, KIND
+from gpu_device_plugin.store.grants import KIND
 
 
 async def until_no_metric(rig: Rig, start: str) -> None:
@@ -50,7 +50,7 @@ async def test_grants_that_were_made_again_are_counted() -> None:
         await rig.stop_agent(signal.SIGKILL)
         for path in rig.state.glob("grants*"):
             path.unlink()
-        (rig.state / FILE_NAME).write_text(f"{KIND} of {NODE}, scribbled over\n")
+        (rig.state / KIND).write_text(f"{KIND} of {NODE}, scribbled over\n")
 
         await rig.start_agent()
         await rig.until_ready()

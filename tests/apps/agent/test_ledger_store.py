@@ -8,7 +8,7 @@ from tests.held import fraction
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore
+from gpu_device_plugin.store.grants import KIND, VERSION, GrantStore
 from gpu_device_plugin.store.writer import Writer
 
 
@@ -20,7 +20,7 @@ def of_later(slice_id: str, uid: str) -> dict[str, object]:
 
 def on_disk(path: Path) -> list[str]:
     """The ids of the slices in the file."""
-    sealed = SealedFile(path / FILE_NAME, KIND, VERSION).read()
+    sealed = SealedFile(path / KIND, KIND, VERSION).read()
     assert sealed is not None
     return [entry["id"] for entry in json.loads(sealed.payload)["grants"]]
 
@@ -28,7 +28,7 @@ def on_disk(path: Path) -> list[str]:
 async def test_an_unread_grant_ends_when_the_last_grant_of_its_pod_does(tmp_path: Path) -> None:
     """A pod of which another container holds something is still there."""
     odd = [of_later("first", "uid-1"), of_later("second", "uid-2"), of_later("third", "uid-3")]
-    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    file = SealedFile(tmp_path / KIND, KIND, VERSION)
     file.write([json.dumps({"grants": odd}).encode()], "boot")
     store = LedgerStore(GrantStore(tmp_path, "boot"), Writer())
     await store.load(1.0)

@@ -10,7 +10,7 @@ from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, command, running_rig, sl
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
+from gpu_device_plugin.store.grants import KIND, VERSION
 
 
 async def test_four_v100_cards_are_60_400_4() -> None:
@@ -219,7 +219,7 @@ async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_ano
 
 def _rewrite(rig: Rig, old: bytes, new: bytes) -> None:
     """Put other grants on disk, sealed as the agent seals them."""
-    kept = SealedFile(rig.state / FILE_NAME, KIND, VERSION)
+    kept = SealedFile(rig.state / KIND, KIND, VERSION)
     sealed = kept.read()
     assert sealed is not None
     kept.write([sealed.payload.replace(old, new)], sealed.boot_id)

@@ -12,7 +12,7 @@ from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, u
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.failpoints import POINTS, VARIABLE
-from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
+from gpu_device_plugin.store.grants import KIND, VERSION
 
 IN_ADMISSION = [
     point for point in POINTS if point.startswith(("prefer.", "allocate.", "durable.", "slices."))
@@ -98,9 +98,8 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         await rig.admit("p", slice_of(2, 30))
         before = rig.grant("p")
         await rig.stop_agent()
-        path = rig.state / FILE_NAME
-        for copy in ("grants.v2.other", "grants", "grants.other"):
-            (rig.state / copy).unlink(missing_ok=True)
+        path = rig.state / KIND
+        (rig.state / f"{KIND}.other").unlink()
         content = bytearray(path.read_bytes())
         content[-20] ^= 1
         path.write_bytes(
@@ -127,11 +126,11 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
             before.ids(Resource.CORE),
             before.devices,
         )
-        assert list(rig.state.glob("grants.v2.bad-*"))
+        assert list(rig.state.glob("grants.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
 
 
-@pytest.mark.parametrize("name", [FILE_NAME, f"{FILE_NAME}.other"])
+@pytest.mark.parametrize("name", [KIND, f"{KIND}.other"])
 async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_grants(
     name: str,
 ) -> None:
@@ -147,7 +146,7 @@ async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_gra
         await rig.until_ready()
 
         assert rig.grant("p") == before
-        assert list(rig.state.glob("grants.v2.bad-*"))
+        assert list(rig.state.glob("grants.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
 
 
@@ -219,7 +218,7 @@ async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_re
         await rig.admit("p", slice_of(2, 30))
         grant = rig.grant("p")
         await rig.stop_agent()
-        kept = SealedFile(rig.state / FILE_NAME, KIND, VERSION)
+        kept = SealedFile(rig.state / KIND, KIND, VERSION)
         sealed = kept.read()
         assert sealed is not None
         kept.write([sealed.payload], "another-boot")

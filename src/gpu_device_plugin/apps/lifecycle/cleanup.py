@@ -125,7 +125,6 @@ async def _clean(places: Places, patience_seconds: float | None) -> Outcome:
         kept = {key: grant for key, grant in ledger.grants.items() if key in used.slices}
         if kept != ledger.grants:
             store.save(Ledger(kept))
-            store.save_former()
     else:
         removed += remains.forget()
     return Outcome(tuple(removed), tuple(_in_words(name, ledger) for name in sorted(used.slices)))

@@ -9,11 +9,10 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.grants import GrantStore, Loaded
-from gpu_device_plugin.store.writer import Writer, report
+from gpu_device_plugin.store.writer import Writer
 
 WRITE_SECONDS = 3.0
 """How long an Allocate waits for its grant to be durable; the call itself may take 4 s."""
-_COPY_SECONDS = 0.5
 
 
 class LedgerStore:
@@ -34,7 +33,6 @@ class LedgerStore:
         self._write_lock = asyncio.Lock()
         self._rewriting: asyncio.Task[None] | None = None
         self._is_behind = False
-        self._copying: asyncio.TimerHandle | None = None
         self.disk_fault: str | None = None
         self.may_lack_grants = False
         """A damaged file of grants was set aside, now or before, and is still there."""
@@ -62,8 +60,6 @@ class LedgerStore:
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
         self.may_lack_grants = loaded.may_lack
-        if loaded.is_behind:
-            self.rewrite()
         return loaded
 
     async def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
@@ -137,9 +133,6 @@ class LedgerStore:
         """Write what is not written yet, but wait no longer than that."""
         if self._rewriting is not None:
             await asyncio.wait({self._rewriting}, timeout=seconds)
-        if self._copying is not None:
-            self._copying.cancel()
-            self._copy()
 
     async def _rewrite(self) -> None:
         try:
@@ -161,16 +154,6 @@ class LedgerStore:
             self.disk_fault = str(error)
             raise
         self.disk_fault = None
-        if self._copying is None:
-            # Not now: the thread would take the interpreter from the answer that is on its way.
-            loop = asyncio.get_running_loop()
-            self._copying = loop.call_later(_COPY_SECONDS, self._copy)
-
-    def _copy(self) -> None:
-        """Write the copy for the release before, once for many writes, in the background."""
-        self._copying = None
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._writer, self._store.save_former).add_done_callback(report)
 
     def _set(self, ledger: Ledger) -> None:
         self._ledger = ledger
