@@ -68,7 +68,7 @@ class AgentParts:
     async def admit(self, ref: PodRef) -> None:
         """Both resources, each preferred then allocated."""
         for resource, size in _ASKED.items():
-            allocator, free = self.wiring.session, self._free[resource]
+            allocator, free = self.wiring.calls, self._free[resource]
             ids = await allocator.prefer(resource, tuple(free), (), size)
             await allocator.allocate(resource, ids)
             self._held[ref][resource] = frozenset(ids)

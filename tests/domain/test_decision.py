@@ -6,7 +6,7 @@ import pytest
 from tests.held import fraction
 
 from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.decision import Offer
+from gpu_device_plugin.domain.decision import TRANSITIONS, CallState, Offer, Phase, Step
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
@@ -124,3 +124,27 @@ def test_each_kind_of_container_follows_the_wish_for_its_own_kind(
     pending = decide(Asker(POD, request, first), offer(Resource.MEM, 2), STATE)
 
     assert [each.uuid for each in pending.chosen.cards] == [card]
+
+
+def test_each_allocate_is_expected_once_and_a_refusal_ends_the_decision() -> None:
+    """What the kubelet was told for one container is no answer for the next one."""
+    ids = frozenset(unit_ids(Resource.MEM, 0, 2))
+    call = Call(Resource.MEM, 2, ids)
+    told = CallState().decide(decide(asker(), offer(Resource.MEM, 2), STATE))
+    told = told.tell(Resource.MEM, ids)
+    granted = told.grant(Resource.MEM, "s1")
+
+    assert (told.phase, told.awaits(call), told.awaits_allocate) == (Phase.TOLD, True, True)
+    assert not told.awaits(replace(call, must_include=frozenset(unit_ids(Resource.MEM, 1, 2))))
+    assert (granted.phase, granted.awaits(call)) == (Phase.GRANTED, False)
+    assert granted.decided.slice_id == "s1"
+    assert (told.refuse().phase, told.refuse().pending) == (Phase.IDLE, None)
+
+
+def test_no_step_is_taken_that_its_phase_does_not_know() -> None:
+    """A grant needs units that the kubelet was told, and those need a decision."""
+    assert TRANSITIONS.keys() == set(Phase)
+    assert Step.GRANT not in TRANSITIONS[Phase.IDLE].keys() | TRANSITIONS[Phase.DECIDED].keys()
+    assert all(found[Step.REFUSE] is Phase.IDLE for found in TRANSITIONS.values())
+    with pytest.raises(KeyError):
+        CallState().refuse().decide(decide(asker(), offer(Resource.MEM, 2), STATE)).grant("r", "s")

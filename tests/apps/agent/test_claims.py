@@ -120,12 +120,12 @@ async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
     async def fetch(_namespace: str, _name: str) -> PodRequest | None:
         return spec
 
-    wiring.identifier.sources = Sources(listed, get, lambda: {ref.key: spec}, fetch)
+    wiring.identifier.sources = Sources(listed, lambda: {ref.key: spec}, fetch)
     for resource, amount in asked.items():
         count = 15 if resource == Resource.MEM else 100
         free = [text for number in (0, 1) for text in unit_ids(Resource(resource), number, count)]
-        given = await wiring.session.prefer(resource, free, (), amount)
-        await wiring.session.allocate(resource, given)
+        given = await wiring.calls.prefer(resource, free, (), amount)
+        await wiring.calls.allocate(resource, given)
 
 
 async def test_the_kubelets_pods_get_nothing_of_what_claims_hold(wiring: Wiring) -> None:

@@ -12,10 +12,8 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
+from gpu_device_plugin.apps.agent.device_plugin.kubelet_calls import KubeletCalls
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
-from gpu_device_plugin.apps.agent.device_plugin.recorded import RecordedCalls
-from gpu_device_plugin.apps.agent.device_plugin.service import Service
-from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Session
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
@@ -142,7 +140,6 @@ class Wiring:
             lambda: self.configuration.current.access,
             settings.run_dir,
             settings.library_dir,
-            self.schemes,
             driver=simulated_driver(settings),
         )
 
@@ -150,14 +147,12 @@ class Wiring:
         edges, cluster, state = self.edges, self.cluster, self.node_store.read
         self.gate, self._specs = (gate := CallGate()), partial(edges.specs, cluster)
         self.identifier = Identifier(
-            Sources(edges.pods.list, edges.pods.get, self._specs, cluster.fetch_spec),
+            Sources(edges.pods.list, self._specs, cluster.fetch_spec),
             lambda: self.ledger_store.ledger,
         )
         store, recorder, schemes = self.ledger_store, self.recorder, self.schemes
         clock = edges.clock.wall_seconds
         self.admission = Admission(store, self.setup, recorder, state, schemes, clock)
-        self.calls = CallParts(self.identifier, self.admission, recorder, state, gate, schemes)
-        self.session = Session(self.calls)
         self.reconciler = Reconciler(
             Parts(
                 ledger_store=self.ledger_store,
@@ -182,22 +177,32 @@ class Wiring:
     def _wire_kubelet(self) -> None:
         """The device plugin front: what the kubelet's calls reach, and the lists it gets."""
         edges = self.edges
+        holders = HolderCheck(edges.pods.get, self.snapshots)
         self.prestart = PreStart(
             self.ledger_store,
             self.setup,
-            HolderCheck(edges.pods.get, self.snapshots),
+            holders,
             self.recorder,
             self.node_store.read,
             self.schemes,
             fetch_spec=self.cluster.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
-        self.recorded = RecordedCalls(
-            self.calls, self.snapshots, self.reconciler.unread_answers.note
+        self.calls = KubeletCalls(
+            identifier=self.identifier,
+            holders=holders,
+            admission=self.admission,
+            setup=self.setup,
+            prestart=self.prestart,
+            recorder=self.recorder,
+            state=self.node_store.read,
+            gate=self.gate,
+            schemes=self.schemes,
+            metrics=self.metrics,
+            note_answer=self.reconciler.unread_answers.note,
         )
-        service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
-            lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
+            lambda name: Endpoint(name, self.calls, edges.plugins, self._endpoint_changed),
             partial(offered_pools, self),
         )
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())

@@ -26,13 +26,11 @@ class Sources:
 
     Attributes:
         list_pods: PodResources List; never called while an Allocate is in flight.
-        get_pod: PodResources Get, harmless at any time.
         specs: What the API watch knows of this node's pods, by namespace and name.
         fetch_spec: One GET with a short deadline.
     """
 
     list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
-    get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
 
@@ -112,16 +110,6 @@ class Identifier:
         keys = [entry.pod.key for entry in listed]
         there = live(self._ledger(), keys, uids, ended - {""})
         return Identified(asker, scope.ledger(there), scope.others(there), _held(asker, listed))
-
-    async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
-        """Whether the kubelet still counts any of `ids` as held by `pod`."""
-        try:
-            entry = await self.sources.get_pod(pod)
-        except KubeletError as error:
-            _log.warning("PodResources Get failed", pod=str(pod), error=str(error))
-            return True
-        held = entry.held.values() if entry is not None else ()
-        return any(not ids.isdisjoint(units) for by_name in held for units in by_name.values())
 
     async def _listed(self) -> Sequence[ListedPod]:
         try:
