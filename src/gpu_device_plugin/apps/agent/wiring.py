@@ -79,7 +79,9 @@ class Wiring:
         self.kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
         self.signals = ClusterSignals()
-        self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
+        self.cluster = self.edges.cluster(
+            self.signals, partial(self.metrics.count, "events_dropped")
+        )
         state, clock = self.node_store.read, self.edges.clock.wall_seconds
         self.recorder = EventRecorder(self.metrics, self.cluster.post, state, clock, self.schemes)
         self._wire_state()
@@ -292,7 +294,7 @@ class Wiring:
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
-            self.metrics.count_registration(state.resource)
+            self.metrics.count("registrations", state.resource)
             self.mode.note_registered(state.resource)
 
 
