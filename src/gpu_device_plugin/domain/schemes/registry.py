@@ -1,8 +1,8 @@
-"""The schemes of a node, and which of them a call, a grant or a card belongs to."""
+"""The schemes of a node: which of them a call, a grant, a card or a part of a pod belongs to."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.grants import Grant
@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
+from gpu_device_plugin.domain.pods import HeldUnits, ListedPod, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
@@ -19,8 +19,73 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
 from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
 from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, Layout, Scheme
 from gpu_device_plugin.domain.schemes.recording import Records
-from gpu_device_plugin.domain.schemes.scope import Scope
 from gpu_device_plugin.errors import RequestError, StateError
+
+T = TypeVar("T")
+Place: TypeAlias = tuple[str, str, str]
+"""Uid of a pod, name of a container, resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Values without what is of another scheme.
+
+    Attributes:
+        resources: The scheme's resources; None where there is no other scheme.
+    """
+
+    resources: frozenset[str] | None = None
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """The scheme's own grants."""
+        own = self.resources
+        if own is None:
+            return ledger
+        return Ledger({k: g for k, g in ledger.grants.items() if not own.isdisjoint(g.units)})
+
+    def others(self, ledger: Ledger) -> Ledger:
+        """The other grants, those without units (of claims) included: they too take room."""
+        return ledger.release(self.ledger(ledger).grants)
+
+    def specs(
+        self, specs: Mapping[tuple[str, str], PodRequest]
+    ) -> Mapping[tuple[str, str], PodRequest]:
+        """Pods with what they ask of the scheme."""
+        if self.resources is None:
+            return specs
+        return {key: self.spec(spec) for key, spec in specs.items()}
+
+    def spec(self, spec: PodRequest) -> PodRequest:
+        """A pod with what it asks of the scheme."""
+        if self.resources is None:
+            return spec
+        containers = (replace(each, amounts=self._only(each.amounts)) for each in spec.containers)
+        return replace(spec, containers=tuple(containers))
+
+    def listed(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
+        """Pods with what they hold of the scheme."""
+        if self.resources is None:
+            return listed
+        return [
+            replace(pod, held={name: self._only(units) for name, units in pod.held.items()})
+            for pod in listed
+        ]
+
+    def places(self, held: Mapping[Place, T]) -> Mapping[Place, T]:
+        """What containers hold of the scheme."""
+        own = self.resources
+        if own is None:
+            return held
+        return {place: ids for place, ids in held.items() if place[2] in own}
+
+    def _only(self, by_resource: Mapping[str, T]) -> dict[str, T]:
+        own = self.resources or frozenset()
+        return {name: value for name, value in by_resource.items() if name in own}
+
+
+EVERYTHING = Scope()
+"""The scope of a node with one scheme."""
+
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, the kubelet could
 # not receive the list, or it is not known what to offer.

@@ -6,8 +6,7 @@ import structlog
 
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.holder_check import check_holder
-from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, completed
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, check_holder, completed
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.errors import KubeletError
 

@@ -17,18 +17,22 @@ from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.holdings import (
+    DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     Holding,
+    held_devices,
     holding_of,
     holdings_annotation,
     is_complete,
 )
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import Ledger, Use
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION, withdrawn_series
+from gpu_device_plugin.domain.models.catalogue import (
+    MODEL_LABEL,
+    SERIES_ANNOTATION,
+    withdrawn_series,
+)
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.pools import UnitCount

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.adoption import Found, found
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import is_isolated
@@ -12,6 +11,7 @@ from gpu_device_plugin.domain.pods import HeldUnits, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, with_amounts
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
+from gpu_device_plugin.domain.schemes.recording import Found, found
 from gpu_device_plugin.domain.shares import Share
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container

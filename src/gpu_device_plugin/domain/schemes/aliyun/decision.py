@@ -1,27 +1,134 @@
-"""The decision for one container: its cards, and which units of them."""
+"""The decision for one container: its cards, which units of them, and both in words."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
-from gpu_device_plugin.domain.devices import CardIndex, CardNumber
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.node_state import NodeState, NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind
-from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
+    asked_text,
     demand,
     demand_ahead,
     demand_from_size,
     policy_of,
 )
 from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
-from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
 from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import DoesNotFitError
+
+_TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
+
+
+def demand_text(demand: Demand, terms: NodeTerms) -> str:
+    """What a container needs, with units.
+
+    A demand of which only one resource is known yet shows that one.
+    """
+    parts = [
+        asked_text(resource, amount, terms.unit)
+        for resource, amount in (
+            (Resource.MEM, demand.mem_units),
+            (Resource.CORE, demand.core_percent),
+        )
+        if amount
+    ]
+    spread = f" on {demand.cards} cards ({demand.units_per_card} each)" if demand.cards > 1 else ""
+    alone = " with no other pod there" if demand.is_exclusive else ""
+    return " and ".join(parts) + spread + alone
+
+
+def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
+    """Why no card has room for this container: the largest free slice, and each card."""
+    room = found.largest
+    if room is None:
+        largest = "nothing is free on any healthy card"
+    else:
+        largest = (
+            f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
+            f"on card {room.card.index}"
+        )
+    told = [f"card {index}: {lack}" for index, lack in found.lacks[:_TOLD]]
+    if len(found.lacks) > _TOLD:
+        told.append(f"and {len(found.lacks) - _TOLD} cards more")
+    cards = "; ".join(told) or "no cards"
+    if len(found.rooms) < demand.cards:
+        cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
+    on_one = ", all from one card" if demand.cards == 1 else ""
+    return (
+        f"pod {_who(asker)} on node {terms.node} (mode {terms.mode}) asks "
+        f"{demand_text(demand, terms)}{on_one}: {largest}. {cards}. "
+        f"Ask less, free a slice, or send the pod to another node"
+    )
+
+
+def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
+    """One line per card: whether `demand` fits and what the card has left, for `why`."""
+    return tuple(_room_line(room, demand) for room in rooms)
+
+
+def _room_line(room: Room, demand: Demand) -> str:
+    """Short, so that it fits into 80 columns when it is indented."""
+    fits = "fits" if room.lack(demand) is None else "no room"
+    word = fits if room.is_healthy else "unhealthy"
+    pods = f"{room.pods} pods" if room.max_pods is None else f"{room.pods}/{room.max_pods} pods"
+    core = f", {room.free_core} % compute" if room.least_core else ""
+    mine = ", this pod is here" if room.holds_pod else ""
+    uuid = "-".join(room.card.uuid.split("-")[:2])
+    return (
+        f"{f'card {room.card.index}':<8} {word}: {room.free_mem}/{room.card.capacity(room.unit)} "
+        f"units{core} free, {pods}{mine} ({uuid})"
+    )
+
+
+def _who(asker: Asker) -> str:
+    return f"{asker.pod}, container {asker.container.name}," if asker.container else str(asker.pod)
+
+
+def pick_units(
+    resource: str,
+    available: Iterable[str],
+    must: Collection[str],
+    cards: Sequence[Card],
+    size: int,
+) -> tuple[str, ...] | None:
+    """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
+
+    Those of `must` come first, then the lowest, so that equal nodes give equal units.
+
+    Args:
+        resource: Of what.
+        available: Ids that the kubelet has free, those of `must` included.
+        must: Ids that the kubelet will give in any case.
+        cards: The cards decided on.
+        size: How many ids.
+    """
+    by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
+    for text in frozenset(available) | frozenset(must):
+        unit = parse_unit_id(text)
+        if unit is not None and unit.resource == resource and unit.card in by_card:
+            by_card[unit.card].append((text not in must, unit.unit, text))
+    each, rest = divmod(size, len(cards))
+    chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
+    is_whole = rest == 0 and len(chosen) == size and frozenset(must) <= frozenset(chosen)
+    return tuple(chosen) if is_whole else None
+
+
+def follows(ids: Iterable[str], cards: Sequence[Card]) -> bool:
+    """Whether units are on exactly these cards, in equal parts.
+
+    Without asking first, the kubelet reuses an init container's units at random: of two cards it
+    may pick three and one, which would not be the slice that was asked for.
+    """
+    found = Counter(unit.card for text in ids if (unit := parse_unit_id(text)) is not None)
+    is_there = found.keys() == {card.number for card in cards}
+    return is_there and len(set(found.values())) <= 1
 
 
 def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:

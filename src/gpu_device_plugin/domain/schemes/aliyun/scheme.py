@@ -28,6 +28,7 @@ from gpu_device_plugin.domain.schemes.aliyun.decision import (
     check_parts,
     choose_units,
     decide,
+    follows,
     reserve,
     unequal_parts,
 )
@@ -45,9 +46,13 @@ from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.rules import Ask, Known, check
-from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
-from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
+from gpu_device_plugin.domain.schemes.aliyun.units import (
+    Resource,
+    cards_of,
+    slice_bytes,
+    unit_ids,
+    units_of,
+)
 from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, NewGrant
 from gpu_device_plugin.domain.shares import Demand, Holder, Share
 from gpu_device_plugin.errors import RequestError

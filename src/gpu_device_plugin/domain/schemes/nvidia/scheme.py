@@ -7,8 +7,9 @@ from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.held_devices import (
+from gpu_device_plugin.domain.holdings import (
     DEVICES_ANNOTATION,
+    TOPOLOGY_GPU,
     devices_annotation,
 )
 from gpu_device_plugin.domain.labels import Machine
@@ -18,20 +19,24 @@ from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.answers import answer
-from gpu_device_plugin.domain.schemes.nvidia.by_mode import configured, effective
+from gpu_device_plugin.domain.schemes.nvidia.by_mode import (
+    configured,
+    effective,
+    while_there,
+    with_channels,
+    with_held,
+)
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     PREFIX,
+    SHARED_SUFFIX,
     Configuration,
     MigStrategy,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import MPS_CAPABLE, feature_labels
-from gpu_device_plugin.domain.schemes.nvidia.held import with_held
-from gpu_device_plugin.domain.schemes.nvidia.imex import while_there, with_channels
+from gpu_device_plugin.domain.schemes.nvidia.mig import MODELS, resource_of, uncut
 from gpu_device_plugin.domain.schemes.nvidia.mps import as_client
-from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
 from gpu_device_plugin.domain.schemes.protocol import Layout
@@ -226,3 +231,13 @@ class NvidiaScheme(Records):
         # A profile of a card that we have no table of, or what is held under an earlier name.
         self._names = self._names | offered.resources.keys()  # not in place: others iterate it
         return offered
+
+
+def possible_names(configuration: Configuration) -> frozenset[str]:
+    """Every name; a change of the configuration may need others, and so a restart of the agent."""
+    plain = {GPU, *(resource_of(p.name) for model in MODELS for p in model.profiles)}
+    plain |= {each.name for each in (*configuration.gpu_patterns, *configuration.mig_patterns)}
+    plain |= {entry.name for entry in configuration.sharing.resources}
+    renamed = {entry.rename for entry in configuration.sharing.resources if entry.rename}
+    shared = {name + SHARED_SUFFIX for name in plain}
+    return frozenset({TOPOLOGY_GPU} | plain | renamed | shared)
