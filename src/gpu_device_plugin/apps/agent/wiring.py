@@ -41,9 +41,11 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.apps.agent.wiring_checks import node_checks, rules_of_health
 from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
 from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
+from gpu_device_plugin.domain.reports import CardReport, DriverChanged
+from gpu_device_plugin.domain.schemes.registry import Schemes, merged, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
@@ -103,6 +105,14 @@ class Wiring:
         """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
         return resource in self.mode.registered or not self.schemes.recorder(resource)
 
+    def _takes_mig(self, card: CardReport) -> bool:
+        mode = self.node_store.read().mode
+        return any(scheme.takes_mig(card, mode) for scheme in self.schemes.recorders)
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        for scheme in self.schemes.deciders:
+            scheme.check_unit(mode, unit)
+
     def _shipped(self) -> Schemes:
         """The schemes of this release, which ask for the configuration and the holders of now."""
         held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
@@ -123,7 +133,7 @@ class Wiring:
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
-            takes_mig=lambda card: self.schemes.takes_mig(card, self.node_store.read().mode),
+            takes_mig=self._takes_mig,
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
@@ -133,7 +143,7 @@ class Wiring:
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             settings,
             lambda: self.reconciler.holders_of(self._keeps_mode),
-            self.schemes.check_unit,
+            self._check_unit,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
@@ -222,7 +232,7 @@ class Wiring:
         )
         self.features = FeatureLabels(
             lambda: self.configuration.current.features,
-            self.schemes.feature_labels,
+            lambda *known: merged(each.feature_labels(*known) for each in self.schemes.recorders),
             lambda: self.cards.machine,
             self.node_store.read,
             self.cluster,

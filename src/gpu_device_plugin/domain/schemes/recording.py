@@ -13,9 +13,13 @@ from typing import TypeAlias
 
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.labels import Machine
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef, PodRequest
+from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.protocol import Scheme
 from gpu_device_plugin.domain.shares import Holder, Share
 from gpu_device_plugin.errors import DoesNotFitError
@@ -121,8 +125,41 @@ class _Names:
         return known.ref if known else PodRef(pod.namespace, pod.name, uid)
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the node's devices fit what a scheme is to offer.
+
+    Attributes:
+        problem: Why nothing can be offered, or "".
+        left_out: What is not offered, and why.
+        waiting: What a changed configuration waits for, card by card.
+    """
+
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
 class Records(Scheme):
     """A scheme that takes the units that the kubelet gives."""
+
+    @abstractmethod
+    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
+        """Whether it offers the instances of this card, which is in MIG mode, now."""
+
+    @abstractmethod
+    def feature_labels(
+        self, cards: Sequence[Card], state: NodeState, machine: Machine
+    ) -> Mapping[str, str]:
+        """What it says of every card that NVML shows, as labels of the node."""
+
+    @abstractmethod
+    def replicas(self, state: NodeState) -> Mapping[str, int]:
+        """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
+
+    @abstractmethod
+    def layout(self, state: NodeState) -> Layout:
+        """What is in the way of its offers."""
 
     @abstractmethod
     def prefer(self, call: Call, available: Collection[str], state: NodeState) -> Sequence[str]:
@@ -173,9 +210,8 @@ class Records(Scheme):
         """The grant with its shares as the devices are now."""
         return replace(grant, shares=self._shares(grant.units, state))
 
-    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+    def checked(self, grant: Grant, spec: PodRequest, _state: NodeState) -> Grant:
         """The grant with what the pod spec says of its holder; there is no rule about it."""
-        del state
         container = spec.container(grant.container)
         if container is None:
             return grant

@@ -250,7 +250,9 @@ class DeviceListCheck:
         """Count the bytes."""
         problem = None
         try:
-            self._schemes.check_size(self._node_store.read())
+            schemes, state = self._schemes, self._node_store.read()
+            for scheme, view in schemes.views(schemes.deciders, state):
+                scheme.check_size(view)
         except ConfigError as error:
             problem = str(error)
         self._recorder.fault(self._node_store, "DeviceListTooLong", problem)

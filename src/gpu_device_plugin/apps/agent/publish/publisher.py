@@ -36,7 +36,7 @@ from gpu_device_plugin.domain.models.catalogue import (
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.pools import UnitCount
-from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.schemes.registry import Schemes, merged
 from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -106,11 +106,11 @@ class Publisher:
     def show(self) -> None:
         """Show in the metrics what is known now."""
         state, ledger = self._state(), self._facts.ledger()
+        views = self._schemes.views(self._schemes.all, state)
+        counts = merged(scheme.counts(view, ledger) for scheme, view in views)
         self._metrics.publish(
             Snapshot(
-                cards=tuple(
-                    _card_samples(state, self._schemes.counts(state, ledger), ledger, self._facts)
-                ),
+                cards=tuple(_card_samples(state, counts, ledger, self._facts)),
                 slices=tuple(self._slice_samples(state, ledger)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._cluster.is_reachable,
@@ -146,7 +146,9 @@ class Publisher:
                 shown,
                 state.healthy,
                 state.terms,
-                self._schemes.replicas(state),
+                merged(
+                    s.replicas(v) for s, v in self._schemes.views(self._schemes.recorders, state)
+                ),
                 {uuid: claimed.get(uuid, Use()) for uuid in self._facts.by_claims(state)},
             )
             self._cluster.describe_node(
@@ -175,9 +177,8 @@ class Publisher:
             published = tuple(grants)
             if self._published.get(pod.uid) != published:
                 assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
-                values = self._schemes.annotations(
-                    grants, state, assume_time_ns or int(self._facts.wall_seconds() * 1e9)
-                )
+                assume_time_ns = assume_time_ns or int(self._facts.wall_seconds() * 1e9)
+                values = self._annotations(grants, state, assume_time_ns)
                 if values:
                     self._cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
@@ -193,6 +194,20 @@ class Publisher:
         # Before cards and pods are known, what an agent before this one said still counts.
         if not state.mark and state.cards and self._cluster.is_synced():
             self._tell_holdings(by_pod)
+
+    def _annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """What a pod's annotations say of its grants; nothing where they have to wait."""
+        schemes = self._schemes
+        return merged(
+            scheme.annotations(
+                [grant for grant in grants if schemes.of_grant(grant) is scheme],
+                view,
+                assume_time_ns,
+            )
+            for scheme, view in schemes.views(schemes.all, state)
+        )
 
     def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
         specs = self._facts.specs()
