@@ -28,8 +28,7 @@ from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.config.sources import parse_yaml
 from gpu_device_plugin.domain.caller import Call, who_allocates
-from gpu_device_plugin.domain.decision_log import DecisionLog
-from gpu_device_plugin.domain.explain import Decision
+from gpu_device_plugin.domain.decision_log import Decision, DecisionLog
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import (
     ContainerKind,

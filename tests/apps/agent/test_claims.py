@@ -14,8 +14,7 @@ from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
-from gpu_device_plugin.domain.ledger import Use
+from gpu_device_plugin.domain.ledger import Use, expired_grants, live
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import (
     ContainerKind,

@@ -39,9 +39,11 @@ from gpu_device_plugin.apps.agent.wiring_checks import node_checks
 from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
 from gpu_device_plugin.config.agent import Settings, xid_choice
 from gpu_device_plugin.domain.health_values import HealthRules
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
+from gpu_device_plugin.domain.reports import CardReport, DriverChanged
+from gpu_device_plugin.domain.schemes.registry import Schemes, merged, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
@@ -104,6 +106,14 @@ class Wiring:
         """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
         return resource in self.mode.registered or not self.schemes.recorder(resource)
 
+    def _takes_mig(self, card: CardReport) -> bool:
+        mode = self.node_store.read().mode
+        return any(scheme.takes_mig(card, mode) for scheme in self.schemes.recorders)
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        for scheme in self.schemes.deciders:
+            scheme.check_unit(mode, unit)
+
     def _shipped(self) -> Schemes:
         """The schemes of this release, which ask for the configuration and the holders of now."""
         held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
@@ -124,7 +134,7 @@ class Wiring:
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
-            takes_mig=lambda card: self.schemes.takes_mig(card, self.node_store.read().mode),
+            takes_mig=self._takes_mig,
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
@@ -134,7 +144,7 @@ class Wiring:
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             settings,
             lambda: self.reconciler.holders_of(self._keeps_mode),
-            self.schemes.check_unit,
+            self._check_unit,
         )
         self.library = LibraryInstaller(
             Path(settings.library_dir), self.recorder, self.writer, self.node_store
@@ -232,7 +242,7 @@ class Wiring:
         )
         self.features = FeatureLabels(
             lambda: self.configuration.current.features,
-            self.schemes.feature_labels,
+            lambda *known: merged(each.feature_labels(*known) for each in self.schemes.recorders),
             lambda: self.cards.machine,
             self.node_store.read,
             self.cluster,

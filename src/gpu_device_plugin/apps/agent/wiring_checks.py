@@ -93,7 +93,8 @@ def _disk_fault(of: Wiring) -> str | None:
 def _list_fault(of: Wiring) -> str | None:
     """The kubelet must be able to receive the device lists of this node."""
     try:
-        of.schemes.check_size(of.node_store.read())
+        for scheme, view in of.schemes.views(of.schemes.deciders, of.node_store.read()):
+            scheme.check_size(view)
     except ConfigError as error:
         return str(error)
     return None

@@ -17,8 +17,7 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.schemes.protocol import Decides, NewGrant
-from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.domain.schemes.scope import Scope
+from gpu_device_plugin.domain.schemes.registry import Schemes, Scope
 from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint

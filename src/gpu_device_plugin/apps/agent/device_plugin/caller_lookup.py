@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_device_plugin.domain.caller import Asker, Call, Specs, who_asks
-from gpu_device_plugin.domain.grant_lifetime import live
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.scope import EVERYTHING, Scope
+from gpu_device_plugin.domain.schemes.registry import EVERYTHING, Scope
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("identify")

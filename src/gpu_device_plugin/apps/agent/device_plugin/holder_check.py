@@ -12,9 +12,9 @@ import structlog
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, completed
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, check_holder, completed
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.errors import DoesNotFitError, KubeletError, UnknownPodError
+from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 
 _NOTHING: frozenset[str] = frozenset()
 _log = structlog.get_logger("holders")
@@ -90,16 +90,8 @@ class HolderCheck:
         Raises:
             UnknownPodError: Another pod or container holds these units.
         """
-        ids = frozenset(grant.ids(resource))
         listed = await self._listed(grant.pod) if grant.pod.name else None
-        if listed is not None and not grant.is_handed_on and grant.container in listed.held:
-            if listed.ids(grant.container, resource) == ids:
-                return
-            raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")
-        # The checkpoint has the ordinary init containers as well.
-        holders = [e for e in self._entries() if e.resource == resource and e.ids == ids]
-        if holders and not any(_is_of(grant, e) for e in holders):
-            raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
+        check_holder(grant, resource, listed, self._entries())
 
     def named(self, grant: Grant) -> tuple[str, str]:
         """Uid and container of a grant, as far as they are known."""
@@ -142,24 +134,9 @@ class HolderCheck:
             return ()
 
 
-def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
-    """Whether the entry can be the grant's; unknown values contradict nothing."""
-    is_pod = grant.pod.uid in ("", entry.pod_uid)
-    return is_pod and grant.container in ("", entry.container)
-
-
 def _double_booked(pod: PodRef) -> DoesNotFitError:
     return DoesNotFitError(
         f"the kubelet gives units that pod {pod} still holds (kubernetes issue 137534); create the "
         f"pod again",
         reason="DoubleBooked",
-    )
-
-
-def _not_the_holder(grant: Grant, resource: str, holder: str) -> UnknownPodError:
-    return UnknownPodError(
-        f"the units of {resource} granted to pod {grant.pod} (container {grant.container}) are "
-        f"held, the kubelet says, by {holder}; the container must not start on them, create the "
-        f"pod again",
-        reason="NotTheHolder",
     )

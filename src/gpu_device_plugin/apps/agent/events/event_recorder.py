@@ -10,9 +10,8 @@ from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.decision import Reservation
-from gpu_device_plugin.domain.decision_log import DecisionLog
+from gpu_device_plugin.domain.decision_log import NOTHING_DECIDED, Decision, DecisionLog
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.explain import NOTHING_DECIDED, Decision
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.health_values import Change, ChangeKind
 from gpu_device_plugin.domain.ledger import Ledger

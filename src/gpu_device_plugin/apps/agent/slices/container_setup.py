@@ -6,9 +6,15 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Mount, Paths
+from gpu_device_plugin.domain.container_edits import (
+    CardLimit,
+    ContainerEdits,
+    DeviceAccess,
+    Mount,
+    Paths,
+    limits_text,
+)
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.limits import CardLimit, limits_text
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.recording import Records
