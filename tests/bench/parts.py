@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
@@ -68,7 +68,7 @@ class AgentParts:
     async def admit(self, ref: PodRef) -> None:
         """Both resources, each preferred then allocated."""
         for resource, size in _ASKED.items():
-            allocator, free = self.wiring.session, self._free[resource]
+            allocator, free = self.wiring.calls, self._free[resource]
             ids = await allocator.prefer(resource, tuple(free), (), size)
             await allocator.allocate(resource, ids)
             self._held[ref][resource] = frozenset(ids)

@@ -18,8 +18,7 @@ from gpu_device_plugin.apps.lifecycle.clear_nodes import _AGENTS
 from gpu_device_plugin.cluster.events import COMPONENT
 from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
 from gpu_device_plugin.domain.labels import NODE_LABELS
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
+from gpu_device_plugin.domain.models.catalogue import MODEL_LABEL, SERIES_ANNOTATION
 
 CONTROLLER = f"{NAME}-controller"
 ENABLED = "controller.enabled=true"

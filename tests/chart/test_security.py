@@ -15,11 +15,9 @@ from gpu_device_plugin.domain.annotations import (
     WITHDRAWN_ANNOTATION,
 )
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
-from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, Machine
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
+from gpu_device_plugin.domain.models.catalogue import MODEL_LABEL, SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import HELD_KEYS, pod_annotations
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource

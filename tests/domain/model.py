@@ -15,9 +15,8 @@ from tests.held import fraction
 
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import (
@@ -27,11 +26,11 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.domain.schemes.aliyun.decision import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.room import rooms
-from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError

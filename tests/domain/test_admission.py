@@ -9,9 +9,8 @@ from tests.domain.model import Agent, Kubelet
 from tests.domain.words import APP, INIT, SIDECAR, cards, container, terms
 
 from gpu_device_plugin.domain.caller import Asker
-from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, expired_grants, live
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of

@@ -20,8 +20,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     pod_annotations,
     with_wish,
 )
-from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import parse_offer
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import Claimed, parse_offer
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
 

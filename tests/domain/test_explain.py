@@ -5,9 +5,9 @@ from dataclasses import replace
 from tests.domain.words import V100_MIB, cards, container, pod, terms
 
 from gpu_device_plugin.domain.caller import Asker
-from gpu_device_plugin.domain.explain import Decision, why_text
+from gpu_device_plugin.domain.decision_log import Decision, why_text
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
+from gpu_device_plugin.domain.schemes.aliyun.decision import demand_text, no_room_text, room_lines
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.shares import Demand

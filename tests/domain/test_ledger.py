@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
 from tests.held import changed
 
-from gpu_device_plugin.domain.grant_lifetime import (
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import (
     ABSENT_SECONDS,
     KUBELET_SETTLE_SECONDS,
+    Ledger,
+    Use,
     drift,
     expired_grants,
     live,
+    used,
 )
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger, Use, used
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.domain.shares import Hold, Share

@@ -24,21 +24,22 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_INDEX,
     with_wish,
 )
-from gpu_device_plugin.domain.schemes.aliyun.card_wish import wish_annotations
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     NodeOffer,
     PodHold,
     hold_of,
     parse_offer,
+    wish_annotations,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
     OTHER_DOOR_TEXT,
     Fit,
     Misfit,
+    Score,
+    comparable,
     fit,
+    node_rooms,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, comparable
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError

@@ -13,9 +13,9 @@ from gpu_device_plugin.domain.devices import CardIndex, CardNumber
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.decision import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
 from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
-from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.domain.shares import Demand
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.grant_lifetime import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
-from gpu_device_plugin.domain.strays import strays
+from gpu_device_plugin.domain.ledger import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS, strays
 
 UP_SINCE = -KUBELET_SETTLE_SECONDS
 

@@ -17,8 +17,7 @@ from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.nvidia import read_config_file
 from gpu_device_plugin.domain.annotations import counted_unit_mib, kept_pods, served_mode
-from gpu_device_plugin.domain.held_devices import held_devices, told_devices
-from gpu_device_plugin.domain.holdings import parse_holdings
+from gpu_device_plugin.domain.holdings import held_devices, parse_holdings, told_devices
 from gpu_device_plugin.domain.schemes.aliyun.annotations import with_wish
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of, parse_offer
 from gpu_device_plugin.errors import ClusterError

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tests.apps.agent.rig import MEM, Rig, command, running_rig, slice_of, until
 from tests.apps.agent.test_requests import allocate
 from tests.apps.agent.test_second_scheme import switching
 from tests.apps.agent.test_slow_disk import stuck
-from tests.apps.agent.whole_cards import WHOLE_CARD, WholeCards
+from tests.apps.agent.whole_cards import WHOLE_CARD
 from tests.held import fraction
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
@@ -29,8 +28,7 @@ from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.config.sources import parse_yaml
 from gpu_device_plugin.domain.caller import Call, who_allocates
-from gpu_device_plugin.domain.decision_log import DecisionLog
-from gpu_device_plugin.domain.explain import Decision
+from gpu_device_plugin.domain.decision_log import Decision, DecisionLog
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
@@ -149,8 +147,7 @@ async def test_all_recorded_holders_of_a_card_are_asked_for_at_once(
         await together.wait()
         return None
 
-    async with switching(short_dir) as (wiring, give_to):
-        wiring.identifier.sources = replace(wiring.identifier.sources, get_pod=get)
+    async with switching(short_dir, get_pod=get) as (wiring, give_to):
         for number in range(holders):
             for container in ("a", "b"):
                 pod = PodRef("default", f"p{number}", f"u{number}")
@@ -159,7 +156,7 @@ async def test_all_recorded_holders_of_a_card_are_asked_for_at_once(
                 await wiring.ledger_store.hold(held)
         give_to("whole")
         async with asyncio.timeout(20):
-            await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+            await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
 
     assert len(asked) == len(set(asked)) == holders
 

@@ -25,9 +25,8 @@ from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.domain.claims import Claim
 from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of, parse_offer
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import Claimed, hold_of, parse_offer
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import RequestError
 

@@ -31,8 +31,14 @@ from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.survey_objects import SurveyedPod
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.annotations import cards_annotation
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.hardware import Hardware, Instance
+from gpu_device_plugin.domain.devices import (
+    MAX_CARDS,
+    Card,
+    CardIndex,
+    CardNumber,
+    Hardware,
+    Instance,
+)
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.models.admission import admit
 from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
@@ -41,8 +47,7 @@ from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, hold_of, parse_offer
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS

@@ -18,11 +18,12 @@ from gpu_device_plugin.apps.overview.node_cards import node_view
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.devices import CardIndex
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.holdings import (
+    DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     MOST_BYTES,
     Holding,
+    held_devices,
     holdings_annotation,
     is_complete,
     parse_holdings,

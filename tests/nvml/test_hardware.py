@@ -7,7 +7,7 @@ import pytest
 from tests.nvml.conftest import Start
 from tests.nvml.watch import PATIENT
 
-from gpu_device_plugin.domain.hardware import Hardware, Instance
+from gpu_device_plugin.domain.devices import Hardware, Instance
 from gpu_device_plugin.domain.reports import Inventory
 from gpu_device_plugin.simulation.node import SimulatedNode
 

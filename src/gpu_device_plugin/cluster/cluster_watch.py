@@ -16,7 +16,7 @@ from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection
 from gpu_device_plugin.cluster.wire import Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
+from gpu_device_plugin.domain.models.catalogue import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.processors import Processors
 from gpu_device_plugin.errors import ClusterError

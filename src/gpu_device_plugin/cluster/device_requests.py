@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpu_device_plugin.cluster.wire import Container, Pod
-from gpu_device_plugin.domain.held_devices import TOPOLOGY_GPU
+from gpu_device_plugin.domain.holdings import TOPOLOGY_GPU
 
 
 def devices_asked(pod: Pod) -> Mapping[str, int]:

@@ -18,8 +18,7 @@ from gpu_device_plugin.cluster.wire import (
     PodStatus,
 )
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
-from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, HOLDINGS_ANNOTATION
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 _ENDED = frozenset({"Succeeded", "Failed"})

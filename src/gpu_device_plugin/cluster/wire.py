@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.counted import few
-from gpu_device_plugin.domain.grant_lifetime import is_over
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, is_over
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
     ContainerRequest,

@@ -8,6 +8,7 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, slice_of_mo
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import HeldUnits, ListedPod, PodRef
+from gpu_device_plugin.errors import UnknownPodError
 
 _Place: TypeAlias = tuple[str, str, str]  # uid, container, resource
 _Holding: TypeAlias = tuple[tuple[str, str], str, str, frozenset[str]]  # pod, container, what
@@ -200,3 +201,45 @@ def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:
     slice_id, version = slice_of_mounts({m.container_path: m.host_path for m in entry.edits.mounts})
     pod = PodRef("", "", entry.pod_uid)
     return HeldUnits(pod, entry.container, entry.resource, entry.ids, slice_id, version)
+
+
+def check_holder(
+    grant: Grant,
+    resource: str,
+    listed: ListedPod | None,
+    entries: Sequence[CheckpointEntry],
+) -> None:
+    """Return if the kubelet agrees with the grant, or does not know.
+
+    Args:
+        grant: The slice on whose units a container is about to start.
+        resource: Of these units.
+        listed: The grant's pod from PodResources Get, or None if Get does not answer.
+        entries: The kubelet's checkpoint, which has the ordinary init containers as well.
+
+    Raises:
+        UnknownPodError: Another pod or container holds these units.
+    """
+    ids = frozenset(grant.ids(resource))
+    if listed is not None and not grant.is_handed_on and grant.container in listed.held:
+        if listed.ids(grant.container, resource) == ids:
+            return
+        raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")
+    holders = [e for e in entries if e.resource == resource and e.ids == ids]
+    if holders and not any(_is_of(grant, e) for e in holders):
+        raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
+
+
+def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
+    """Whether the entry can be the grant's; unknown values contradict nothing."""
+    is_pod = grant.pod.uid in ("", entry.pod_uid)
+    return is_pod and grant.container in ("", entry.container)
+
+
+def _not_the_holder(grant: Grant, resource: str, holder: str) -> UnknownPodError:
+    return UnknownPodError(
+        f"the units of {resource} granted to pod {grant.pod} (container {grant.container}) are "
+        f"held, the kubelet says, by {holder}; the container must not start on them, create the "
+        f"pod again",
+        reason="NotTheHolder",
+    )

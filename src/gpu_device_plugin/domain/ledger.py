@@ -1,15 +1,16 @@
-"""The ledger: all grants of a node, and what is held of each device, in amounts.
+"""The ledger: all grants of a node, what is held of each device in amounts, and when a grant is over.
 
-When a grant is over, `grant_lifetime` says. Amounts are of shares, so they count the same for a
-holder that has units of the kubelet's, for a claim, and in a controller that knows no units.
+Amounts are of shares, so they count the same for a holder that has units of the kubelet's, for a claim,
+and in a controller that knows no units.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.pods import HeldUnits, PodRef
+from gpu_device_plugin.domain.pods import HeldUnits, ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.shares import Hold, Holder
 
 
@@ -164,3 +165,156 @@ class Ledger:
         """What prepared claims hold of each device, by its id."""
         by_claims = (grant.holds for grant in self.grants.values() if grant.holder.claim)
         return used(chain.from_iterable(by_claims))
+
+
+_Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
+
+ABSENT_SECONDS = 30.0
+"""A grant ends when the kubelet lacks it twice, at least this long apart."""
+KUBELET_SETTLE_SECONDS = 60.0
+"""For this long after kubelet.sock appeared List may be incomplete: its sources are not ready."""
+
+
+def live(
+    ledger: Ledger,
+    listed: Collection[tuple[str, str]],
+    uids: Mapping[tuple[str, str], str] | None = None,
+    ended: Collection[str] = (),
+) -> Ledger:
+    """The grants whose pods the kubelet still has; at admission the others count as free.
+
+    A claim's grant counts until its front releases it, whatever List says of the pod.
+
+    Args:
+        ledger: All grants.
+        listed: Namespace and name of every pod in PodResources List.
+        uids: What the API knows of these names now; a grant under another uid belongs to a
+            pod that has been replaced by one of the same name.
+        ended: Uids of pods that have finished, as the API knows: kubelets before 1.34 list these
+            until they are deleted, and give their units away all the same.
+    """
+    return Ledger(
+        {
+            key: grant
+            for key, grant in ledger.grants.items()
+            if grant.holder.claim
+            or (grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {}))
+        }
+    )
+
+
+def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
+    """Whether a pod has ended or is gone, according to the API's pods of this node.
+
+    Args:
+        pod: The pod of a grant.
+        specs: Every pod of the node, by namespace and name.
+    """
+    spec = specs.get(pod.key)
+    return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
+
+
+def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before a grant ends
+    ledger: Ledger,
+    listed: Collection[tuple[str, str]],
+    checkpoint_uids: Collection[str] | None,
+    absent_since: Mapping[str, float],
+    now: float,
+    kubelet_since: float | None,
+    uids: Mapping[tuple[str, str], str] | None = None,
+) -> tuple[frozenset[str], Mapping[str, float]]:
+    """Which grants are over, and since when the pods of others have been missing.
+
+    A grant ends only when List and the kubelet's checkpoint both lack its pod twice, 30 s apart,
+    and an absence counts only later than 60 s after kubelet.sock appeared.
+
+    Args:
+        ledger: All grants.
+        listed: Namespace and name of every pod in PodResources List.
+        checkpoint_uids: Every pod uid in the kubelet's checkpoint; None where it has none.
+        absent_since: Second result of the last pass; empty at the first.
+        now: Monotonic clock, seconds.
+        kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
+        uids: See `live`.
+
+    Returns:
+        Slice ids to release, and slice id -> `now` of the first pass that lacked it.
+    """
+    is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
+    if checkpoint_uids is None or not is_settled:
+        return frozenset(), {}
+    absent = {
+        key: min(absent_since.get(key, now), now)
+        for key, grant in ledger.grants.items()
+        if not grant.holder.claim
+        and grant.pod.uid not in checkpoint_uids
+        and not (grant.pod.name and _is_listed(grant.pod, listed, uids or {}))
+    }
+    return _overdue(absent, now)
+
+
+def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
+    """In how many places our grants and the kubelet's List differ; 0 is good.
+
+    A place is one resource of one container. Ordinary init containers are left out, because
+    List never shows them.
+    """
+    theirs: _Places = {
+        (*entry.pod.key, container, resource): ids
+        for entry in listed
+        for container, held in entry.held.items()
+        for resource, ids in held.items()
+        if ids
+    }
+    ours: _Places = {
+        (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
+        for grant in ledger.grants.values()
+        for resource in grant.units
+        if not grant.is_handed_on
+    }
+    return sum(ours.get(place) != theirs.get(place) for place in ours.keys() | theirs.keys())
+
+
+def _is_listed(
+    pod: PodRef, listed: Collection[tuple[str, str]], uids: Mapping[tuple[str, str], str]
+) -> bool:
+    """Whether List has the pod; one known only by its uid counts as listed."""
+    if not pod.name:
+        return True
+    return pod.key in listed and (not pod.uid or uids.get(pod.key, pod.uid) == pod.uid)
+
+
+def strays(
+    present: Collection[str],
+    named: Collection[str] | None,
+    unnamed_since: Mapping[str, float],
+    now: float,
+    kubelet_since: float | None,
+) -> tuple[frozenset[str], Mapping[str, float]]:
+    """Files of slices that no grant names: which may be removed, and since when others are not named.
+
+    They may remain after a crash, but also after a ledger was lost whose containers are running. So
+    a slice's are removed only if neither a grant nor the kubelet's checkpoint names it in two passes,
+    30 s apart and later than 60 s after kubelet.sock appeared.
+
+    Args:
+        present: Slices that have files on the node.
+        named: Slices that a grant or the checkpoint names; None if there is no checkpoint,
+            because then it is not known.
+        unnamed_since: Second result of the last pass; empty at the first.
+        now: Monotonic clock, seconds.
+        kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
+
+    Returns:
+        Slice ids to remove, and slice id -> `now` of the first pass in which nothing named it.
+    """
+    if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
+        return frozenset(), {}
+    since = {key: min(unnamed_since.get(key, now), now) for key in present if key not in named}
+    return _overdue(since, now)
+
+
+def _overdue(since: Mapping[str, float], now: float) -> tuple[frozenset[str], Mapping[str, float]]:
+    """What has been missing for long enough, and the rest."""
+    over = frozenset(key for key, first in since.items() if now - first >= ABSENT_SECONDS)
+    return over, {key: first for key, first in since.items() if key not in over}

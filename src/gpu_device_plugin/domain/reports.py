@@ -6,7 +6,7 @@ come and go.
 
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.hardware import UNKNOWN, Hardware
+from gpu_device_plugin.domain.devices import UNKNOWN, Hardware
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from gpu_device_plugin.domain.hardware import Hardware, Instance
+from gpu_device_plugin.domain.devices import Hardware, Instance
 from gpu_device_plugin.domain.reports import (
     CardReport,
     DriverMissing,

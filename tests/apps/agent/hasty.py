@@ -8,17 +8,15 @@ from functools import partial
 
 from gpu_device_plugin.apps.agent.reconcile import reconciler
 from gpu_device_plugin.cli.main import main
-from gpu_device_plugin.domain import grant_lifetime, strays
+from gpu_device_plugin.domain import ledger
 from gpu_device_plugin.nvml import source
 
 FASTER = 10.0
 WAITS = (
     (reconciler, "PASS_SECONDS"),
     (reconciler, "KUBELET_SETTLE_SECONDS"),
-    (grant_lifetime, "KUBELET_SETTLE_SECONDS"),
-    (strays, "KUBELET_SETTLE_SECONDS"),
-    (grant_lifetime, "ABSENT_SECONDS"),
-    (strays, "ABSENT_SECONDS"),
+    (ledger, "KUBELET_SETTLE_SECONDS"),
+    (ledger, "ABSENT_SECONDS"),
 )
 PACE = ("wait_seconds", "probe_seconds", "reopen_seconds")
 

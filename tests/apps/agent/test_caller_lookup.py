@@ -24,16 +24,12 @@ class Node:
         self.listed = ListedPod(PodRef("default", "late"))
         self.watched: dict[tuple[str, str], PodRequest] = {}
         self.fetches = 0
-        sources = Sources(self.list_pods, self.get_pod, lambda: self.watched, self.fetch)
+        sources = Sources(self.list_pods, lambda: self.watched, self.fetch)
         self.identifier = Identifier(sources, Ledger)
 
     async def list_pods(self) -> list[ListedPod]:
         """PodResources List."""
         return [self.listed]
-
-    async def get_pod(self, _pod: PodRef) -> ListedPod:
-        """PodResources Get."""
-        return self.listed
 
     async def fetch(self, _namespace: str, _name: str) -> PodRequest:
         """A GET."""

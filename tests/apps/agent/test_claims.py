@@ -10,12 +10,11 @@ from tests.held import fraction
 
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Sources
 from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
-from gpu_device_plugin.domain.ledger import Use
+from gpu_device_plugin.domain.ledger import Use, expired_grants, live
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
@@ -120,12 +119,12 @@ async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
     async def fetch(_namespace: str, _name: str) -> PodRequest | None:
         return spec
 
-    wiring.identifier.sources = Sources(listed, get, lambda: {ref.key: spec}, fetch)
+    wiring.identifier.sources = Sources(listed, lambda: {ref.key: spec}, fetch)
     for resource, amount in asked.items():
         count = 15 if resource == Resource.MEM else 100
         free = [text for number in (0, 1) for text in unit_ids(Resource(resource), number, count)]
-        given = await wiring.session.prefer(resource, free, (), amount)
-        await wiring.session.allocate(resource, given)
+        given = await wiring.calls.prefer(resource, free, (), amount)
+        await wiring.calls.allocate(resource, given)
 
 
 async def test_the_kubelets_pods_get_nothing_of_what_claims_hold(wiring: Wiring) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from tests.apps.agent.whole_cards import WHOLE_CARD, WholeCards
@@ -15,7 +16,7 @@ from tests.held import fraction
 from tests.waiting import until
 
 from gpu_device_plugin.apps.agent.edges import KubeletPods, real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.run import run_agent
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings, load_settings
@@ -231,7 +232,8 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: P
     chosen = Reservation(holder, Demand(2, 30), cards[:1], "", request=spec)
     pending = Pending(Asker(spec.ref, spec, spec.containers[0]), chosen)
     call = Call(MEM, 2, frozenset({"m01", "m02"}))
-    made = await wiring.admission.grant(pending, call, wiring.node_store.read())
+    scheme, view = schemes.deciding(MEM, wiring.node_store.read())
+    made = await wiring.admission.grant(pending, call, scheme, view)
 
     assert set(wiring.ledger_store.ledger.grants) == {"whole", made.slice_id}
 
@@ -247,20 +249,29 @@ async def running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-class Pods:
-    """PodResources List as a test has it; Get and the rest do not answer."""
+ListPods: TypeAlias = Callable[[], Awaitable[list[ListedPod]]]
+GetPod: TypeAlias = Callable[[PodRef], Awaitable[ListedPod | None]]
 
-    def __init__(self, list_pods: Callable[[], Awaitable[list[ListedPod]]]) -> None:
+
+class Pods:
+    """PodResources List and Get as a test has them."""
+
+    def __init__(self, list_pods: ListPods | None, get_pod: GetPod | None) -> None:
         self._list_pods = list_pods
+        self._get_pod = get_pod
         self.listed: frozenset[tuple[str, str]] = frozenset()
 
     async def list(self) -> Sequence[ListedPod]:
         """What the test says now."""
+        if self._list_pods is None:
+            raise KubeletError("away")
         return await self._list_pods()
 
-    async def get(self, _pod: PodRef) -> ListedPod | None:
-        """There is no kubelet."""
-        raise KubeletError("away")
+    async def get(self, pod: PodRef) -> ListedPod | None:
+        """The same."""
+        if self._get_pod is None:
+            raise KubeletError("away")
+        return await self._get_pod(pod)
 
     def identity(self) -> object | None:
         """No socket."""
@@ -272,16 +283,16 @@ class Pods:
 
 @asynccontextmanager
 async def switching(
-    root: Path, list_pods: Callable[[], Awaitable[list[ListedPod]]] | None = None
+    root: Path, list_pods: ListPods | None = None, get_pod: GetPod | None = None
 ) -> AsyncIterator[tuple[Wiring, Callable[[str], None]]]:
     """An agent whose one card changes from one scheme to the other, and who has it now."""
     settings, owner = at(root), [0]
     for name in (settings.state_dir, settings.run_dir, settings.library_dir):
         Path(name).mkdir()
     schemes = Schemes((AliyunScheme(), WholeCards()), lambda _card, _state: owner[0])
-    edges = real_edges(settings, schemes.resources)
-    pods: KubeletPods = Pods(list_pods) if list_pods else edges.pods
-    wiring = Wiring(settings, replace(edges, pods=pods, checkpoint=lambda: None), schemes)
+    pods: KubeletPods = Pods(list_pods, get_pod)
+    edges = replace(real_edges(settings, schemes.resources), pods=pods, checkpoint=lambda: None)
+    wiring = Wiring(settings, edges, schemes)
     card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "V100", 16160)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=(card,))
     yield wiring, lambda name: owner.__setitem__(0, ["fractions", "whole"].index(name))
@@ -294,8 +305,7 @@ async def test_a_card_of_which_a_fraction_is_held_is_not_given_whole(short_dir: 
     async def get(_: PodRef) -> ListedPod | None:
         return living[0] if living else None
 
-    async with switching(short_dir) as (wiring, give_to):
-        wiring.identifier.sources = replace(wiring.identifier.sources, get_pod=get)
+    async with switching(short_dir, get_pod=get) as (wiring, give_to):
         small = fraction(
             "s1", PodRef("default", "small", "u"), "main", units={MEM: ("m00",)}, cards=("GPU-0",)
         )
@@ -303,9 +313,9 @@ async def test_a_card_of_which_a_fraction_is_held_is_not_given_whole(short_dir: 
         give_to("whole")
 
         with pytest.raises(DoesNotFitError, match="GPU-0 is not free: pod default/small holds"):
-            await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+            await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
         living.clear()
-        await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+        await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
 
 
 async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(short_dir: Path) -> None:
@@ -326,7 +336,7 @@ async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(short_dir: Pa
         sources = replace(wiring.identifier.sources, specs=lambda: {spec.ref.key: spec})
         wiring.identifier.sources = sources
         with pytest.raises(DoesNotFitError, match="held by a pod that wants no other beside it"):
-            await wiring.session.prefer(MEM, [f"m0{n}" for n in range(10)], [], 1)
+            await wiring.calls.prefer(MEM, [f"m0{n}" for n in range(10)], [], 1)
 
 
 async def test_who_holds_is_not_known_until_an_answer_was_read_back(short_dir: Path) -> None:
@@ -349,7 +359,7 @@ async def test_who_holds_is_not_known_until_an_answer_was_read_back(short_dir: P
         assert holders() == ()
 
         answers.clear()
-        await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+        await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
         assert holders() is None
         assert not await reconciler.run_pass()
         assert holders() is None

@@ -13,8 +13,7 @@ from gpu_device_plugin.domain.annotations import (
     kept_pods,
 )
 from gpu_device_plugin.domain.labels import NODE_LABELS
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
+from gpu_device_plugin.domain.models.catalogue import MODEL_LABEL, SERIES_ANNOTATION
 
 NONE = {MEM: 0, CORE: 0, COUNT: 0}
 ALL = {MEM: 60, CORE: 400, COUNT: 4}

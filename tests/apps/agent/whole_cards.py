@@ -4,10 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.labels import Machine
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.schemes.recording import Records
+from gpu_device_plugin.domain.reports import CardReport
+from gpu_device_plugin.domain.schemes.recording import Layout, Records
 from gpu_device_plugin.domain.shares import Share
 
 WHOLE_CARD = "example.com/whole-card"
@@ -35,6 +39,20 @@ class WholeCards(Records):
         self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
     ) -> Mapping[str, str]:
         return {"example.com/cards": ",".join(c for g in grants for c in g.devices)}
+
+    def takes_mig(self, _card: CardReport, _mode: NodeMode | None) -> bool:
+        return False
+
+    def feature_labels(
+        self, _cards: Sequence[Card], _state: NodeState, _machine: Machine
+    ) -> Mapping[str, str]:
+        return {}
+
+    def replicas(self, _state: NodeState) -> Mapping[str, int]:
+        return {}
+
+    def layout(self, _state: NodeState) -> Layout:
+        return Layout()
 
     def prefer(self, call: Call, available: Collection[str], _state: NodeState) -> Sequence[str]:
         rest = sorted(frozenset(available) - call.must_include)

@@ -17,8 +17,7 @@ from gpu_device_plugin.domain.annotations import (
     WITHDRAWN_ANNOTATION,
 )
 from gpu_device_plugin.domain.labels import COUNT_LABEL, DRIVER_LABEL
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
+from gpu_device_plugin.domain.models.catalogue import MODEL_LABEL, SERIES_ANNOTATION
 from gpu_device_plugin.errors import ClusterError
 
 GONE, OTHER = "installation-1", "installation-2"

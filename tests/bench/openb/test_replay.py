@@ -14,8 +14,7 @@ from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit, fit
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit, fit, node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 _CARD = 1000

@@ -7,13 +7,12 @@ import pytest
 from gpu_device_plugin.domain.models.admission import (
     CLASS_LABEL,
     DRIVER_LABEL,
-    MODEL_LABEL,
     Admitted,
     Applicant,
     Denied,
     admit,
 )
-from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
+from gpu_device_plugin.domain.models.catalogue import MODEL_LABEL, Catalogue, Series
 from gpu_device_plugin.domain.models.label_selector import LabelSelector
 from gpu_device_plugin.domain.models.profile import ProfileRule
 

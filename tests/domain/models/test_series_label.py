@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import (
+from gpu_device_plugin.domain.models.catalogue import (
+    MODEL_LABEL,
     SERIES_ANNOTATION,
     NodeChange,
     series_change,

@@ -3,8 +3,7 @@
 import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.hardware import Hardware
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber, Hardware
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,

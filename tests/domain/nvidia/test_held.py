@@ -10,6 +10,7 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import CardReport
+from gpu_device_plugin.domain.schemes.nvidia.by_mode import with_held
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,
@@ -18,7 +19,6 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.held import with_held
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offers, offers
 from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
 from gpu_device_plugin.domain.shares import Holder, Share

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import card, instance, sevenths, whole
 
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.hardware import Hardware
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber, Hardware
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,

@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, offers
-from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
+from gpu_device_plugin.domain.schemes.nvidia.scheme import preferred
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 DISTRIBUTED, PACKED = AllocationPolicy.DISTRIBUTED, AllocationPolicy.PACKED

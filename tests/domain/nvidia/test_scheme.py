@@ -190,7 +190,8 @@ def test_the_mps_daemon_is_wanted_in_mode_default_until_its_cards_are_back(
 ) -> None:
     """Its DaemonSet selects nodes by that label; elsewhere it would take cards that are divided."""
     state = replace(node(mode, whole(1)), mps_served=served)
-    labels = schemes(configuration).feature_labels(state.cards, state, Machine("535.1.2", "12.2"))
+    (scheme,) = schemes(configuration).recorders
+    labels = scheme.feature_labels(state.cards, state, Machine("535.1.2", "12.2"))
 
     assert labels["nvidia.com/mps.capable"] == wanted
 
@@ -215,7 +216,8 @@ def test_feature_labels_tell_of_sharing_only_where_the_mode_shares(
 ) -> None:
     """A pod that a label sends to a node of fractions would find no replica there."""
     state = node(mode, cards)
-    labels = schemes(configuration).feature_labels(cards, state, Machine("535.1.2", "12.2"))
+    (scheme,) = schemes(configuration).recorders
+    labels = scheme.feature_labels(cards, state, Machine("535.1.2", "12.2"))
 
     assert (labels[f"{GPU}.replicas"], labels[f"{GPU}.sharing-strategy"]) == wanted
     assert labels[f"{GPU}.product"].endswith("-SHARED") == (wanted[0] == "2")

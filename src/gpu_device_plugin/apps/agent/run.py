@@ -197,7 +197,9 @@ class Agent:
                 await self._recover()
         # Mode or unit may have waited until it was known who holds slices.
         wiring.mode.settle_if_waiting()
-        wiring.schemes.check_size(wiring.node_store.read())
+        schemes, state = wiring.schemes, wiring.node_store.read()
+        for scheme, view in schemes.views(schemes.deciders, state):
+            scheme.check_size(view)
         await wiring.node_checks.has_checked.wait()
         await wiring.reconciler.files.repair()
         wiring.layout.run()

@@ -12,20 +12,17 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
+from gpu_device_plugin.apps.agent.device_plugin.kubelet_calls import KubeletCalls
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
-from gpu_device_plugin.apps.agent.device_plugin.recorded import RecordedCalls
-from gpu_device_plugin.apps.agent.device_plugin.service import Service
-from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Session
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
-from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
-from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
-from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
+from gpu_device_plugin.apps.agent.lifecycle.admin_socket import AdminCommands
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import LayoutCheck
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
-from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
+from gpu_device_plugin.apps.agent.lifecycle.withdrawal import NodeFollower, Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.apps.agent.publish.features import FeatureLabels
@@ -38,13 +35,17 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.apps.agent.wiring_checks import node_checks, rules_of_health
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks
 from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
-from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.config.agent import Settings, xid_choice
+from gpu_device_plugin.domain.health_values import HealthRules
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
+from gpu_device_plugin.domain.reports import CardReport, DriverChanged
+from gpu_device_plugin.domain.schemes.registry import Schemes, merged, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
+from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
@@ -78,7 +79,9 @@ class Wiring:
         self.kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
         self.signals = ClusterSignals()
-        self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
+        self.cluster = self.edges.cluster(
+            self.signals, partial(self.metrics.count, "events_dropped")
+        )
         state, clock = self.node_store.read, self.edges.clock.wall_seconds
         self.recorder = EventRecorder(self.metrics, self.cluster.post, state, clock, self.schemes)
         self._wire_state()
@@ -103,6 +106,14 @@ class Wiring:
         """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
         return resource in self.mode.registered or not self.schemes.recorder(resource)
 
+    def _takes_mig(self, card: CardReport) -> bool:
+        mode = self.node_store.read().mode
+        return any(scheme.takes_mig(card, mode) for scheme in self.schemes.recorders)
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        for scheme in self.schemes.deciders:
+            scheme.check_unit(mode, unit)
+
     def _shipped(self) -> Schemes:
         """The schemes of this release, which ask for the configuration and the holders of now."""
         held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
@@ -119,11 +130,11 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
-            rules_of_health(settings),
+            _health_rules(settings),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
-            takes_mig=lambda card: self.schemes.takes_mig(card, self.node_store.read().mode),
+            takes_mig=self._takes_mig,
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
@@ -133,16 +144,17 @@ class Wiring:
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             settings,
             lambda: self.reconciler.holders_of(self._keeps_mode),
-            self.schemes.check_unit,
+            self._check_unit,
         )
-        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
+        self.library = LibraryInstaller(
+            Path(settings.library_dir), self.recorder, self.writer, self.node_store
+        )
         self.setup = ContainerSetup(
             SliceFiles(Path(settings.run_dir)),
             self.library,
             lambda: self.configuration.current.access,
             settings.run_dir,
             settings.library_dir,
-            self.schemes,
             driver=simulated_driver(settings),
         )
 
@@ -150,14 +162,12 @@ class Wiring:
         edges, cluster, state = self.edges, self.cluster, self.node_store.read
         self.gate, self._specs = (gate := CallGate()), partial(edges.specs, cluster)
         self.identifier = Identifier(
-            Sources(edges.pods.list, edges.pods.get, self._specs, cluster.fetch_spec),
+            Sources(edges.pods.list, self._specs, cluster.fetch_spec),
             lambda: self.ledger_store.ledger,
         )
         store, recorder, schemes = self.ledger_store, self.recorder, self.schemes
         clock = edges.clock.wall_seconds
         self.admission = Admission(store, self.setup, recorder, state, schemes, clock)
-        self.calls = CallParts(self.identifier, self.admission, recorder, state, gate, schemes)
-        self.session = Session(self.calls)
         self.reconciler = Reconciler(
             Parts(
                 ledger_store=self.ledger_store,
@@ -172,7 +182,7 @@ class Wiring:
                 on_settled=self.identifier.remember_too,
                 is_offering=lambda: self.device_lists.is_offering,
                 is_waited_for=lambda: (
-                    self.mode.is_waiting or state().is_leaving or self.layout.is_waiting
+                    self.mode.is_waiting or state().is_leaving or bool(self.layout.waiting)
                 ),
                 wall_seconds=edges.clock.wall_seconds,
                 schemes=self.schemes,
@@ -182,22 +192,32 @@ class Wiring:
     def _wire_kubelet(self) -> None:
         """The device plugin front: what the kubelet's calls reach, and the lists it gets."""
         edges = self.edges
+        holders = HolderCheck(edges.pods.get, self.snapshots)
         self.prestart = PreStart(
             self.ledger_store,
             self.setup,
-            HolderCheck(edges.pods.get, self.snapshots),
+            holders,
             self.recorder,
             self.node_store.read,
             self.schemes,
             fetch_spec=self.cluster.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
-        self.recorded = RecordedCalls(
-            self.calls, self.snapshots, self.reconciler.unread_answers.note
+        self.calls = KubeletCalls(
+            identifier=self.identifier,
+            holders=holders,
+            admission=self.admission,
+            setup=self.setup,
+            prestart=self.prestart,
+            recorder=self.recorder,
+            state=self.node_store.read,
+            gate=self.gate,
+            schemes=self.schemes,
+            metrics=self.metrics,
+            note_answer=self.reconciler.unread_answers.note,
         )
-        service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
-            lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
+            lambda name: Endpoint(name, self.calls, edges.plugins, self._endpoint_changed),
             partial(offered_pools, self),
         )
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
@@ -222,7 +242,7 @@ class Wiring:
         )
         self.features = FeatureLabels(
             lambda: self.configuration.current.features,
-            self.schemes.feature_labels,
+            lambda *known: merged(each.feature_labels(*known) for each in self.schemes.recorders),
             lambda: self.cards.machine,
             self.node_store.read,
             self.cluster,
@@ -235,21 +255,18 @@ class Wiring:
 
     def _wire_lifecycle(self) -> None:
         settings = self.settings
-        self.layout = checking.LayoutCheck(
-            self.schemes, self.node_store, self.recorder, self._publish_lists
-        )
-        library = checking.LibraryCheck(self.library, self.node_store, self.recorder)
+        self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
         self.withdrawal = Withdrawal(
             self.node_store,
             self.ledger_store,
             self.cluster,
             self.recorder,
             self.reconciler,
-            library,
+            self.library,
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
             self.schemes.resources,
         )
-        self.node_checks = node_checks(self, library)
+        self.node_checks = node_checks(self)
         follower = NodeFollower(
             self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
         )
@@ -292,5 +309,15 @@ class Wiring:
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
-            self.metrics.count_registration(state.resource)
+            self.metrics.count("registrations", state.resource)
             self.mode.note_registered(state.resource)
+
+
+def _health_rules(settings: Settings) -> HealthRules:
+    """The table of XIDs, and what the settings make of it."""
+    return health_rules(
+        settings.recovery_seconds,
+        Path(settings.xid_table) if settings.xid_table else None,
+        xid_choice(settings.disable_healthchecks),
+        xid_choice(settings.enable_healthchecks),
+    )

@@ -23,6 +23,7 @@ def claim_door(of: Wiring) -> ClaimDoor:
     door = ClaimDoor(
         ClaimParts(
             admission=of.admission,
+            setup=of.setup,
             cdi=CdiFiles(Path(of.settings.cdi_dir)),
             claims=of.cluster.resource_claims,
             node_store=of.node_store,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpu_device_plugin.apps.cards.users import refuse_users
-from gpu_device_plugin.domain.schemes.nvidia.cutting import Cut, plan
+from gpu_device_plugin.domain.schemes.nvidia.mig import Cut, plan
 from gpu_device_plugin.nvml.session import Session, session
 from gpu_device_plugin.store.directory_lock import only_one
 

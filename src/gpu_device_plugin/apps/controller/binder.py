@@ -14,8 +14,7 @@ from gpu_device_plugin.cluster.binding import NotBoundError, bind_pod
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.extender_wire import binding_answer, read_binding
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.card_wish import wish_annotations
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold, wish_annotations
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit
 from gpu_device_plugin.errors import ClusterError
 

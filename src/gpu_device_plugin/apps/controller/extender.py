@@ -17,8 +17,7 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_preemption,
     read_question,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit
-from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, comparable
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit, Score, comparable
 from gpu_device_plugin.errors import ClusterError
 
 MOST_NODES = 8

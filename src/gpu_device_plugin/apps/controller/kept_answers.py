@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Checked, Misfit, checked, tried
-from gpu_device_plugin.domain.schemes.aliyun.node_score import Score
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Checked, Misfit, Score, checked, tried
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS
 

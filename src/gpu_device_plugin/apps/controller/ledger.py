@@ -21,8 +21,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     parse_offer,
     told_hold,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, tried
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, node_rooms, tried
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 

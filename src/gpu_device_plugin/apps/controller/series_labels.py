@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode
 from gpu_device_plugin.cluster.patches import Patch, PatchQueue
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.catalogue import Catalogue
-from gpu_device_plugin.domain.models.series_label import series_change
+from gpu_device_plugin.domain.models.catalogue import MODEL_LABEL, Catalogue, series_change
 
 
 class SeriesLabels:

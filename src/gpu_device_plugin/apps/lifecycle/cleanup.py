@@ -17,9 +17,8 @@ from pathlib import Path
 from gpu_device_plugin.apps.agent.edges import boot_id
 from gpu_device_plugin.apps.lifecycle.kubelet_pods import kubelet_snapshot, pod_directories
 from gpu_device_plugin.domain.claims import claim_of_spec
-from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, completed
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.dra_server import remove_sockets
 from gpu_device_plugin.store.cdi import CdiFiles

@@ -18,8 +18,8 @@ from gpu_device_plugin.domain.annotations import (
 )
 from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import (
+from gpu_device_plugin.domain.models.catalogue import (
+    MODEL_LABEL,
     SERIES_ANNOTATION,
     NodeChange,
     withdrawn_series,

@@ -15,10 +15,16 @@ from gpu_device_plugin.domain.annotations import (
     served_mode,
 )
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import MODE_LABEL, SETTINGS_LABEL, NodeMode
+from gpu_device_plugin.domain.modes import (
+    MODE_LABEL,
+    SETTINGS_LABEL,
+    NodeMode,
+    NodeStanding,
+    holders_by_node,
+    upgrade_obstacles,
+)
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.upgrade_check import NodeStanding, holders_by_node, upgrade_obstacles
 from gpu_device_plugin.errors import ConfigError
 
 

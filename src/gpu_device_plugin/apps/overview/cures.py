@@ -9,7 +9,7 @@ from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.explained_pod import ExplainedPod
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, TOPOLOGY_GPU
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
 
 _ASK_LESS = "ask less, free a slice, or add a node"

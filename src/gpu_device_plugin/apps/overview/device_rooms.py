@@ -12,7 +12,7 @@ from gpu_device_plugin.cluster.device_requests import asking_containers, whole_n
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.held_devices import (
+from gpu_device_plugin.domain.holdings import (
     DEVICES_ANNOTATION,
     held_devices,
 )

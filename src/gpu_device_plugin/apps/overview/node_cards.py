@@ -16,13 +16,14 @@ from gpu_device_plugin.apps.overview.wording import door_text
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.held_devices import (
+from gpu_device_plugin.domain.holdings import (
     DEVICES_ANNOTATION,
+    Holding,
     Told,
     held_devices,
+    parse_holdings,
     told_devices,
 )
-from gpu_device_plugin.domain.holdings import Holding, parse_holdings
 from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
@@ -33,7 +34,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     parse_offer,
 )
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource

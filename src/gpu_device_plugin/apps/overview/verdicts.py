@@ -15,8 +15,7 @@ from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import demands, policy_of
 from gpu_device_plugin.domain.schemes.aliyun.room import Room

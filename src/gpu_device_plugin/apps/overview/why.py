@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import believed
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
-from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
+from gpu_device_plugin.domain.schemes.aliyun.units import slice_mib
 
 _SHOWN_EVENTS = 5
 _AGENT = "gpu-device-plugin"

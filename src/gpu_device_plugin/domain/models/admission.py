@@ -1,16 +1,102 @@
 """What a pod's labels ask of model and driver, and what the webhook makes of it (R-001 to R-008)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from gpu_device_plugin.domain.labels import ACS_DRIVER_LABEL
-from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
-from gpu_device_plugin.domain.models.node_affinity import Json, admits, require, required_value
+from gpu_device_plugin.domain.models.catalogue import MODEL_LABEL, Catalogue, Series
 from gpu_device_plugin.domain.models.profile import Effect, ProfileRule, Values, effect_of
 from gpu_device_plugin.errors import clip
 
+Json = Mapping[str, object]
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def require(affinity: Json | None, labels: Mapping[str, str]) -> Json:
+    """The same affinity, and a node with each of these labels besides.
+
+    Terms are alternatives, so each of them gets the requirement. One without any expression
+    matches no node and stays as it is: with an expression it would match some. What is required
+    already is not repeated.
+
+    Args:
+        affinity: `spec.affinity`, or None.
+        labels: Label -> the only value that will do.
+    """
+    affinity = affinity or {}
+    node = _object(affinity.get("nodeAffinity"))
+    required = _object(node.get(_REQUIRED))
+    terms = [_object(term) for term in _list(required.get("nodeSelectorTerms"))]
+    expressions = [_is(key, value) for key, value in sorted(labels.items())]
+    new = [_with(term, expressions) for term in terms] or [{"matchExpressions": expressions}]
+    changed = {**required, "nodeSelectorTerms": new}
+    return {**affinity, "nodeAffinity": {**node, _REQUIRED: changed}}
+
+
+def required_value(affinity: Json | None, label: str) -> str:
+    """The one value of a label that every alternative requires, or "" if there is no such."""
+    node = _object((affinity or {}).get("nodeAffinity"))
+    terms = _list(_object(node.get(_REQUIRED)).get("nodeSelectorTerms"))
+    found = {_value(_object(term), label) for term in terms}
+    return found.pop() if len(found) == 1 else ""
+
+
+def admits(affinity: Json | None, label: str, value: str) -> bool:
+    """Whether an alternative leaves room for nodes whose label has this value.
+
+    Terms that match no node at all are passed over; operators that compare numbers count as open.
+    """
+    node = _object((affinity or {}).get("nodeAffinity"))
+    terms = map(_object, _list(_object(node.get(_REQUIRED)).get("nodeSelectorTerms")))
+    whole = [term for term in terms if term.get("matchExpressions") or term.get("matchFields")]
+    return not whole or any(_admits(term, label, value) for term in whole)
+
+
+def _admits(term: Json, label: str, value: str) -> bool:
+    for expression in map(_object, _list(term.get("matchExpressions"))):
+        if expression.get("key") != label:
+            continue
+        is_named = value in _list(expression.get("values"))
+        refused = {"In": not is_named, "NotIn": is_named, "DoesNotExist": True}
+        if refused.get(str(expression.get("operator")), False):
+            return False
+    return True
+
+
+def _with(term: Json, expressions: Sequence[Json]) -> Json:
+    if not term.get("matchExpressions") and not term.get("matchFields"):
+        return term
+    before = _list(term.get("matchExpressions"))
+    return {**term, "matchExpressions": [*before, *(e for e in expressions if e not in before)]}
+
+
+def _value(term: Json, label: str) -> str:
+    for expression in map(_object, _list(term.get("matchExpressions"))):
+        values = _list(expression.get("values"))
+        is_one = expression.get("operator") == "In" and len(values) == 1
+        if expression.get("key") == label and is_one:
+            return str(values[0])
+    return ""
+
+
+def _is(key: str, value: str) -> Json:
+    return {"key": key, "operator": "In", "values": [value]}
+
+
+def _object(value: object) -> Json:
+    return value if _is_object(value) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _is_object(value: object) -> TypeGuard[Json]:
+    return isinstance(value, dict)
+
+
 CLASS_LABEL = "alibabacloud.com/compute-class"
-MODEL_LABEL = "alibabacloud.com/gpu-model-series"
 DRIVER_LABEL = ACS_DRIVER_LABEL
 GPU_CLASSES = ("gpu", "gpu-hpn")
 _LABEL, _SELECTOR = "label", "the pod's node selector"

@@ -1,7 +1,5 @@
 """What a way of sharing has to say; the parts of the agent know no resource name beside it."""
 
-# ruff: noqa: ARG002, B027 - a default answers without looking at what it is asked about
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +11,12 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAcces
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
-from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.shares import Demand, Holder
 
 GrantedIn: TypeAlias = tuple[NodeMode, MemoryUnit]
@@ -42,21 +38,6 @@ class NewGrant:
     is_isolated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the node's devices fit what a scheme is to offer.
-
-    Attributes:
-        problem: Why nothing can be offered, or "".
-        left_out: What is not offered, and why.
-        waiting: What a changed configuration waits for, card by card.
-    """
-
-    problem: str = ""
-    left_out: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-
-
 class Scheme(ABC):
     """One way of sharing.
 
@@ -74,23 +55,6 @@ class Scheme(ABC):
         """Whether a grant of an earlier run may hold units of it."""
         return resource in self.resources
 
-    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
-        """Whether it offers the instances of this card, which is in MIG mode, now."""
-        del card, mode
-        return False
-
-    def feature_labels(
-        self, cards: Sequence[Card], state: NodeState, machine: Machine
-    ) -> Mapping[str, str]:
-        """What it says of a node's cards as labels."""
-        del cards, state, machine
-        return {}
-
-    def replicas(self, state: NodeState) -> Mapping[str, int]:
-        """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
-        del state
-        return {}
-
     @abstractmethod
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """What it offers now, unhealthy units included; nothing while it may not serve."""
@@ -103,57 +67,11 @@ class Scheme(ABC):
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
         """An amount of a resource with its unit, for people."""
 
-    def layout(self, state: NodeState) -> Layout:
-        """What is in the way of its offers."""
-        return Layout()
-
-    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        """Check that the operator's memory unit goes with the mode.
-
-        Raises:
-            ConfigError: It does not; the text names the cure.
-        """
-
-    def check_size(self, state: NodeState) -> None:
-        """Check that the kubelet can receive the lists of the pools.
-
-        Raises:
-            ConfigError: One is too long; the text names the cure.
-        """
-
-    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
-        """The numbers of the cards that its units lie on, where their ids tell."""
-        return frozenset()
-
+    @abstractmethod
     def annotations(
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
     ) -> Mapping[str, str]:
         """What a pod's annotations say of its grants; nothing where they have to wait."""
-        return {}
-
-    def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
-        """Name of the container that a claim's grant was asked for; empty where that is not known."""
-        return ""
-
-    def own_record(self, grant: Grant) -> Mapping[str, object]:
-        """What only this scheme knows of a grant, as keys of the grant on disk."""
-        return {}
-
-    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
-        """A grant that was read from disk, checked, with what only this scheme knows of it.
-
-        Args:
-            grant: What every scheme knows of it.
-            record: The grant as it stands on disk.
-
-        Raises:
-            StateError: It has what this release does not know; the text names the key.
-        """
-        return grant
-
-    def granted_in(self, grant: Grant) -> GrantedIn | None:
-        """Mode and memory unit of the node when it was given, where the grant tells."""
-        return None
 
     @abstractmethod
     def held_text(self, grant: Grant) -> str:
@@ -193,6 +111,50 @@ class Scheme(ABC):
 
 class Decides(Scheme):
     """A scheme that chooses the devices of a container itself, and tells the kubelet the units."""
+
+    @abstractmethod
+    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        """Check that the operator's memory unit goes with the mode.
+
+        Raises:
+            ConfigError: It does not; the text names the cure.
+        """
+
+    @abstractmethod
+    def check_size(self, state: NodeState) -> None:
+        """Check that the kubelet can receive the lists of the pools.
+
+        Raises:
+            ConfigError: One is too long; the text names the cure.
+        """
+
+    @abstractmethod
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
+        """The numbers of the cards that units of these ids lie on; foreign ids count for none."""
+
+    @abstractmethod
+    def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
+        """Name of the container that a claim's grant was asked for; empty where that is not known."""
+
+    @abstractmethod
+    def own_record(self, grant: Grant) -> Mapping[str, object]:
+        """What only this scheme knows of a grant, as keys of the grant on disk."""
+
+    @abstractmethod
+    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+        """A grant that was read from disk, checked, with what only this scheme knows of it.
+
+        Args:
+            grant: What every scheme knows of it.
+            record: The grant as it stands on disk.
+
+        Raises:
+            StateError: It has what this release does not know; the text names the key.
+        """
+
+    @abstractmethod
+    def granted_in(self, grant: Grant) -> GrantedIn:
+        """Mode and memory unit of the node when it was given."""
 
     @abstractmethod
     def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:

@@ -1,26 +1,89 @@
-"""The schemes of a node, and which of them a call, a grant or a card belongs to."""
+"""The schemes of a node: which of them a call, a grant, a card or a part of a pod belongs to."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
+from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
-from gpu_device_plugin.domain.pools import Pool, UnitCount
-from gpu_device_plugin.domain.reports import CardReport
+from gpu_device_plugin.domain.pods import HeldUnits, ListedPod, PodRequest
+from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
 from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
-from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, Layout, Scheme
-from gpu_device_plugin.domain.schemes.recording import Records
-from gpu_device_plugin.domain.schemes.scope import Scope
+from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, Scheme
+from gpu_device_plugin.domain.schemes.recording import Layout, Records
 from gpu_device_plugin.errors import RequestError, StateError
+
+S = TypeVar("S", bound=Scheme)
+T = TypeVar("T")
+Place: TypeAlias = tuple[str, str, str]
+"""Uid of a pod, name of a container, resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Values without what is of another scheme.
+
+    Attributes:
+        resources: The scheme's resources; None where there is no other scheme.
+    """
+
+    resources: frozenset[str] | None = None
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """The scheme's own grants."""
+        own = self.resources
+        if own is None:
+            return ledger
+        return Ledger({k: g for k, g in ledger.grants.items() if not own.isdisjoint(g.units)})
+
+    def others(self, ledger: Ledger) -> Ledger:
+        """The other grants, those without units (of claims) included: they too take room."""
+        return ledger.release(self.ledger(ledger).grants)
+
+    def specs(
+        self, specs: Mapping[tuple[str, str], PodRequest]
+    ) -> Mapping[tuple[str, str], PodRequest]:
+        """Pods with what they ask of the scheme."""
+        if self.resources is None:
+            return specs
+        return {key: self.spec(spec) for key, spec in specs.items()}
+
+    def spec(self, spec: PodRequest) -> PodRequest:
+        """A pod with what it asks of the scheme."""
+        if self.resources is None:
+            return spec
+        containers = (replace(each, amounts=self._only(each.amounts)) for each in spec.containers)
+        return replace(spec, containers=tuple(containers))
+
+    def listed(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
+        """Pods with what they hold of the scheme."""
+        if self.resources is None:
+            return listed
+        return [
+            replace(pod, held={name: self._only(units) for name, units in pod.held.items()})
+            for pod in listed
+        ]
+
+    def places(self, held: Mapping[Place, T]) -> Mapping[Place, T]:
+        """What containers hold of the scheme."""
+        own = self.resources
+        if own is None:
+            return held
+        return {place: ids for place, ids in held.items() if place[2] in own}
+
+    def _only(self, by_resource: Mapping[str, T]) -> dict[str, T]:
+        own = self.resources or frozenset()
+        return {name: value for name, value in by_resource.items() if name in own}
+
+
+EVERYTHING = Scope()
+"""The scope of a node with one scheme."""
+
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, the kubelet could
 # not receive the list, or it is not known what to offer.
@@ -73,53 +136,20 @@ class Schemes:
 
     def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
         ours, by_default = shipped()
-        self._schemes = ours if schemes is None else tuple(schemes)
+        self.all = ours if schemes is None else tuple(schemes)
+        self.deciders = tuple(each for each in self.all if isinstance(each, Decides))
+        self.recorders = tuple(each for each in self.all if isinstance(each, Records))
         self._owner = owner or by_default
-        self.resources: Collection[str] = _Names(self._schemes)
+        self.resources: Collection[str] = _Names(self.all)
         """Every resource that this node may ever offer: ours, and no other plugin's; it grows."""
 
     def of(self, resource: str) -> Scheme:
         """The scheme of a resource."""
-        mine = (each for each in self._schemes if resource in each.resources)
-        return next(mine, self._schemes[0])
+        return next((each for each in self.all if resource in each.resources), self.all[0])
 
     def of_grant(self, grant: Grant) -> Scheme:
         """The scheme of a grant, by what it holds."""
         return self.of(next(iter(grant.units), ""))
-
-    def view(self, scheme: Scheme, state: NodeState) -> NodeState:
-        """The node as `scheme` sees it: with its own cards only."""
-        if len(self._schemes) == 1:
-            return state
-        mine = tuple(c for c in state.cards if self._schemes[self._owner(c, state)] is scheme)
-        return replace(state, cards=mine, other_cards=len(state.cards) - len(mine))
-
-    def deciding(self, resource: str, state: NodeState) -> tuple[Decides, NodeState]:
-        """The scheme of `resource`, which decides, and its view of the node.
-
-        Raises:
-            RequestError: This node does not serve it now.
-        """
-        scheme, view = self.serving(resource, state)
-        assert isinstance(scheme, Decides)  # noqa: S101 - whoever records has its own calls
-        return scheme, view
-
-    def reserving(self, state: NodeState) -> tuple[Decides, NodeState]:
-        """The scheme that decides on this node, and its view of it.
-
-        Raises:
-            RequestError: None does.
-        """
-        for scheme in self._schemes:
-            view = self.view(scheme, state)
-            if isinstance(scheme, Decides) and any(
-                scheme.serves(r, view) for r in scheme.resources
-            ):
-                return scheme, view
-        raise RequestError(
-            f"node {state.node} (mode {state.mode}) divides no cards; use another node",
-            reason="NotServed",
-        )
 
     def decider(self, grant: Grant) -> Decides | None:
         """The scheme of a grant, if it decides."""
@@ -133,7 +163,18 @@ class Schemes:
 
     def scope(self, scheme: Scheme) -> Scope:
         """What of the node's pods and grants is of one scheme."""
-        return Scope(None if len(self._schemes) == 1 else frozenset(scheme.resources))
+        return Scope(None if len(self.all) == 1 else frozenset(scheme.resources))
+
+    def view(self, scheme: Scheme, state: NodeState) -> NodeState:
+        """The node as `scheme` sees it: with its own cards only."""
+        if len(self.all) == 1:
+            return state
+        mine = tuple(c for c in state.cards if self.all[self._owner(c, state)] is scheme)
+        return replace(state, cards=mine, other_cards=len(state.cards) - len(mine))
+
+    def views(self, schemes: Iterable[S], state: NodeState) -> list[tuple[S, NodeState]]:
+        """Each of these schemes (`all`, `deciders` or `recorders`) with its view of the node."""
+        return [(scheme, self.view(scheme, state)) for scheme in schemes]
 
     def serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
         """The scheme of `resource` and its view of the node.
@@ -150,33 +191,28 @@ class Schemes:
             )
         return scheme, view
 
-    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
-        """Whether the instances of this card, which is in MIG mode, are offered now."""
-        return any(scheme.takes_mig(card, mode) for scheme in self._schemes)
+    def deciding(self, resource: str, state: NodeState) -> tuple[Decides, NodeState]:
+        """The same of a resource whose scheme decides.
 
-    def feature_labels(
-        self, cards: Sequence[Card], state: NodeState, machine: Machine
-    ) -> Mapping[str, str]:
-        """What the schemes say of every card that NVML shows, as labels of the node."""
-        found: dict[str, str] = {}
-        for scheme in self._schemes:
-            found |= scheme.feature_labels(cards, state, machine)
-        return found
+        Raises:
+            RequestError: This node does not serve it now.
+        """
+        scheme, view = self.serving(resource, state)
+        assert isinstance(scheme, Decides)  # noqa: S101 - one that records has its own calls
+        return scheme, view
 
-    def replicas(self, state: NodeState) -> Mapping[str, int]:
-        """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
-        found: dict[str, int] = {}
-        for scheme in self._schemes:
-            found |= scheme.replicas(self.view(scheme, state))
-        return found
+    def reserving(self, state: NodeState) -> tuple[Decides, NodeState]:
+        """The scheme that decides on this node, and its view of it.
 
-    def layout(self, state: NodeState) -> Layout:
-        """What is in the way of the offers of this node."""
-        found = [scheme.layout(self.view(scheme, state)) for scheme in self._schemes]
-        return Layout(
-            next((each.problem for each in found if each.problem), ""),
-            tuple(text for each in found for text in each.left_out),
-            tuple(text for each in found for text in each.waiting),
+        Raises:
+            RequestError: None does.
+        """
+        for scheme, view in self.views(self.deciders, state):
+            if any(scheme.serves(resource, view) for resource in scheme.resources):
+                return scheme, view
+        raise RequestError(
+            f"node {state.node} (mode {state.mode}) divides no cards; use another node",
+            reason="NotServed",
         )
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
@@ -187,66 +223,39 @@ class Schemes:
         """
         if state.mode is None or not state.cards or not WITHDRAWING.isdisjoint(state.faults):
             return ()
-        found = (p for each in self._schemes for p in each.pools(self.view(each, state)))
+        found = (pool for each, view in self.views(self.all, state) for pool in each.pools(view))
         return tuple(Pool(pool.resource) if state.mark else pool for pool in found)
 
     def offers(self, state: NodeState) -> bool:
         """Whether this node serves any resource in its mode."""
-        return any(
-            scheme.serves(resource, self.view(scheme, state))
-            for scheme in self._schemes
-            for resource in scheme.resources
+        views = self.views(self.all, state)
+        return any(each.serves(name, view) for each, view in views for name in each.resources)
+
+    def layout(self, state: NodeState) -> Layout:
+        """What is in the way of the offers of this node."""
+        found = [each.layout(view) for each, view in self.views(self.recorders, state)]
+        return Layout(
+            next((each.problem for each in found if each.problem), ""),
+            tuple(text for each in found for text in each.left_out),
+            tuple(text for each in found for text in each.waiting),
         )
-
-    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        """Check that the operator's memory unit goes with the mode.
-
-        Raises:
-            ConfigError: It does not; the text names the cure.
-        """
-        for scheme in self._schemes:
-            scheme.check_unit(mode, unit)
-
-    def check_size(self, state: NodeState) -> None:
-        """Check that the kubelet can receive the device lists of this node.
-
-        Raises:
-            ConfigError: One is too long; the text names the cure.
-        """
-        for scheme in self._schemes:
-            scheme.check_size(self.view(scheme, state))
 
     def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
         """The numbers of the cards that these units lie on, where their ids tell."""
-        return frozenset().union(*(scheme.card_numbers(ids) for scheme in self._schemes))
-
-    def counts(self, state: NodeState, ledger: Ledger) -> dict[str, Sequence[UnitCount]]:
-        """UUID of a card -> what is free and held of each resource there."""
-        found: dict[str, Sequence[UnitCount]] = {}
-        for scheme in self._schemes:
-            found |= scheme.counts(self.view(scheme, state), ledger)
-        return found
-
-    def annotations(
-        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
-    ) -> dict[str, str]:
-        """What a pod's annotations say of its grants; nothing where they have to wait."""
-        found: dict[str, str] = {}
-        for scheme in self._schemes:
-            mine = [grant for grant in grants if self.of_grant(grant) is scheme]
-            found |= scheme.annotations(mine, self.view(scheme, state), assume_time_ns)
-        return found
+        return frozenset().union(*(each.card_numbers(ids) for each in self.deciders))
 
     def container_of(self, grant: Grant, spec: PodRequest | None) -> str:
         """Name of the container that holds a grant; of a claim the one that asked, else the claim."""
         if not grant.holder.claim:
             return grant.container
-        asked = self.of_grant(grant).claiming_container(grant, spec) if spec else ""
+        scheme = self.decider(grant)
+        asked = scheme.claiming_container(grant, spec) if scheme and spec else ""
         return asked or grant.holder.claim_name
 
     def own_record(self, grant: Grant) -> Mapping[str, object]:
         """What only its scheme knows of a grant, as keys of the grant on disk."""
-        return self.of_grant(grant).own_record(grant)
+        scheme = self.decider(grant)
+        return scheme.own_record(grant) if scheme else {}
 
     def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A grant that was read from disk, with what only its scheme knows of it.
@@ -255,15 +264,15 @@ class Schemes:
             StateError: It has what this release does not know; the text names the key.
         """
         for name, ids in grant.units.items():
-            if not any(each.recalls(name) for each in self._schemes):
+            if not any(each.recalls(name) for each in self.all):
                 raise StateError(f"{list(ids)} are no units of {name} - at `$.units`")
-        return self.of_grant(grant).restored(grant, record)
+        scheme = self.decider(grant)
+        return scheme.restored(grant, record) if scheme else grant
 
     def granted_in(self, ledger: Ledger) -> GrantedIn | None:
         """Mode and memory unit in which grants were given last, where any tells."""
-        grants = reversed(tuple(ledger.grants.values()))
-        found = (self.of_grant(grant).granted_in(grant) for grant in grants)
-        return next((each for each in found if each is not None), None)
+        last = reversed(tuple(ledger.grants.values()))
+        return next((each.granted_in(g) for g in last if (each := self.decider(g))), None)
 
     def adopt(
         self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState
@@ -271,9 +280,9 @@ class Schemes:
         """Grants for containers that hold units without one."""
         return [
             scheme.sized(grant, view)
-            for scheme in self._schemes
-            for view in (self.view(scheme, state),)
-            for grant in scheme.adopt(_of(scheme, held), specs, view)
+            for scheme, view in self.views(self.all, state)
+            for own in ([units for units in held if units.resource in scheme.resources],)
+            for grant in scheme.adopt(own, specs, view)
         ]
 
 
@@ -281,5 +290,6 @@ OUR_RESOURCES = Schemes().resources
 """Every name under which a scheme of this release may offer units; no other plugin's."""
 
 
-def _of(scheme: Scheme, held: Iterable[HeldUnits]) -> list[HeldUnits]:
-    return [units for units in held if units.resource in scheme.resources]
+def merged(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """What several schemes say, in one mapping."""
+    return {key: value for part in parts for key, value in part.items()}

@@ -12,15 +12,12 @@ from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
-from gpu_device_plugin.domain.schemes.protocol import NewGrant
-from gpu_device_plugin.domain.schemes.recording import Records
-from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.domain.schemes.scope import Scope
+from gpu_device_plugin.domain.schemes.protocol import Decides, NewGrant
+from gpu_device_plugin.domain.schemes.registry import Schemes, Scope
 from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
@@ -104,23 +101,27 @@ class Admission:
                 self._setup.files.remove(grant.slice_id)
                 self._recorder.released(grant)
 
-    async def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
+    async def grant(self, pending: Pending, call: Call, scheme: Decides, view: NodeState) -> Grant:
         """The container's grant, now holding the call's units as well.
+
+        Args:
+            pending: What was decided for the container.
+            call: The units that it gets.
+            scheme: That of the resource.
+            view: The node as the scheme sees it.
 
         Raises:
             NodeError: There is no library, or the disk refuses or takes too long.
         """
-        scheme, view = self._schemes.deciding(call.resource, state)
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
-        first = known or scheme.grant(pending.chosen, self._new(pending, state), view)
+        first = known or scheme.grant(pending.chosen, self._new(pending, view), view)
         is_known = pending.asker.container is not None
         grant = scheme.give(first, call, view, is_known=is_known)
-        _check_library(grant, state)
+        _check_library(grant, view)
         failpoint("allocate.before-grant")
         await self._ledger_store.hold(
             grant, self._superseded(grant, call.must_include, self._schemes.scope(scheme))
         )
-        pending.slice_id = grant.slice_id
         return await self.again(grant)
 
     async def again(self, grant: Grant) -> Grant:
@@ -136,14 +137,6 @@ class Admission:
                 f"{error}; free the disk, or use another node", reason=error.reason
             ) from error
         return grant
-
-    def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
-        """What the container receives."""
-        return self._setup.edits(grant, state)
-
-    def recorded(self, scheme: Records, call: Call, state: NodeState) -> ContainerEdits:
-        """What a container receives whose devices the kubelet has chosen."""
-        return self._setup.recorded(scheme, call, state)
 
     def _new(self, pending: Pending, state: NodeState) -> NewGrant:
         container = pending.asker.container

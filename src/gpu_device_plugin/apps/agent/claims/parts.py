@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
-from gpu_device_plugin.apps.agent.publish.resource_claims import ResourceClaims
+from gpu_device_plugin.apps.agent.publish.cluster import ResourceClaims
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.registry import Schemes
@@ -22,6 +23,7 @@ class ClaimParts:
 
     Attributes:
         admission: Makes and ends grants.
+        setup: What a grant gives a container.
         cdi: Files that container runtimes read.
         claims: The API server.
         node_store: The node state.
@@ -35,6 +37,7 @@ class ClaimParts:
     """
 
     admission: Admission
+    setup: ContainerSetup
     cdi: CdiFiles
     claims: ResourceClaims
     node_store: NodeStore

@@ -35,6 +35,7 @@ class Preparation:
 
     def __init__(self, parts: ClaimParts) -> None:
         self._admission = parts.admission
+        self._setup = parts.setup
         self._cdi = parts.cdi
         self._claims = parts.claims
         self._state = parts.node_store.read
@@ -136,7 +137,8 @@ class Preparation:
         Raises:
             NodeError: The directory takes no files, or a card has gone.
         """
-        edits = self._admission.edits(grant, self._state())
+        scheme = self._schemes.decider(grant)
+        edits = self._setup.edits(scheme, grant, self._state()) if scheme else ContainerEdits()
         try:
             self._cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
         except StorageError as error:

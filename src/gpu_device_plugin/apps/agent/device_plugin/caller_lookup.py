@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_device_plugin.domain.caller import Asker, Call, Specs, who_asks
-from gpu_device_plugin.domain.grant_lifetime import live
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.scope import EVERYTHING, Scope
+from gpu_device_plugin.domain.schemes.registry import EVERYTHING, Scope
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("identify")
@@ -26,13 +25,11 @@ class Sources:
 
     Attributes:
         list_pods: PodResources List; never called while an Allocate is in flight.
-        get_pod: PodResources Get, harmless at any time.
         specs: What the API watch knows of this node's pods, by namespace and name.
         fetch_spec: One GET with a short deadline.
     """
 
     list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
-    get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
 
@@ -112,16 +109,6 @@ class Identifier:
         keys = [entry.pod.key for entry in listed]
         there = live(self._ledger(), keys, uids, ended - {""})
         return Identified(asker, scope.ledger(there), scope.others(there), _held(asker, listed))
-
-    async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
-        """Whether the kubelet still counts any of `ids` as held by `pod`."""
-        try:
-            entry = await self.sources.get_pod(pod)
-        except KubeletError as error:
-            _log.warning("PodResources Get failed", pod=str(pod), error=str(error))
-            return True
-        held = entry.held.values() if entry is not None else ()
-        return any(not ids.isdisjoint(units) for by_name in held for units in by_name.values())
 
     async def _listed(self) -> Sequence[ListedPod]:
         try:

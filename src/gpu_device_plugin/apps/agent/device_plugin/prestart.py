@@ -31,7 +31,7 @@ class PreStart:
         self,
         ledger_store: LedgerStore,
         setup: ContainerSetup,
-        guard: HolderCheck,
+        holders: HolderCheck,
         recorder: EventRecorder,
         state: StateReader,
         schemes: Schemes,
@@ -41,7 +41,7 @@ class PreStart:
     ) -> None:
         self._ledger_store = ledger_store
         self._setup = setup
-        self._guard = guard
+        self._holders = holders
         self._recorder = recorder
         self._state = state
         self._schemes = schemes
@@ -57,7 +57,7 @@ class PreStart:
         try:
             grants = await self._grants(resource, frozenset(ids))
             for grant in grants:
-                await self._guard.check(grant, resource)
+                await self._holders.check_start(grant, resource)
                 await self._check(grant)
         except RefusalError as error:
             pod = next((g.pod for g in self._ledger_store.ledger.holders(ids)), None)
@@ -119,7 +119,7 @@ class PreStart:
 
     async def _checked(self, grant: Grant, state: NodeState) -> Grant:
         """The grant with what is known now; without the pod spec it stays unchecked."""
-        uid, name = self._guard.named(grant)
+        uid, name = self._holders.named(grant)
         named = renamed(grant, uid, name)
         scheme, spec = self._schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:

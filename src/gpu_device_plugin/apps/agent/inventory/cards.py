@@ -9,8 +9,13 @@ from dataclasses import replace
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.domain.card_faults import unshareable
-from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored
+from gpu_device_plugin.domain.card_health import (
+    observe,
+    recover,
+    recovery_obstacle,
+    restored,
+    unshareable,
+)
 from gpu_device_plugin.domain.card_numbers import assigned
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.health_values import Health, HealthRules

@@ -17,24 +17,27 @@ from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.holdings import (
+    DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     Holding,
+    held_devices,
     holding_of,
     holdings_annotation,
     is_complete,
 )
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import Ledger, Use
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION, withdrawn_series
+from gpu_device_plugin.domain.models.catalogue import (
+    MODEL_LABEL,
+    SERIES_ANNOTATION,
+    withdrawn_series,
+)
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.pools import UnitCount
-from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
-from gpu_device_plugin.web.metrics import AgentMetrics
+from gpu_device_plugin.domain.schemes.registry import Schemes, merged
+from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 _TOGETHER_SECONDS = 0.05
 _BYTES_PER_MIB = 1024 * 1024
@@ -102,11 +105,11 @@ class Publisher:
     def show(self) -> None:
         """Show in the metrics what is known now."""
         state, ledger = self._state(), self._facts.ledger()
+        views = self._schemes.views(self._schemes.all, state)
+        counts = merged(scheme.counts(view, ledger) for scheme, view in views)
         self._metrics.publish(
             Snapshot(
-                cards=tuple(
-                    _card_samples(state, self._schemes.counts(state, ledger), ledger, self._facts)
-                ),
+                cards=tuple(_card_samples(state, counts, ledger, self._facts)),
                 slices=tuple(self._slice_samples(state, ledger)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._cluster.is_reachable,
@@ -142,7 +145,9 @@ class Publisher:
                 shown,
                 state.healthy,
                 state.terms,
-                self._schemes.replicas(state),
+                merged(
+                    s.replicas(v) for s, v in self._schemes.views(self._schemes.recorders, state)
+                ),
                 {uuid: claimed.get(uuid, Use()) for uuid in self._facts.by_claims(state)},
             )
             self._cluster.describe_node(
@@ -171,9 +176,8 @@ class Publisher:
             published = tuple(grants)
             if self._published.get(pod.uid) != published:
                 assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
-                values = self._schemes.annotations(
-                    grants, state, assume_time_ns or int(self._facts.wall_seconds() * 1e9)
-                )
+                assume_time_ns = assume_time_ns or int(self._facts.wall_seconds() * 1e9)
+                values = self._annotations(grants, state, assume_time_ns)
                 if values:
                     self._cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
@@ -189,6 +193,20 @@ class Publisher:
         # Before cards and pods are known, what an agent before this one said still counts.
         if not state.mark and state.cards and self._cluster.is_synced():
             self._tell_holdings(by_pod)
+
+    def _annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """What a pod's annotations say of its grants; nothing where they have to wait."""
+        schemes = self._schemes
+        return merged(
+            scheme.annotations(
+                [grant for grant in grants if schemes.of_grant(grant) is scheme],
+                view,
+                assume_time_ns,
+            )
+            for scheme, view in schemes.views(schemes.all, state)
+        )
 
     def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
         specs = self._facts.specs()

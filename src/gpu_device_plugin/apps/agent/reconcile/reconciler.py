@@ -20,13 +20,6 @@ from gpu_device_plugin.apps.agent.reconcile.unread_answers import UnreadAnswers
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.signal import Signal
-from gpu_device_plugin.domain.grant_lifetime import (
-    KUBELET_SETTLE_SECONDS,
-    drift,
-    expired_grants,
-    is_over,
-    live,
-)
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import (
     KubeletSnapshot,
@@ -36,7 +29,14 @@ from gpu_device_plugin.domain.kubelet_snapshot import (
     passed_on,
     renamed,
 )
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import (
+    KUBELET_SETTLE_SECONDS,
+    Ledger,
+    drift,
+    expired_grants,
+    is_over,
+    live,
+)
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import HeldUnits, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.registry import Schemes

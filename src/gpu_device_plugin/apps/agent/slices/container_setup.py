@@ -6,12 +6,18 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Mount, Paths
+from gpu_device_plugin.domain.container_edits import (
+    CardLimit,
+    ContainerEdits,
+    DeviceAccess,
+    Mount,
+    Paths,
+    limits_text,
+)
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.limits import CardLimit, limits_text
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.recording import Records
-from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError
 from gpu_device_plugin.store.mig_minors import read_mig_minors
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
@@ -29,7 +35,6 @@ class ContainerSetup:
         access: How cards reach containers now.
         run_dir: Directory of the slices' files.
         library_dir: Directory of the library's versions.
-        schemes: What turns a grant into what its container receives.
         device_dir: `/dev`.
         driver: Mounts of the simulated driver, if there is one.
     """
@@ -39,7 +44,6 @@ class ContainerSetup:
     access: Callable[[], DeviceAccess]
     run_dir: str
     library_dir: str
-    schemes: Schemes
     device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()
 
@@ -61,8 +65,8 @@ class ContainerSetup:
         was_missing = await self.library.provide(grant, is_start=is_start)
         return self.files.make(slice_spec(grant)) or was_missing
 
-    def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
-        """The whole answer for a container."""
+    def edits(self, scheme: Decides, grant: Grant, state: NodeState) -> ContainerEdits:
+        """The whole answer for a container, by the scheme of its grant."""
         cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
         if len(cards) != len(grant.devices):
             raise NodeError(
@@ -70,11 +74,7 @@ class ContainerSetup:
                 f"pod again",
                 reason="CardGone",
             )
-        scheme = self.schemes.decider(grant)
-        paths = self._paths(grant.library_version)
-        return (
-            scheme.edits(grant, cards, state, self.access(), paths) if scheme else ContainerEdits()
-        )
+        return scheme.edits(grant, cards, state, self.access(), self._paths(grant.library_version))
 
     def recorded(self, scheme: Records, call: Call, state: NodeState) -> ContainerEdits:
         """The whole answer for a container whose devices the kubelet has chosen."""

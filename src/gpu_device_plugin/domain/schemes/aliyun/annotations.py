@@ -8,7 +8,7 @@ from operator import itemgetter
 from gpu_device_plugin.domain.annotations import compact
 from gpu_device_plugin.domain.devices import Card, CardIndex
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, devices_annotation
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, devices_annotation
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.claim_names import parse_claim_name
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, units_per_card

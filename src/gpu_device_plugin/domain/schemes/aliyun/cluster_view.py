@@ -1,4 +1,4 @@
-"""What nodes offer and pods hold, by their annotations.
+"""What nodes offer and pods hold, by their annotations, and a scheduler's wish as one.
 
 Amounts only: unit ids are the node's own.
 """
@@ -6,9 +6,10 @@ Amounts only: unit ids are the node's own.
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeGuard
 
 from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door
@@ -25,14 +26,67 @@ from gpu_device_plugin.domain.modes import (
 )
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import believed, card_count
-from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed, parse_claimed
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    ASSUME_TIME,
+    CORE_ALLOCATION,
+    INIT_ALLOCATION,
+    V1_ASSIGNED,
+    V1_ASSUME_TIME,
+    V1_INDEX,
+    believed,
+    card_count,
+)
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, Shares, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError
+
+_MOST = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What prepared claims hold of a card.
+
+    Attributes:
+        index: The card's NVML index.
+        pods: Pods that have them.
+        units: Memory units.
+        percent: Compute.
+    """
+
+    index: CardIndex
+    pods: int
+    units: int
+    percent: int
+
+
+def parse_claimed(entries: Iterable[Mapping[str, object]]) -> tuple[Claimed, ...]:
+    """What the entries of cards say that claims hold of them; nothing of a card whose entry does not say.
+
+    Raises:
+        StateError: One says what no agent writes.
+    """
+    return tuple(_claimed(entry) for entry in entries if "claimed" in entry)
+
+
+def _claimed(entry: Mapping[str, object]) -> Claimed:
+    index, plain = entry["index"], entry["claimed"]
+    told = plain if isinstance(plain, dict) else {}
+    pods, units, percent = (told.get(key) for key in ("pods", "units", "percent"))
+    if _is_amount(index) and _is_amount(pods) and _is_amount(units) and _is_amount(percent):
+        return Claimed(CardIndex(index), pods, units, percent)
+    raise StateError(f"annotation of cards has {plain!r:.64} as what claims hold of card {index}")
+
+
+def _is_amount(plain: object) -> TypeGuard[int]:
+    """A switch is a number too in Python, and no amount."""
+    return type(plain) is int and 0 <= plain <= _MOST
+
 
 _LONGEST_ANNOTATION = 64 * 1024
 """In characters: as many cards as a node can have, each cut into seven instances, take most of it."""
@@ -276,3 +330,41 @@ def _object(text: str, what: str) -> Mapping[str, object]:
     if not isinstance(plain, dict):
         raise StateError(f"{what} is {type(plain).__name__}, wanted an object")
     return plain
+
+
+def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -> dict[str, str]:
+    """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
+
+    Neither names sidecars and init containers: they have an annotation of ours.
+
+    Args:
+        hold: The cards for the pod.
+        now_ns: Wall clock.
+        before: Keys that the pod has already, for instance as the copy of another: a binding removes
+            none, so those of which the wish says nothing are emptied.
+    """
+    values = {
+        **{key: "{}" for key in (CORE_ALLOCATION, INIT_ALLOCATION) if key in before},
+        # Of several cards version 1 cannot speak; an index that is none says nothing.
+        **({V1_INDEX: "-1"} if V1_INDEX in before else {}),
+        ALLOCATION: _amounts(hold.by_container, 0),
+        ASSIGNED: "false",
+        ASSUME_TIME: str(now_ns),
+    }
+    by_card = hold.by_card()
+    if any(percent for _, percent in by_card.values()):
+        values[CORE_ALLOCATION] = _amounts(hold.by_container, 1)
+    if hold.inits:
+        values[INIT_ALLOCATION] = _amounts(hold.inits, 0)
+    if len(by_card) == len(hold.by_container) == 1:
+        values |= {V1_INDEX: str(next(iter(by_card))), V1_ASSIGNED: "false"}
+        values[V1_ASSUME_TIME] = str(now_ns)
+    return values
+
+
+def _amounts(by_container: Mapping[int, Shares], position: int) -> str:
+    plain = {
+        str(container): {str(card): share[position] for card, share in shares.items()}
+        for container, shares in sorted(by_container.items())
+    }
+    return json.dumps(plain, separators=(",", ":"))

@@ -10,7 +10,6 @@ from gpu_device_plugin.domain.container_edits import (
     REGION_FILE,
     SELFTEST_FILE,
     VISIBLE_DEVICES_DIR,
-    ContainerEdits,
     DeviceAccess,
     DeviceNode,
     ListStrategy,
@@ -19,38 +18,14 @@ from gpu_device_plugin.domain.container_edits import (
 )
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, is_bare, units_per_card
 
 
-def container_edits(
-    grant: Grant, cards: Sequence[Card], terms: NodeTerms, access: DeviceAccess, paths: Paths
-) -> ContainerEdits:
-    """What the container of `grant` receives.
-
-    Everything except how the card is reached follows from the grant, so a repeated Allocate gives
-    the same answer.
-
-    Args:
-        grant: The slice.
-        cards: Its cards, in the grant's order.
-        terms: The node's terms now; only isolation and the driver's capabilities.
-        access: How cards reach containers on this node.
-        paths: Paths on the host.
-    """
-    cdi_names = tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
-    return ContainerEdits(
-        envs=_envs(grant, cards, terms, access),
-        mounts=_isolation_mounts(grant, paths) + _card_mounts(cards, access) + paths.driver,
-        devices=_device_nodes(cards, access, paths),
-        cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
-        annotations=access.annotations(cdi_names, grant.slice_id),
-    )
-
-
-def _envs(
-    grant: Grant, cards: Sequence[Card], terms: NodeTerms, access: DeviceAccess
+def environment(
+    grant: Grant, cards: Sequence[Card], state: NodeState, access: DeviceAccess
 ) -> dict[str, str]:
+    """The cards, and figures for applications (R-550)."""
     fraction = fraction_of(grant)
     envs = {
         "NVIDIA_VISIBLE_DEVICES": _visible(cards, access),
@@ -60,10 +35,10 @@ def _envs(
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(units_per_card(grant)),
         "ALIYUN_COM_GPU_MEM_POD": str(fraction.pod_units),
     }
-    if is_bare(grant) and terms.is_isolation_on:
+    if is_bare(grant) and state.wants_isolation:
         envs["CGPU_DISABLE"] = "true"
     if grant.is_isolated:
-        envs["NVIDIA_DRIVER_CAPABILITIES"] = terms.driver_capabilities
+        envs["NVIDIA_DRIVER_CAPABILITIES"] = state.driver_capabilities
     return envs
 
 
@@ -75,7 +50,8 @@ def _visible(cards: Sequence[Card], access: DeviceAccess) -> str:
     return ",".join(card.uuid for card in cards)
 
 
-def _isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
+def isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
+    """The limits, what the container writes, and the library."""
     if not grant.is_isolated:
         return ()
     mine = f"{paths.run_dir}/slices/{grant.slice_id}"
@@ -86,14 +62,12 @@ def _isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
         *(mount for uuid in grant.devices for mount in _activity(uuid, grant.slice_id, paths)),
         Mount(LIBRARY_FILE, f"{library}/libgpuslice.so", is_read_only=True),
         Mount(PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
-        *_selftest_mount(library, paths),
+        *(
+            (Mount(SELFTEST_FILE, f"{library}/gpu-selftest", is_read_only=True),)
+            if paths.has_selftest
+            else ()
+        ),
     )
-
-
-def _selftest_mount(library: str, paths: Paths) -> tuple[Mount, ...]:
-    if not paths.has_selftest:
-        return ()
-    return (Mount(SELFTEST_FILE, f"{library}/gpu-selftest", is_read_only=True),)
 
 
 def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
@@ -105,7 +79,8 @@ def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
     )
 
 
-def _card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ...]:
+def card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ...]:
+    """The cards, where mounts name them."""
     if ListStrategy.VOLUME_MOUNTS not in access.strategies:
         return ()
     return tuple(
@@ -114,9 +89,10 @@ def _card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ..
     )
 
 
-def _device_nodes(
+def device_nodes(
     cards: Sequence[Card], access: DeviceAccess, paths: Paths
 ) -> tuple[DeviceNode, ...]:
+    """The nodes of the cards and of the driver, where answers pass them."""
     if not access.passes_nodes or access.is_cdi_only:
         return ()
     nodes = (*(f"/dev/nvidia{card.minor}" for card in cards), *paths.control_devices)

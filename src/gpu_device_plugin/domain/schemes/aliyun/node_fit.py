@@ -1,18 +1,24 @@
-"""The cards of a whole cluster: what is free of each, and on which node a pod fits.
+"""The cards of a whole cluster: what is free of each, on which node a pod fits, and how well.
 
 Amounts only: unit ids are the node's own. What a node offers comes from its annotation of cards,
 what a pod holds from the pod's annotations, or from its spec while it has none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
+from gpu_device_plugin.domain.devices import Card, CardIndex
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.fragmentation import (
+    EVEN_MIX,
+    PLENTY_CPU_MILLI,
+    NodeRoom,
+    graded,
+)
+from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
-from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, scored
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import (
     NOTHING,
@@ -27,11 +33,156 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import (
     policy_of,
     wants_whole_card,
 )
-from gpu_device_plugin.domain.schemes.aliyun.room import Room
+from gpu_device_plugin.domain.schemes.aliyun.room import Room, room_of
 from gpu_device_plugin.domain.schemes.aliyun.second_try import cards_for_all
 from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a card has left, counted down with each share that is taken."""
+
+    room: Room
+    pods: set[PodRef] = field(default_factory=set)
+
+    def take(self, hold: PodHold, share: Share) -> None:
+        units, percent = share
+        is_new = hold.pod not in self.pods
+        self.pods.add(hold.pod)
+        self.down(units, percent, int(is_new), is_closed=hold.is_exclusive)
+
+    def down(self, units: int, percent: int, pods: int, *, is_closed: bool = False) -> None:
+        room = self.room
+        is_closed = is_closed or room.is_closed
+        self.room = replace(
+            room,
+            free_mem=0 if is_closed else max(0, room.free_mem - units),
+            free_core=0 if is_closed else max(0, room.free_core - percent),
+            pods=room.pods + pods,
+            is_closed=is_closed,
+        )
+
+
+def node_rooms(
+    offer: NodeOffer, holds: Iterable[PodHold], door: Door | None = None
+) -> tuple[Room, ...]:
+    """What each card of a node has left; where `door` is named, for requests that come by it.
+
+    Unplaced demands are put where the node's own policy would put them, the first pod first; where
+    none has room, on the emptiest cards: somebody holds them, whatever we know. They are never on a
+    card that is given by claims. What claims hold of those the node's agent says.
+    """
+    empty = (
+        room_of(card, Use(), offer.terms, is_healthy=card.index in offer.healthy)
+        for card in offer.cards
+    )
+    left = {room.card.index: _Left(room) for room in empty}
+    for told in offer.claimed:
+        left[told.index].down(told.units, told.percent, told.pods)
+    waiting: list[tuple[PodHold, Demand]] = []
+    for hold in holds:
+        if hold.is_by_claims:
+            continue
+        for index, share in hold.by_card().items():
+            if index in left:
+                left[index].take(hold, share)
+            else:
+                waiting.append((hold, Demand(*share)))
+        waiting += [(hold, needed) for needed in hold.unplaced]
+    for hold, needed in waiting:
+        # Counted down card by card: counting all again for each would take the square of the time.
+        rooms = [each.room for index, each in left.items() if index not in offer.by_claims]
+        for index in _guessed(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
+            left[index].take(hold, (needed.units_per_card, needed.core_percent))
+    found = [each.room for each in left.values()]
+    return tuple(found if door is None else (_through(door, room, offer) for room in found))
+
+
+def _through(door: Door, room: Room, offer: NodeOffer) -> Room:
+    is_behind_other = (room.card.index in offer.by_claims) is not (door is Door.DRA)
+    return replace(room, is_behind_other_door=True) if is_behind_other else room
+
+
+def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
+    placed = place(rooms, needed, offer.policy or PlacementPolicy.BINPACK)
+    if not isinstance(placed, NoRoom):
+        return [card.index for card in placed.cards]
+    emptiest = sorted(rooms, key=lambda room: (-room.free_mem, room.card.index))
+    return [room.card.index for room in emptiest[: needed.cards]]
+
+
+_FGD = PlacementPolicy.FGD
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good a node is; more is better, 1 is the best.
+
+    Attributes:
+        policy: The policy by which the node chooses for the pod.
+        default: The controller's.
+        own: By the policy; compares with nodes of the same policy only.
+        common: By the default; compares with every node.
+        before: What is free of each card without the pod, in thousandths; empty without `fgd`.
+        after: The same with the pod.
+    """
+
+    policy: PlacementPolicy
+    default: PlacementPolicy
+    own: float
+    common: float
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def beside(self, free_cpu_milli: int, pod_cpu_milli: int) -> "Score":
+        """The score where a node has this much processor free, and the pod takes that of it.
+
+        `fgd` alone asks: how little the pod spoils the node for others. It is below 0 where many
+        cards are left without processors.
+        """
+        if _FGD not in (self.policy, self.default):
+            return self
+        left = NodeRoom(free_cpu_milli - pod_cpu_milli, self.after)
+        found = graded(EVEN_MIX, NodeRoom(free_cpu_milli, self.before), left) / 100
+        own = found if self.policy is _FGD else self.own
+        return replace(self, own=own, common=found if self.default is _FGD else self.common)
+
+
+def scored(
+    before: Sequence[Room],
+    after: Sequence[Room],
+    uuids: Collection[str],
+    policies: tuple[PlacementPolicy, PlacementPolicy],
+) -> Score:
+    """The score of a node with plenty of processor.
+
+    Args:
+        before: Its cards without the pod.
+        after: Its cards with the pod.
+        uuids: The pod's cards.
+        policies: The one by which the node chooses, and the controller's default.
+    """
+    parts = [
+        room.free_mem / max(1, room.card.capacity(room.unit))
+        for room in after
+        if room.card.uuid in uuids
+    ]
+    free = sum(parts) / max(1, len(parts))
+    # By how full (binpack) or empty (spread) the pod's cards are with it on them.
+    own, common = (free if policy is PlacementPolicy.SPREAD else 1.0 - free for policy in policies)
+    if _FGD not in policies:
+        return Score(*policies, own, common)
+    cards = [tuple(room.free_milli for room in rooms) for rooms in (before, after)]
+    return Score(*policies, own, common, cards[0], cards[1]).beside(PLENTY_CPU_MILLI, 0)
+
+
+def comparable(scores: Sequence[Score]) -> list[float]:
+    """Each by one policy: nodes' own where it is the same for all, else the default."""
+    is_one = len({score.policy for score in scores}) == 1
+    return [score.own if is_one else score.common for score in scores]
+
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"

@@ -13,8 +13,7 @@ from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.modes import most_pods, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.rules import CORE_STEP_PERCENT
-from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
-from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource, slice_mib
 from gpu_device_plugin.domain.shares import Demand
 
 

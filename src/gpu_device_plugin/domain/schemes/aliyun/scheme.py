@@ -3,35 +3,32 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.claims import AllocatedDevice, Capacity
-from gpu_device_plugin.domain.compute_policy import (
-    COMPUTE_POLICY_KEY,
-    KNOWN_POLICIES,
-    ComputePolicy,
+from gpu_device_plugin.domain.caller import Call
+from gpu_device_plugin.domain.claims import MAX_SLOTS, AllocatedDevice, Capacity
+from gpu_device_plugin.domain.container_edits import (
+    ContainerEdits,
+    DeviceAccess,
+    ListStrategy,
+    Paths,
 )
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
-from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
+from gpu_device_plugin.domain.decision import Reservation
 from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
+from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
-from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations, whole_cards
-from gpu_device_plugin.domain.schemes.aliyun.claim_amounts import capacity, claim_demand
-from gpu_device_plugin.domain.schemes.aliyun.claim_counts import claiming_container, with_claims
-from gpu_device_plugin.domain.schemes.aliyun.decision import (
-    check_parts,
-    choose_units,
-    decide,
-    reserve,
-    unequal_parts,
+from gpu_device_plugin.domain.schemes.aliyun.claim_names import parse_claim_name
+from gpu_device_plugin.domain.schemes.aliyun.decision import FractionDecisions, compute_policy_of
+from gpu_device_plugin.domain.schemes.aliyun.edits import (
+    card_mounts,
+    device_nodes,
+    environment,
+    isolation_mounts,
 )
-from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
 from gpu_device_plugin.domain.schemes.aliyun.fraction import (
     Fraction,
     check_ids,
@@ -41,19 +38,29 @@ from gpu_device_plugin.domain.schemes.aliyun.fraction import (
     units_per_card,
     with_amounts,
 )
-from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
-from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
-from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
-from gpu_device_plugin.domain.schemes.aliyun.rules import Ask, Known, check
-from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
-from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
-from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, NewGrant
+from gpu_device_plugin.domain.schemes.aliyun.modes import (
+    check_message,
+    check_unit,
+    most_pods,
+    resources_of,
+)
+from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand, wants_whole_card
+from gpu_device_plugin.domain.schemes.aliyun.rules import CORE_STEP_PERCENT, Ask, Known, check
+from gpu_device_plugin.domain.schemes.aliyun.units import (
+    CORE_UNITS_PER_CARD,
+    Resource,
+    cards_of,
+    slice_bytes,
+    unit_ids,
+    units_of,
+)
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn, NewGrant
+from gpu_device_plugin.domain.schemes.recording import Found, found
 from gpu_device_plugin.domain.shares import Demand, Holder, Share
 from gpu_device_plugin.errors import RequestError
 
 
-class AliyunScheme(Decides):
+class AliyunScheme(FractionDecisions):
     """gpu-mem, gpu-core.percentage and gpu-count, as the node's mode serves them."""
 
     resources: Collection[str] = frozenset(Resource)
@@ -91,57 +98,59 @@ class AliyunScheme(Decides):
 
     def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
         """By the claim's name; one of whole cards is of the only container that asks."""
-        return claiming_container(grant, spec)
+        shape = parse_claim_name(grant.holder.claim_name)
+        if shape is None:
+            asking = spec.asking
+            return asking[0].name if len(asking) == 1 else ""
+        place = shape.is_app, shape.index
+        named = (c for c in spec.containers if (c.kind is ContainerKind.APP, c.index) == place)
+        return next((container.name for container in named), "")
 
     def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
-        """What claims hold has no ids."""
+        """With what claims hold, which has no ids, moved from free to held."""
         found = super().counts(state, ledger)
-        return {card: with_claims(card, units, ledger) for card, units in found.items()}
+        claims = [grant for grant in ledger.grants.values() if grant.holder.claim]
+        return {
+            card: _with_claims(units, [grant for grant in claims if card in grant.devices])
+            for card, units in found.items()
+        }
 
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
         """`aliyun.com/gpu-mem: 2 (units of 1024 MiB)`."""
         return asked_text(resource, amount, state.unit)
 
-    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
-        """One card, or as many as the pod's label says."""
-        _compute_policy(asker.request, state)
-        return decide(asker, offer, state)
-
-    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
-        """In equal parts on the cards decided on."""
-        if pending.asker.container is None:
-            # The pod spec is not known, so only the size of each call can be checked.
-            call = offer.call
-            demand_from_size(pending.asker.pod, call.resource, call.size, state.terms)
-        return choose_units(pending, offer, state)
-
-    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
-        """In equal parts on as many cards as asked."""
-        check_parts(asker, offer, state)
-
-    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
-        """In equal parts on the cards decided on."""
-        if not follows(ids, pending.chosen.cards):
-            raise unequal_parts(ids, len(pending.chosen.cards))
-
-    def reserve(
-        self,
-        holder: Holder,
-        demand: Demand,
-        live: Ledger,
-        state: NodeState,
-        devices: Collection[str] = (),
-    ) -> Reservation:
-        """One card, or as many as the demand says, by amounts."""
-        return reserve(holder, demand, live, state, devices)
-
     def capacity(self, card: Card, state: NodeState) -> Capacity | None:
-        """Memory in units, and compute where the mode divides it."""
-        return capacity(card, state.terms) if state.mode else None
+        """Memory in units, and compute where the mode divides it; a label may allow no pod on it."""
+        resources = resources_of(state.terms.mode)
+        most = most_pods(state.terms.mode, state.max_pods)
+        slots = MAX_SLOTS if most is None else min(most, MAX_SLOTS)
+        units, mib = card.capacity(state.unit), state.unit.mib
+        if Resource.MEM not in resources or not units or not slots:
+            return None
+        core = CORE_UNITS_PER_CARD if Resource.CORE in resources else 0
+        return Capacity(units * mib, mib, core, CORE_STEP_PERCENT, slots)
 
     def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
-        """In units and percent, the same of each card."""
-        return claim_demand(devices, state.terms)
+        """In units and percent, the same of each card; refused if mode or unit are others by now."""
+        terms, first, cards = state.terms, devices[0], len(devices)
+        unit, divides_cores = terms.unit.mib, terms.mode is NodeMode.CORE_MEM
+        amounts = {(each.memory_mib, each.core_percent) for each in devices}
+        if (
+            len(amounts) > 1
+            or not first.memory_mib
+            or first.memory_mib % unit
+            or (first.core_percent > 0) is not divides_cores
+        ):
+            told = ", ".join(
+                f"{each.memory_mib} MiB and {each.core_percent} % of {each.device}"
+                for each in devices
+            )
+            raise RequestError(
+                f"node {terms.node} (mode {terms.mode}, units of {unit} MiB) cannot give {told}: they "
+                f"were allocated while it had another mode or unit; create the pod again",
+                reason="OtherAmounts",
+            )
+        return Demand(first.memory_mib // unit * cards, first.core_percent, cards)
 
     def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
         """The decision, in units and percent."""
@@ -157,7 +166,7 @@ class AliyunScheme(Decides):
             is_checked=bool(holder.container or holder.claim),
             library_version=state.library_version if new.is_isolated else "",
             created_seconds=new.created_seconds,
-            compute_policy=_compute_policy(request, state),
+            compute_policy=compute_policy_of(request, state),
         )
         own = Fraction(asked.mem_units, pod_units, state.unit.mib, state.terms.mode)
         return with_amounts(grant, own, asked.core_percent)
@@ -188,8 +197,29 @@ class AliyunScheme(Decides):
 
     def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
         """The percentage, the label for several cards, and what goes with what."""
-        grant = checked(grant, spec, state.terms)
-        return replace(grant, compute_policy=_compute_policy(spec, state))
+        container = spec.container(grant.container)
+        if container is None:
+            return replace(grant, compute_policy=compute_policy_of(spec, state))
+        demand(spec, container, state.terms)
+        ask = Ask(
+            Known.LATE,
+            f"pod {spec.ref}, container {container.name}, on node {state.node}",
+            state.terms.mode,
+            {Resource.MEM: len(grant.ids(Resource.MEM))},
+            spec.card_count_label,
+            spec.card_label,
+            cards_held=len(cards_of(grant.all_ids)),
+            is_alone=all(share.is_exclusive for share in grant.shares),
+        )
+        check(ask)
+        pod = replace(spec.ref, uid=grant.pod.uid or spec.ref.uid)
+        return replace(
+            grant,
+            holder=Holder(pod, container.name, container.kind, container.index),
+            own=replace(fraction_of(grant), pod_units=spec.app_amount(Resource.MEM)),
+            compute_policy=compute_policy_of(spec, state),
+            is_checked=True,
+        )
 
     def check_shape(self, grant: Grant, state: NodeState) -> None:
         """core_mem serves memory and compute together (R-526)."""
@@ -204,15 +234,15 @@ class AliyunScheme(Decides):
     def adopt(
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
     ) -> tuple[Grant, ...]:
-        """By the units' ids, which tell card and amount."""
-        specs = tuple(specs)
-        known = {spec.ref: spec.compute_policy for spec in specs}
+        """By the units' ids, which tell card and amount.
+
+        Units of a card that is away wait for it: a grant without it could never be served.
+        """
+        known = {card.number for card in state.cards}
         return tuple(
-            replace(
-                grant,
-                compute_policy=state.policy_for(known.get(grant.pod)) or state.compute_policy,
-            )
-            for grant in adopt(held, specs, state.cards, state.terms)
+            _adopted(each, state)
+            for each in found(held, specs)
+            if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
         )
 
     def own_record(self, grant: Grant) -> Mapping[str, object]:
@@ -226,7 +256,7 @@ class AliyunScheme(Decides):
         isolates = grant.is_isolated and is_isolated(own.mode)
         return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent)
 
-    def granted_in(self, grant: Grant) -> GrantedIn | None:
+    def granted_in(self, grant: Grant) -> GrantedIn:
         """Both decide what its units mean."""
         return fraction_of(grant).mode, fraction_of(grant).unit
 
@@ -248,25 +278,18 @@ class AliyunScheme(Decides):
         access: DeviceAccess,
         paths: Paths,
     ) -> ContainerEdits:
-        """Cards, figures for applications, and what isolation mounts."""
-        return container_edits(grant, cards, state.terms, access, paths)
+        """Cards, figures for applications, and what isolation mounts.
 
-
-def _compute_policy(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
-    """The policy of a pod's containers.
-
-    Raises:
-        RequestError: Its annotation decides here, and names none.
-    """
-    asked = spec.compute_policy if spec else None
-    policy = state.policy_for(asked)
-    if spec is not None and policy is None:
-        raise RequestError(
-            f"pod {spec.ref} on node {state.node}: annotation {COMPUTE_POLICY_KEY}={asked} names no "
-            f"policy; known: {KNOWN_POLICIES}",
-            reason="UnknownComputePolicy",
+        All but how the cards are reached follows from the grant: a repeated Allocate has the same answer.
+        """
+        cdi_names = tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
+        return ContainerEdits(
+            envs=environment(grant, cards, state, access),
+            mounts=isolation_mounts(grant, paths) + card_mounts(cards, access) + paths.driver,
+            devices=device_nodes(cards, access, paths),
+            cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
+            annotations=access.annotations(cdi_names, grant.slice_id),
         )
-    return policy or state.compute_policy
 
 
 def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
@@ -274,3 +297,43 @@ def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
     for card in state.cards:
         units = units_of(card, resource, state.unit)
         yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid], card.uuid)
+
+
+def _with_claims(counts: Iterable[UnitCount], claims: Sequence[Grant]) -> tuple[UnitCount, ...]:
+    held = {
+        str(Resource.MEM): sum(map(units_per_card, claims)),
+        str(Resource.CORE): sum(grant.core_percent for grant in claims),
+    }
+    return tuple(
+        UnitCount(each.resource, each.free - moved, each.held + moved)
+        for each in counts
+        for moved in (min(each.free, held.get(each.resource, 0)),)
+    )
+
+
+def _adopted(of: Found, state: NodeState) -> Grant:
+    """The id is that of the checkpoint's answer, whose files running containers have mounted.
+
+    Without one it is derived from pod and container, so that adopting twice gives the same. What
+    needs a pod spec that is not known stays unchecked.
+    """
+    mem, core = (
+        tuple(sorted(of.parts[resource].ids)) if resource in of.parts else ()
+        for resource in (Resource.MEM, Resource.CORE)
+    )
+    numbers, mode = cards_of((*mem, *core)), state.terms.mode
+    version = max(part.library_version for part in of.parts.values())
+    pod_units = of.spec.app_amount(Resource.MEM) if of.spec else len(mem)
+    on = [c for c in sorted(state.cards, key=lambda c: c.index) if c.number in numbers]
+    policy = state.policy_for(of.spec.compute_policy if of.spec else None)
+    grant = Grant(
+        slice_id=max(part.slice_id for part in of.parts.values()) or of.derived_id("adopted"),
+        holder=of.holder,
+        units={Resource.MEM: mem, Resource.CORE: core},
+        shares=tuple(Share(card.uuid, is_exclusive=wants_whole_card(of.spec)) for card in on),
+        compute_policy=policy or state.compute_policy,
+        is_isolated=bool(version) and is_isolated(mode),
+        is_checked=of.is_known,
+        library_version=version,
+    )
+    return with_amounts(grant, Fraction(len(mem), pod_units, state.unit.mib, mode), len(core))

@@ -4,8 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.hardware import Instance
+from gpu_device_plugin.domain.devices import Card, Instance
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,

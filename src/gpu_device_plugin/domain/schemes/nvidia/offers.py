@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.hardware import Instance
+from gpu_device_plugin.domain.devices import Card, Instance
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,

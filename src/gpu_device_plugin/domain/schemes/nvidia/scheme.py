@@ -1,14 +1,16 @@
 """Whole cards, replicas and MIG instances, under the names of NVIDIA's own device plugin."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.held_devices import (
+from gpu_device_plugin.domain.holdings import (
     DEVICES_ANNOTATION,
+    TOPOLOGY_GPU,
     devices_annotation,
 )
 from gpu_device_plugin.domain.labels import Machine
@@ -18,26 +20,30 @@ from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.answers import answer
-from gpu_device_plugin.domain.schemes.nvidia.by_mode import configured, effective
+from gpu_device_plugin.domain.schemes.nvidia.by_mode import (
+    configured,
+    effective,
+    while_there,
+    with_channels,
+    with_held,
+)
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     PREFIX,
+    SHARED_SUFFIX,
+    AllocationPolicy,
     Configuration,
     MigStrategy,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import MPS_CAPABLE, feature_labels
-from gpu_device_plugin.domain.schemes.nvidia.held import with_held
-from gpu_device_plugin.domain.schemes.nvidia.imex import while_there, with_channels
+from gpu_device_plugin.domain.schemes.nvidia.links import best_linked
+from gpu_device_plugin.domain.schemes.nvidia.mig import MODELS, resource_of, uncut
 from gpu_device_plugin.domain.schemes.nvidia.mps import as_client
-from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of
-from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
-from gpu_device_plugin.domain.schemes.protocol import Layout
-from gpu_device_plugin.domain.schemes.recording import Records
+from gpu_device_plugin.domain.schemes.recording import Layout, Records
 from gpu_device_plugin.domain.shares import Share
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
 class NvidiaScheme(Records):
@@ -226,3 +232,79 @@ class NvidiaScheme(Records):
         # A profile of a card that we have no table of, or what is held under an earlier name.
         self._names = self._names | offered.resources.keys()  # not in place: others iterate it
         return offered
+
+
+def possible_names(configuration: Configuration) -> frozenset[str]:
+    """Every name; a change of the configuration may need others, and so a restart of the agent."""
+    plain = {GPU, *(resource_of(p.name) for model in MODELS for p in model.profiles)}
+    plain |= {each.name for each in (*configuration.gpu_patterns, *configuration.mig_patterns)}
+    plain |= {entry.name for entry in configuration.sharing.resources}
+    renamed = {entry.rename for entry in configuration.sharing.resources if entry.rename}
+    shared = {name + SHARED_SUFFIX for name in plain}
+    return frozenset({TOPOLOGY_GPU} | plain | renamed | shared)
+
+
+def preferred(
+    offered: Sequence[Offered],
+    available: Collection[str],
+    must_include: Collection[str],
+    size: int,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """Exactly `size` ids, those of `must_include` first.
+
+    Whole cards are chosen by their links; replicas and instances one after the other from the
+    card with the fewest taken (distributed) or with the most (packed).
+
+    Args:
+        offered: All devices of the resource, by card.
+        available: Ids that are free; the order does not matter.
+        must_include: Ids that the container has already.
+        size: How many it gets in all.
+        policy: For replicas and instances.
+
+    Raises:
+        RequestError: An id is not one of this resource.
+        DoesNotFitError: There are too few.
+    """
+    known = {device.id for device in offered}
+    unknown = sorted((set(available) | set(must_include)) - known)
+    if unknown:
+        raise RequestError(f"unknown device: {', '.join(unknown)}", reason="UnknownDevice")
+    usable = set(available) | set(must_include)
+    free = [device for device in offered if device.id in usable]
+    if len(free) < size:
+        raise DoesNotFitError(
+            f"not enough available devices to satisfy allocation: {size} asked, {len(free)} free",
+            reason="NoDevice",
+        )
+    if all(device.replicas == 1 and device.instance is None for device in free):
+        return _linked(free, must_include, size)
+    return _over_cards(offered, free, must_include, size, policy)
+
+
+def _linked(free: Sequence[Offered], must_include: Collection[str], size: int) -> tuple[str, ...]:
+    points = {device.id: device.card.hardware.links for device in free}
+    ids = [device.id for device in free]
+    return best_linked(points, ids, [each for each in ids if each in must_include], size)
+
+
+def _over_cards(
+    offered: Sequence[Offered],
+    free: Sequence[Offered],
+    must_include: Collection[str],
+    size: int,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """One after the other; ties go to the lowest card and its lowest device."""
+    candidates = [device for device in free if device.id not in must_include]
+    taken = Counter(device.card.uuid for device in offered)
+    taken.subtract(device.card.uuid for device in candidates)
+    sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
+    chosen = [device.id for device in free if device.id in must_include]
+    while len(chosen) < size:
+        first = min(candidates, key=lambda device: sign * taken[device.card.uuid])
+        candidates.remove(first)
+        taken[first.card.uuid] += 1
+        chosen.append(first.id)
+    return tuple(chosen)
