@@ -11,12 +11,12 @@ from tests.held import changed
 from gpu_device_plugin.domain.annotations import cards_annotation, holds_by_claims
 from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.holdings import MOST_ON_A_POD
 from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     INIT_ALLOCATION,
-    MOST_CHARACTERS,
     pod_annotations,
     with_wish,
 )
@@ -196,7 +196,7 @@ def test_what_cannot_be_told_is_not(held: list[Grant]) -> None:
     [
         ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}'}, ((0, (1,)), (1, (3,)))),
         ({ALLOCATION: '{"0":{"1":1},"1":{"3":2,"2":2}}'}, ((0, (1,)),)),
-        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}' + " " * MOST_CHARACTERS}, ()),
+        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}' + " " * MOST_ON_A_POD}, ()),
         (
             {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"},
             ((0, (2,)), (1, (2,))),

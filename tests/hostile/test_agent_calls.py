@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.apps.agent.test_second_scheme import switching
 from tests.apps.agent.test_slow_disk import stuck
 from tests.apps.agent.whole_cards import WHOLE_CARD
 from tests.held import fraction
+from tests.hostile.work import lines_run
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
@@ -245,23 +245,6 @@ def test_a_number_has_at_most_64_characters(number: str) -> None:
     assert parse_yaml(f"key: {'1' * 64}") == {"key": int("1" * 64)}
 
 
-def work(call: Callable[[], object]) -> int:
-    """How many functions a call enters, of Python or C: the same on every machine."""
-    entered = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal entered
-        entered += event in {"call", "c_call"}
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return entered
-
-
 def test_who_asks_is_found_in_work_that_grows_with_the_containers_and_no_faster() -> None:
     """A tenant's pods may have thousands on a node of small units; each call looks at all of them."""
     costs = []
@@ -278,7 +261,7 @@ def test_who_asks_is_found_in_work_that_grows_with_the_containers_and_no_faster(
         asking = PodRequest(PodRef("ns", "victim", "v"), (parts[0],))
         ledger, call = Ledger({g.slice_id: g for g in held}), Call(MEM, 1, frozenset({"m00"}))
         known = {**specs, asking.ref.key: asking}
-        costs.append(work(partial(who_allocates, call, known, ledger)))
+        costs.append(lines_run(partial(who_allocates, call, known, ledger)))
 
     once, twice, four, wide = costs
     assert twice < 2.3 * once

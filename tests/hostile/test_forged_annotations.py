@@ -21,7 +21,7 @@ from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.holdings import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
-    MOST_BYTES,
+    MOST_ON_A_NODE,
     Holding,
     held_devices,
     holdings_annotation,
@@ -212,7 +212,7 @@ def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(po
     by_uid = {f"uid-{n}": Holding({CardIndex(n % 8): (2, 30)}, (), n % 2 == 0) for n in range(pods)}
     text = holdings_annotation(by_uid)
     assert text is not None
-    assert len(text) <= MOST_BYTES
+    assert len(text) <= MOST_ON_A_NODE
     read = parse_holdings(text)
     assert read.items() <= by_uid.items()
     assert len(read) == pods or len(read) > 900
@@ -251,7 +251,7 @@ def test_a_node_that_writes_its_annotation_again_and_again_fills_no_memory(times
             cards = {"slices": {str(card): [number, 5] for card in range(36)}}
             pods = {"a": many, "b": long, "c": cards, "d": {"devices": ["GPU-1"] * 5000}}
             assert set(parse_holdings(json.dumps({"version": 1, "pods": pods}))) == {"a", "c"}
-        assert tracemalloc.get_traced_memory()[0] < MOST_BYTES * 2
+        assert tracemalloc.get_traced_memory()[0] < MOST_ON_A_NODE * 2
     finally:
         tracemalloc.stop()
 

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
-from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, MOST_IN_A_WORD, MOST_ON_A_POD
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
@@ -20,11 +20,12 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import CARD_LABEL, COUNT_L
 
 MIRROR = "kubernetes.io/config.mirror"
 CGPU_DISABLE = "CGPU_DISABLE"
-_PLAIN, _JSON = 256, 16 * 1024
 POD_ANNOTATIONS: Mapping[str, int] = {
-    **dict.fromkeys((ASSIGNED, ASSUME_TIME, *FIRST_GENERATION), _PLAIN),
-    **dict.fromkeys((COMPUTE_POLICY_KEY, PLACEMENT_ANNOTATION, MIRROR), _PLAIN),
-    **dict.fromkeys((ALLOCATION, CORE_ALLOCATION, INIT_ALLOCATION, DEVICES_ANNOTATION), _JSON),
+    **dict.fromkeys((ASSIGNED, ASSUME_TIME, *FIRST_GENERATION), MOST_IN_A_WORD),
+    **dict.fromkeys((COMPUTE_POLICY_KEY, PLACEMENT_ANNOTATION, MIRROR), MOST_IN_A_WORD),
+    **dict.fromkeys(
+        (ALLOCATION, CORE_ALLOCATION, INIT_ALLOCATION, DEVICES_ANNOTATION), MOST_ON_A_POD
+    ),
 }
 """A pod's annotations that we read or write -> the most characters of it; longer than what we write.
 

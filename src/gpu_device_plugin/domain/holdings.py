@@ -19,8 +19,14 @@ TOPOLOGY_GPU = "aliyun.com/gpu"
 """A whole card in mode topology."""
 DEVICES_ANNOTATION = "gpu-device-plugin/devices"
 """On a pod: container index -> UUIDs of its cards and instances."""
-_MOST_CHARACTERS = 16 * 1024
-"""300 UUIDs, more than a node has. Nothing longer is read: a pod's tenant may write it."""
+MOST_ON_A_NODE = 64 * 1024
+"""Characters of an annotation of a node: 900 pods, or as many cards as a node can have, each cut into
+seven instances. All annotations of an object have 256 KiB together."""
+MOST_ON_A_POD = 16 * 1024
+"""Characters of an annotation of a pod: four times what 64 containers on 8 cards each need, or 300
+UUIDs. Nothing longer is read: a pod's tenant may write it."""
+MOST_IN_A_WORD = 256
+"""Characters of one that is a name or a number."""
 
 
 def devices_annotation(by_index: Mapping[int, Iterable[str]]) -> str:
@@ -37,7 +43,7 @@ def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
     >>> held_devices("[1]")
     {}
     """
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > MOST_ON_A_POD:
         return {}
     try:
         plain: object = json.loads(text)
@@ -99,8 +105,6 @@ def _count(plain: object) -> int:
 
 HOLDINGS_ANNOTATION = "gpu-device-plugin/holdings"
 HOLDINGS_VERSION = 1
-MOST_BYTES = 64 * 1024
-"""Room for 900 pods; all annotations of an object have 256 KiB together."""
 _MOST_UNITS = 1 << 30
 _MOST_DEVICES = 7 * MAX_CARDS
 """Instances of a node whose every card is cut into as many as a card can be."""
@@ -162,14 +166,14 @@ def is_complete(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
 def holdings_annotation(by_uid: Mapping[str, Holding]) -> str | None:
     """The annotation's value by pod uid, as compact JSON; None where nothing is held.
 
-    Of more than `MOST_BYTES` the rest is left out: these pods count by their own annotations, where
+    Of more than `MOST_ON_A_NODE` the rest is left out: these pods count by their own annotations, where
     these agree with the pod spec.
 
     >>> holdings_annotation({"u1": Holding({0: (2, 30)})})
     '{"version":1,"pods":{"u1":{"slices":{"0":[2,30]}}}}'
     """
     head = f'{{"version":{HOLDINGS_VERSION},"pods":{{'
-    entries, left = [], MOST_BYTES - len(head) - 2
+    entries, left = [], MOST_ON_A_NODE - len(head) - 2
     for uid, holding in sorted(by_uid.items()):
         entry = f"{json.dumps(uid)}:{json.dumps(_plain(holding), separators=(',', ':'))}"
         if len(entry) + 1 <= left:
@@ -196,7 +200,7 @@ def parse_holdings(text: str) -> Mapping[str, Holding]:
     >>> parse_holdings('{"version":1,"pods":{"u1":{"slices":{"0":[-2,30]}}}}')
     {}
     """
-    if not text or len(text) > MOST_BYTES:
+    if not text or len(text) > MOST_ON_A_NODE:
         return {}
     try:
         plain: object = json.loads(text)

@@ -16,13 +16,13 @@ import os
 import re
 import shutil
 import stat
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.store.failpoints import failpoint
-from gpu_device_plugin.store.open_files import OpenFiles
 
 LIBRARY = "libgpuslice.so"
 PRELOAD = "ld.so.preload"
@@ -32,6 +32,7 @@ _FILES = (PRELOAD, LIBRARY, SELFTEST)
 _OURS = re.compile(r"\w[\w.+!]*-[0-9a-f]{12}")
 _UNFINISHED = re.compile(rf"\.{_OURS.pattern}\.new")
 _DIGEST_LETTERS = 12
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class LibraryVersions:
         self._directory = directory
         self._directory_text = str(directory)  # used at every Allocate and every check
         self._ours = ours
-        self._open_files = OpenFiles()
+        self._open_files = _OpenFiles()
 
     def install(self) -> bool:
         """Install our version, or repair it; a complete one is left alone.
@@ -263,3 +264,56 @@ def _order(name: str) -> tuple[tuple[int, str], ...]:
         (int(part), "") if part.isdigit() else (-1, part)
         for part in name.replace("-", ".").split(".")
     )
+
+
+class _OpenFiles:
+    """Files that containers have mounted read-only, kept open so that no container can lease them.
+
+    Root in a container owns what the agent has made, where no user namespace stands between, and the
+    owner of a file may take a lease on it (fcntl(2) F_SETLEASE), also through a read-only mount. Then
+    everybody else's open() of it waits, for fs.lease-break-time (45 s) each: at every exec that reads
+    /etc/ld.so.preload, in the containers of others. The kernel gives no such lease on a file that
+    another process has open. The other kind of lease holds up writers only, and these files have none.
+    """
+
+    def __init__(self) -> None:
+        # A file that was replaced may still be mounted, so it stays open with the one at its path.
+        self._kept: dict[str, dict[tuple[int, int], int]] = {}
+
+    def keep(self, paths: Collection[str]) -> None:
+        """From now on the files at exactly these paths, and those that were there, are open.
+
+        One that is leased already is opened by a thread of its own, which waits once: it counts as
+        open while it waits, so that the lease is the last.
+        """
+        for path in self._kept.keys() - paths:
+            for descriptor in self._kept.pop(path).values():
+                if descriptor >= 0:
+                    os.close(descriptor)
+        for path in paths:
+            with contextlib.suppress(OSError):
+                self._open(path)
+
+    def _open(self, path: str) -> None:
+        found = os.lstat(path)
+        kept, key = self._kept.setdefault(path, {}), (found.st_dev, found.st_ino)
+        if key in kept:
+            return
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            kept[key] = os.open(f"/proc/self/fd/{place}", _READ_ONLY | os.O_NONBLOCK)
+        except BlockingIOError:
+            kept[key] = -1
+            wait = (place, kept, key)
+            threading.Thread(target=_open_leased, args=wait, name="lease", daemon=True).start()
+        else:
+            os.close(place)
+
+
+def _open_leased(place: int, kept: dict[tuple[int, int], int], key: tuple[int, int]) -> None:
+    try:
+        kept[key] = os.open(f"/proc/self/fd/{place}", _READ_ONLY)
+    except OSError:
+        kept.pop(key, None)
+    finally:
+        os.close(place)

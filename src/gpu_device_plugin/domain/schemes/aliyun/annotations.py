@@ -8,7 +8,7 @@ from operator import itemgetter
 from gpu_device_plugin.domain.annotations import compact
 from gpu_device_plugin.domain.devices import Card, CardIndex
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, devices_annotation
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, MOST_ON_A_POD, devices_annotation
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.claim_names import parse_claim_name
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, units_per_card
@@ -29,8 +29,6 @@ SECOND_GENERATION = (ALLOCATION, ASSIGNED, ASSUME_TIME, CORE_ALLOCATION, INIT_AL
 FIRST_GENERATION = (V1_INDEX, V1_UNITS, V1_CAPACITY, V1_ASSIGNED, V1_ASSUME_TIME)
 HELD_KEYS = (*SECOND_GENERATION, *FIRST_GENERATION, DEVICES_ANNOTATION)
 """All keys that say what a pod holds. The chart's policies have the same ones."""
-MOST_CHARACTERS = 16 * 1024
-"""Four times what 64 containers on 8 cards each need. Nothing longer is read."""
 
 
 def pod_annotations(
@@ -190,7 +188,7 @@ def _is_index(text: str) -> bool:
 
 def _amounts(text: str) -> Mapping[int, Mapping[CardIndex, int]] | None:
     """Container index -> card index -> amount; None where `text` is none that we write."""
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MOST_ON_A_POD:
         return None
     try:
         plain: object = json.loads(text)

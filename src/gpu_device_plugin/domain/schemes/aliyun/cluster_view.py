@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.holdings import Holding
+from gpu_device_plugin.domain.holdings import MOST_ON_A_NODE, Holding
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
@@ -88,8 +88,6 @@ def _is_amount(plain: object) -> TypeGuard[int]:
     return type(plain) is int and 0 <= plain <= _MOST
 
 
-_LONGEST_ANNOTATION = 64 * 1024
-"""In characters: as many cards as a node can have, each cut into seven instances, take most of it."""
 _LONGEST_TEXT = 96
 """Of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
 _MOST_INDEXES = 1 << 12
@@ -319,10 +317,8 @@ def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand
 
 
 def _object(text: str, what: str) -> Mapping[str, object]:
-    if len(text) > _LONGEST_ANNOTATION:
-        raise StateError(
-            f"{what} has {len(text)} characters, at most {_LONGEST_ANNOTATION} are read"
-        )
+    if len(text) > MOST_ON_A_NODE:
+        raise StateError(f"{what} has {len(text)} characters, at most {MOST_ON_A_NODE} are read")
     try:
         plain: object = json.loads(text)
     except (ValueError, RecursionError) as error:
