@@ -11,8 +11,7 @@ from aiohttp.web import BaseRequest, Response
 from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
 from tests.waiting import until
 
-from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
-from gpu_device_plugin.cluster.resource_slices import ResourceSlices
+from gpu_device_plugin.cluster.resource_slices import ResourceSlices, fetch_claim, list_allocated
 from gpu_device_plugin.domain.claims import Capacity, OfferedDevice
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpu_device_plugin.apps.overview.usage import series, slices
-from gpu_device_plugin.cluster import claims
+from gpu_device_plugin.cluster import resource_slices
 from gpu_device_plugin.cluster.admission_wire import read_review
 from gpu_device_plugin.cluster.extender_wire import read_binding, read_preemption, read_question
 from gpu_device_plugin.cluster.foreign_text import decode, without_controls
@@ -68,9 +68,9 @@ def _node(content: bytes) -> object:
 
 
 def _claim(content: bytes) -> object:
-    found = _decoded(content, claims._Claim)
-    assert isinstance(found, claims._Claim)
-    return claims._understood(found)
+    found = _decoded(content, resource_slices._Claim)
+    assert isinstance(found, resource_slices._Claim)
+    return resource_slices._understood(found)
 
 
 def _cdi(content: bytes) -> object:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.listing import read_object
 from gpu_device_plugin.cluster.pod_spec import scheduled_request
-from gpu_device_plugin.cluster.pods import fetch_pod, pod_path
+from gpu_device_plugin.cluster.pods import pod_path
 from gpu_device_plugin.cluster.quantity import milli
 from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, Pod
@@ -151,7 +152,7 @@ class ClusterWatch:
         news = self._news.setdefault(ref.uid, _News())
         news.readers += 1
         try:
-            found = await fetch_pod(self._api, pod_path(ref), deadline_seconds)
+            found = await read_object(self._api, pod_path(ref), Pod, deadline_seconds)
         finally:
             news.readers -= 1
             if not news.readers:

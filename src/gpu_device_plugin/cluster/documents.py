@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.listing import decoded, read_object, served
 
 Document = Mapping[str, Any]
+_Plain = dict[str, Any]
 _SECONDS = 4.0
 
 
@@ -18,8 +17,7 @@ async def read(api: ApiServer, path: str) -> Document | None:
     Raises:
         ClusterError: The API server does not answer, or refuses.
     """
-    answer = await api.call(Request("GET", path), deadline_seconds=_SECONDS)
-    return None if answer.is_not_found else _decoded(path, answer)
+    return await read_object(api, path, _Plain, _SECONDS)
 
 
 async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
@@ -29,7 +27,7 @@ async def create(api: ApiServer, collection: str, body: Document) -> Document | 
         ClusterError: As for `read`.
     """
     answer = await api.call(Request("POST", collection, body=body), deadline_seconds=_SECONDS)
-    return None if answer.status == 409 else _decoded(collection, answer)
+    return None if answer.status == 409 else decoded(served(answer, collection), _Plain)
 
 
 async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
@@ -44,13 +42,5 @@ async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
         ClusterError: As for `read`.
     """
     answer = await api.call(Request("PUT", path, body=body), deadline_seconds=_SECONDS)
-    return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
-
-
-def _decoded(path: str, answer: Answer) -> Document:
-    if not answer.is_success:
-        raise ClusterError(f"{path}: {answer.text}")
-    try:
-        return msgspec.json.decode(answer.body, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise ClusterError(f"{path}: the answer cannot be parsed: {error}") from error
+    is_other = answer.is_not_found or answer.status == 409
+    return None if is_other else decoded(served(answer, path), _Plain)

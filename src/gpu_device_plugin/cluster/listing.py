@@ -1,8 +1,8 @@
-"""Lists of the Kubernetes API in pages, and objects that are read once, for commands."""
+"""Lists of the Kubernetes API in pages, and objects that are read once."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +16,8 @@ _MOST_OBJECTS = 500
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_WAITS = 5
 _Object = TypeVar("_Object", bound=Bare)
+_Value = TypeVar("_Value")
+_decoder = lru_cache(msgspec.json.Decoder)
 
 
 class _Page(msgspec.Struct):
@@ -66,16 +68,29 @@ async def list_items(
             yield item
 
 
-async def read_object(api: ApiServer, path: str, kind: type[_Object]) -> _Object | None:
+async def read_object(
+    api: ApiServer, path: str, kind: type[_Value], deadline_seconds: float | None = None
+) -> _Value | None:
     """The object at `path`, or None where there is none.
 
+    Args:
+        api: Where.
+        path: The object's.
+        kind: Its type.
+        deadline_seconds: The answer has to come within it, and a server that asks us to come later
+            is not asked again; None for commands, which wait.
+
     Raises:
-        ClusterError: The API server does not serve it.
+        ClusterError: The API server does not serve it, or not in time.
     """
-    answer = await _asked(api, Request("GET", path))
+    request = Request("GET", path)
+    if deadline_seconds is None:
+        answer = await _asked(api, request)
+    else:
+        answer = await api.call(request, deadline_seconds=deadline_seconds)
     if answer.is_not_found:
         return None
-    found: _Object = decoded(served(answer, path), kind)
+    found: _Value = decoded(served(answer, path), kind)
     return found
 
 
@@ -113,7 +128,7 @@ def decoded(answer: Answer, kind: Any) -> Any:
         ClusterError: It is none of that kind.
     """
     try:
-        return decode(msgspec.json.Decoder(kind), answer.body)
+        return decode(_decoder(kind), answer.body)
     except msgspec.MsgspecError as error:
         if answer.body.lstrip().startswith(b"<"):
             raise ClusterError(

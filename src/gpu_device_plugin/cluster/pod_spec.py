@@ -1,6 +1,7 @@
 """The pod spec: a pod's JSON as the request that the domain uses."""
 
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ from gpu_device_plugin.cluster.quantity import milli, whole_number
 from gpu_device_plugin.cluster.wire import CGPU_DISABLE, Container, ObjectMeta, Pod, Resources
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.holdings import TOPOLOGY_GPU
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import with_wish
@@ -165,3 +167,52 @@ def _amount(container: Container, quantity: str | float | None) -> int:
         return whole_number(str(quantity))
     except ClusterError as error:
         raise ClusterError(f"container {container.name}: {error}") from error
+
+
+def devices_asked(pod: Pod) -> Mapping[str, int]:
+    """Resource -> how many devices, as kube-scheduler adds them up: an init container's end before.
+
+    Amounts that are no whole numbers are left out; the API server takes none for such a resource.
+    """
+    found: Counter[str] = Counter()
+    for container in pod.spec.containers:
+        found.update(_asked(container))
+    for init in pod.spec.init_containers or ():
+        if init.restart_policy == "Always":
+            found.update(_asked(init))
+    for init in pod.spec.init_containers or ():
+        found |= Counter(_asked(init))
+    return found
+
+
+def asking_containers(pod: Pod) -> list[str]:
+    """Names of the containers that ask for devices."""
+    every = (*(pod.spec.init_containers or ()), *pod.spec.containers)
+    return [container.name for container in every if _asked(container)]
+
+
+def asking_together(pod: Pod) -> list[str]:
+    """Those of them that run together: an ordinary init container's devices go to a later one."""
+    beside = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
+    return [each.name for each in (*beside, *pod.spec.containers) if _asked(each)]
+
+
+def device_count(amount: object) -> int:
+    """The amount, or 0 where it is none.
+
+    >>> device_count("8"), device_count("1k")
+    (8, 0)
+    """
+    text = str(amount)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+
+
+def _asked(container: Container) -> dict[str, int]:
+    limits = container.resources.limits or {}
+    whole = {name: device_count(limits[name]) for name in limits if _is_device(name)}
+    return {name: amount for name, amount in whole.items() if amount}
+
+
+def _is_device(name: str) -> bool:
+    """NVIDIA's configuration renames its resources, but none out of its domain."""
+    return name.startswith("nvidia.com/") or name == TOPOLOGY_GPU

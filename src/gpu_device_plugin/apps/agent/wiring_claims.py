@@ -11,8 +11,7 @@ from gpu_device_plugin.domain.claims import pools_behind
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.store.cdi import CdiFiles
-from gpu_device_plugin.store.state_file import Memory, MemoryFile
-from gpu_device_plugin.store.state_records import ClaimsRecord
+from gpu_device_plugin.store.state_file import ClaimsRecord, Memory, MemoryFile
 
 if TYPE_CHECKING:
     from gpu_device_plugin.apps.agent.wiring import Wiring

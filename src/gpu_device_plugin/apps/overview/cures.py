@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
 from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
-from gpu_device_plugin.cluster.explained_pod import ExplainedPod
-from gpu_device_plugin.cluster.survey_objects import SurveyedNode
+from gpu_device_plugin.cluster.survey_objects import ExplainedPod, SurveyedNode
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import CardView
-from gpu_device_plugin.cluster.device_requests import asking_containers, whole_number
+from gpu_device_plugin.cluster.pod_spec import asking_containers, device_count
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
@@ -54,7 +54,7 @@ def device_rooms(
     if not any(name in offered for name in asked):
         return ()
     return tuple(
-        DeviceRoom(name, whole_number(offered.get(name, 0)), taken.get(name, 0), amount)
+        DeviceRoom(name, device_count(offered.get(name, 0)), taken.get(name, 0), amount)
         for name, amount in sorted(asked.items())
     )
 

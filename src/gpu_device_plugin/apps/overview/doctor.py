@@ -9,7 +9,7 @@ from gpu_device_plugin.apps.overview.door_checks import DoorFacts, door_findings
 from gpu_device_plugin.apps.overview.finding import Finding, Level, problem
 from gpu_device_plugin.apps.overview.node_reports import node_reports
 from gpu_device_plugin.apps.overview.wording import few
-from gpu_device_plugin.cluster.agent_set import AgentSet
+from gpu_device_plugin.cluster.survey import AgentSet
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.counted import counted

@@ -9,7 +9,7 @@ from gpu_device_plugin.apps.overview.device_rooms import device_rooms, whole_by_
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.wording import few, rule_text
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
-from gpu_device_plugin.cluster.device_requests import asking_together
+from gpu_device_plugin.cluster.pod_spec import asking_together
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door

@@ -9,8 +9,7 @@ from gpu_device_plugin.apps.overview.device_rooms import held_lines
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict, node_verdicts
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
-from gpu_device_plugin.cluster.explained_pod import ExplainedPod
-from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.cluster.survey_objects import Event, ExplainedPod, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit

@@ -16,7 +16,7 @@ from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
 from gpu_device_plugin.domain.claims import allocated_cards, has_claims, held_by_claims
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.store.state_records import ClaimsRecord
+from gpu_device_plugin.store.state_file import ClaimsRecord
 
 _log = structlog.get_logger("claims")
 

@@ -13,8 +13,7 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.store.cdi import CdiFiles
-from gpu_device_plugin.store.state_file import Memory
-from gpu_device_plugin.store.state_records import ClaimsRecord
+from gpu_device_plugin.store.state_file import ClaimsRecord, Memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ import structlog
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView, NodeWatch
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations, Wanted
 from gpu_device_plugin.cluster.pods import PodWatch
-from gpu_device_plugin.cluster.resource_slices import ResourceSlices
+from gpu_device_plugin.cluster.resource_slices import ResourceSlices, fetch_claim, list_allocated
 from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.claims import Claim, OfferedDevice
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
