@@ -85,6 +85,12 @@ class Rig:
                 env={**os.environ, **self.environment},
             )
 
+    async def restart_agent(self, **settings: object) -> None:
+        """End the agent, start it again, wait until it serves."""
+        await self.stop_agent()
+        await self.start_agent(**settings)
+        await self.until_ready()
+
     async def until_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until /readyz says yes, and the kubelet has taken in what was sent to it."""
 
