@@ -440,7 +440,7 @@ def test_every_test_that_a_page_names_exists() -> None:
 def test_every_requirement_that_is_cited_stands_in_the_contract() -> None:
     """In code, tests, chart and pages."""
     told = contract().keys()
-    places = [ROOT / name for name in ("src", "tests", "charts", "samples", "docs")]
+    places = [ROOT / name for name in ("src", "tests", "tools", "charts", "samples", "docs")]
     cited = {
         (str(path.relative_to(ROOT)), number)
         for place in places

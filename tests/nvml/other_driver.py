@@ -1,10 +1,10 @@
 """A driver library that is not our simulator's, and the files by which it is controlled."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.compiling import compile_kept
 
 from gpu_device_plugin.nvml.source import Kernel
 
@@ -21,8 +21,7 @@ class OtherDriver:
             pytest.skip("no C compiler here")
         self._directory = directory
         self.library = directory / "libnvidia-ml.so.1"
-        command = (compiler, "-shared", "-fPIC", str(SOURCE), "-ldl", "-o", str(self.library))
-        subprocess.run(command, check=True)
+        compile_kept((compiler, "-shared", "-fPIC", str(SOURCE), "-ldl"), self.library)
         self._loads = 0
         self.kernel = Kernel(directory / "version", directory / "module")
         self.load_module()

@@ -2,11 +2,14 @@
 
 It ends a grant, probes cards and opens the simulated driver again after a tenth of the usual time: waits
 for a kubelet that is slow to know its pods, or which spare a driver. What it waits for an answer is as ever.
+So does the MPS daemon between its attempts (`… mps-daemon …`).
 """
 
 from functools import partial
+from pathlib import Path
 
 from gpu_device_plugin.apps.agent.reconcile import reconciler
+from gpu_device_plugin.apps.cards import mps_daemon
 from gpu_device_plugin.cli.main import main
 from gpu_device_plugin.domain import ledger
 from gpu_device_plugin.nvml import source
@@ -19,6 +22,7 @@ WAITS = (
     (ledger, "ABSENT_SECONDS"),
 )
 PACE = ("wait_seconds", "probe_seconds", "reopen_seconds")
+MPS_PACE = ("retry_seconds", "poll_seconds", "cards_seconds")
 
 if __name__ == "__main__":
     for module, name in WAITS:
@@ -26,4 +30,7 @@ if __name__ == "__main__":
     usual = source.Deadlines()
     pace = {name: getattr(usual, name) / FASTER for name in PACE}
     setattr(source, "Deadlines", partial(source.Deadlines, **pace))  # noqa: B010 - mypy
+    places = mps_daemon.MpsPlaces(Path(), "", "", Path())
+    pace = {name: getattr(places, name) / FASTER for name in MPS_PACE}
+    setattr(mps_daemon, "MpsPlaces", partial(mps_daemon.MpsPlaces, **pace))  # noqa: B010 - mypy
     main()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from tests.apps.agent import forked
 from tests.fakes.api_server import FakeApiServer, kubeconfig
 from tests.ports import free_port
 from tests.waiting import until
@@ -49,7 +50,7 @@ class Rig:
         self.cards: SimulatedNode
         self.api = FakeApiServer()
         self.state, self.run, self.library = root / "state", root / "run", root / "lib"
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: asyncio.subprocess.Process | forked.ForkedProcess | None = None
         self.environment: dict[str, str] = {}
         self.enter: tuple[str, ...] = ()
         """A command that runs the agent somewhere, in namespaces of its own for instance."""
@@ -73,7 +74,11 @@ class Rig:
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
         flags = [flag.removesuffix("=True") for flag in flags]
         flags = [flag for flag in flags if not flag.endswith(("=None", "=False"))]
+        environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:
+            if not self.enter and self.environment.keys() <= {"GPU_DEVICE_PLUGIN_NATIVE"}:
+                self.process = forked.start(self._module, ["agent", *flags], environment, log)
+                return
             self.process = await asyncio.create_subprocess_exec(
                 *self.enter,
                 sys.executable,
@@ -82,8 +87,14 @@ class Rig:
                 "agent",
                 *flags,
                 stderr=log,
-                env={**os.environ, **self.environment},
+                env=environment,
             )
+
+    async def restart_agent(self, **settings: object) -> None:
+        """End the agent, start it again, wait until it serves."""
+        await self.stop_agent()
+        await self.start_agent(**settings)
+        await self.until_ready()
 
     async def until_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until /readyz says yes, and the kubelet has taken in what was sent to it."""

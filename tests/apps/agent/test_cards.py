@@ -261,3 +261,52 @@ async def test_a_missing_isolation_library_makes_the_cards_unhealthy_with_an_eve
         rig.install_library()
 
         await rig.until_offered(ALL)
+
+
+async def test_a_card_that_shows_less_than_was_granted_keeps_its_slices_as_they_were() -> None:
+    """ECC or another driver takes memory: what was promised stays, and nothing crashes."""
+    async with running_rig() as rig:
+        await rig.admit("full", slice_of(15, 30))
+        limits = rig.run / "slices" / rig.grant("full").slice_id / "config" / "limits"
+        before = limits.read_text()
+        await rig.stop_agent()
+        library.set_fields(rig.cards.state, ["cards.0.memory_total_mib=15000"])
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert rig.kubelet.allocatable(MEM) == 59
+        assert limits.read_text() == before
+
+
+async def test_a_slice_keeps_its_limits_while_its_card_is_away() -> None:
+    """Nothing in a slice's config changes while its container runs."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        limits = rig.run / "slices" / rig.grant("p").slice_id / "config" / "limits"
+        before = limits.read_text()
+        await rig.stop_agent()
+        rig.cards.unplug(0)
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert limits.read_text() == before
+
+
+async def test_a_damaged_cards_file_gives_no_card_another_number() -> None:
+    """Numbers stand in the units that running pods hold: grants and the kubelet tell them."""
+    async with running_rig(is_started=False) as rig:
+        rig.cards.unplug(0)
+        await rig.start_agent()
+        await rig.until_ready()
+        await rig.admit("old", slice_of(8, 30))
+        card = rig.card_of("old")
+        await rig.stop_agent()
+        rig.cards.plug(0)
+        path = rig.state / "cards"
+        path.write_bytes(path.read_bytes()[:-1] + b"X")
+        await rig.start_agent()
+        await rig.until_ready()
+        await rig.admit("new", slice_of(8, 30))
+
+        assert rig.card_of("new") != card
+        assert rig.grant("new").devices != rig.grant("old").devices

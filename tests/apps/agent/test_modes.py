@@ -285,3 +285,17 @@ def annotations(rig: Rig, path: str) -> dict[str, str]:
     """Annotations of an object at the API server."""
     found: dict[str, str] = rig.api.objects[path]["metadata"].get("annotations", {})
     return found
+
+
+async def test_without_a_label_the_operators_mode_counts_at_every_start() -> None:
+    """`--mode` is for nodes without a label, and not for the first start only."""
+    async with running_rig() as rig:
+        await rig.restart_agent(mode="cgpu")
+        await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4})
+        await rig.set_labels(schedule="share")
+        await until(lambda: len(rig.events("ModeSwitched")) == 2, 10)
+        await rig.stop_agent()
+        await rig.set_labels()  # gone while nobody watched: the remembered one is no news
+        await rig.start_agent(mode="core_mem")
+
+        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
+from tests.fakes.api_server import status
 
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
@@ -259,3 +260,71 @@ async def test_units_of_a_finished_pod_are_given_again_though_an_old_kubelet_lis
             return any("the kubelet of this node is v1.33.9" in v["message"] for v in events)
 
         await until(is_reported, 5)
+
+
+async def test_a_pod_made_again_under_its_name_during_an_outage_gets_its_own_uid() -> None:
+    """Granted under the old text, corrected from what the kubelet says, before it looks gone."""
+    async with running_rig() as rig:
+        await rig.admit("web", slice_of(2, 30))
+        await rig.api.stop()
+        old = rig.uid("web")
+        rig.kubelet.remove(old)
+        pod = rig.pod("web", slice_of(2, 30))
+        assert (await rig.kubelet.admit(pod)).is_admitted
+        await rig.kubelet.start_container(pod.uid, "main-0")
+        await rig.restart_agent()
+
+        def has_its_own() -> bool:
+            return [g.pod.uid for g in rig.grants() if g.pod.uid != old] == [pod.uid]
+
+        await until(has_its_own, 20, rig.grants)
+
+
+async def test_stray_files_in_the_run_directory_kill_nobody() -> None:
+    """What somebody else put there is left alone; a directory in the socket's place too."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        (rig.run / "cards" / "stray").write_text("x")
+        (rig.run / "slices" / "orphan").mkdir()
+        await rig.restart_agent()
+
+        assert (rig.run / "cards" / "stray").exists()
+        assert (rig.run / "slices" / "orphan").exists()  # nobody knows yet whose it is
+        assert (await rig.admit("q", slice_of(2, 30))).is_admitted
+
+
+async def test_the_agent_can_be_asked_again_after_its_run_directory_was_wiped() -> None:
+    """`why` and `recover` come back by themselves."""
+    async with running_rig() as rig:
+        (rig.run / "agent.sock").unlink()
+
+        await until((rig.run / "agent.sock").is_socket, 20)
+
+
+@pytest.mark.parametrize("node", ["missing", "forbidden"])
+async def test_readyz_says_what_keeps_the_labels_away(node: str) -> None:
+    """A missing Node object and missing rights are not an API server that does not answer."""
+    async with running_rig(is_started=False) as rig:
+        if node == "missing":
+            await rig.api.delete("/api/v1/nodes/n1")
+        else:
+            rig.api.fault = lambda seen: status(403, "forbidden") if "/nodes" in seen.path else None
+        await rig.start_agent()
+
+        await rig.until_page("no node n1" if node == "missing" else "403")
+
+
+async def test_another_plugin_is_remembered_over_a_restart_without_the_api() -> None:
+    """What was kept from being offered is not offered because nobody can say so again."""
+    async with running_rig() as rig:
+        node = rig.api.objects["/api/v1/nodes/n1"]
+        foreign = {**node, "status": {"capacity": {"nvidia.com/gpu": "4"}, "nodeInfo": {}}}
+        await rig.api.put("/api/v1/nodes/n1", foreign)
+        await rig.until_offered({MEM: 0, CORE: 0, COUNT: 0})
+        await rig.stop_agent()
+        await rig.api.stop()
+        await rig.start_agent()
+        await rig.until_page("OtherPlugin")
+        await rig.until_page("nvidia.com/gpu: 4")
+
+        assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}

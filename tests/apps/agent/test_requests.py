@@ -236,3 +236,22 @@ async def allocate(rig: Rig, ids: Iterable[str]) -> Any:
         )
         container = pb.ContainerAllocateRequest(devices_ids=ids)
         return await call(pb.AllocateRequest(container_requests=[container]))
+
+
+async def test_a_bad_percentage_is_refused_without_the_pods_text_whichever_comes_first() -> None:
+    """The size of each call is known even where the API is not; the order is the kubelet's die."""
+    async with running_rig() as rig:
+        await rig.api.stop()
+        for number in range(6):
+            refused = await rig.kubelet.admit(rig.pod(f"odd{number}", slice_of(2, 7)))
+
+            assert not refused.is_admitted
+            assert "multiple of 5" in refused.message
+
+
+async def test_more_cards_than_the_node_has_are_refused_in_these_words() -> None:
+    """Nine cards of a node of four."""
+    async with running_rig(mode="cgpu") as rig:
+        refused = await rig.admit("wide", slice_of(9), labels={"aliyun.com/gpu-count": "9"})
+
+        assert "the node has 4 cards, 9 are asked" in refused.message

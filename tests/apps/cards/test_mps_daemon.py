@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apps.agent.rig import NODE, Rig, running_rig
+from tests.apps.agent import forked
+from tests.apps.agent.rig import HASTY, NODE, Rig, running_rig
 from tests.hostile.small_disk import fill, small_tmpfs
 from tests.simulator.programs import end, hear, run, start
 from tests.waiting import until
@@ -73,18 +74,18 @@ class Mps:
         return where
 
     @asynccontextmanager
-    async def running(self, settle_seconds: float = 1) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def running(self, settle_seconds: float = 1) -> AsyncIterator[forked.ForkedProcess]:
         """The daemon, killed afterwards if it is still there."""
         with self.log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gpu_device_plugin", "mps-daemon"),
+            words = (
+                "mps-daemon",
                 f"--settle-seconds={settle_seconds}",
                 *self.choice,
                 f"--nvml-library={self.rig.cards.library}",
                 f"--mps-control={self.control}",
                 f"--kubelet-dir={self.rig.root / 'k'}",
-                stderr=log,
             )
+            process = forked.start(HASTY, words, os.environ, log)
         try:
             yield process
         finally:
@@ -92,7 +93,7 @@ class Mps:
                 process.send_signal(signal.SIGTERM)
                 await process.wait()
 
-    async def kill(self, daemon: asyncio.subprocess.Process) -> None:
+    async def kill(self, daemon: forked.ForkedProcess) -> None:
         """Kill it; the agent, where there is one, then offers nothing that it served."""
         daemon.kill()
         await daemon.wait()

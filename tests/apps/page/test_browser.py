@@ -194,7 +194,7 @@ async def test_while_the_api_server_is_away_the_page_says_so(seen: Seen) -> None
 
 
 async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> None:
-    """How fast is measured by `python -m tests.bench page`."""
+    """How fast is measured by `python -m tools.bench page`."""
     async with running() as (server, api), browser() as tab:
         count = fill(server, 500, 8)
         async with served(api) as url:

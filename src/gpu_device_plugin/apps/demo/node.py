@@ -74,7 +74,7 @@ class DemoNode:
     async def start(self) -> None:
         """Make the Node object, start the kubelet, then the agent."""
         metadata = {"uid": f"uid-{self.name}", "labels": self.labels}
-        self._api.put(self._path, {"metadata": metadata})
+        self._api.store(self._path, {"metadata": metadata})
         await self.kubelet.start()
         await self.agent.start()
 
@@ -120,7 +120,7 @@ class DemoNode:
 
     async def admit(self, role: Role) -> Admission:
         """Bind the pod to this node, and let the kubelet admit it."""
-        self._api.put(role.path, role.for_api())
+        self._api.store(role.path, role.for_api())
         admission = await self.kubelet.admit(role.for_kubelet())
         status: dict[str, object] = {"phase": "Running"}
         if not admission.is_admitted:
