@@ -12,6 +12,7 @@ def simulated_base(directory: Path, base: dict[str, str]) -> dict[str, str]:
     return {
         **base,
         "LD_LIBRARY_PATH": str(node.library.parent),
+        "GPU_SIMULATOR_STATE": str(node.state),
         # An empty kernel: shorter than its launch, so that launches never wait for the card.
         "GPU_SIMULATOR_KERNEL_NS": "100",
     }

@@ -5,6 +5,7 @@ namespace with exactly what the kubelet was told to mount.
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
 import re
@@ -12,8 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ async def _measure(place: Place) -> list[Row]:
     from gpu_device_plugin.domain.modes import NodeMode
     from gpu_device_plugin.simulation.api_server import StandInApiServer
 
-    async with AsyncExitStack() as stage:
+    async with contextlib.AsyncExitStack() as stage:
         root = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix="g-")))
         api = StandInApiServer()
         stage.push_async_callback(api.stop)
@@ -80,7 +80,8 @@ async def _measure(place: Place) -> list[Row]:
             if not admission.is_admitted:
                 raise CheckError(f"the pod of {percent} % is refused: {admission.message}")
             started[percent] = await node.start_container(role)
-        return await asyncio.to_thread(_rows, place, cards[0], started)
+        with _mount_points(started.values()):
+            return await asyncio.to_thread(_rows, place, cards[0], started)
 
 
 async def _published(node: Any) -> list[dict[str, Any]]:
@@ -153,16 +154,41 @@ def _together(base: Environment, commands: Mapping[int, list[str]]) -> dict[int,
 def _inside(started: Any, words: list[str]) -> list[str]:
     """The command in a mount namespace with the container's mounts, the preload last."""
     lines = ["set -e"]
-    for inside in sorted(started.mounts, key=lambda path: (path == _PRELOAD, len(path))):
+    for inside in _in_order(started):
         host, is_read_only = started.mounts[inside]
-        there, source = shlex.quote(inside), shlex.quote(host)
-        make = f"mkdir -p {there}"
-        if not Path(host).is_dir():
-            make = (
-                f"mkdir -p {shlex.quote(str(Path(inside).parent))}; [ -e {there} ] || : > {there}"
-            )
-        lines += [make, f"mount --bind {source} {there}"]
+        lines.append(f"mount --bind {shlex.quote(host)} {shlex.quote(inside)}")
         if is_read_only:
-            lines.append(f"mount -o remount,bind,ro {there}")
+            lines.append(f"mount -o remount,bind,ro {shlex.quote(inside)}")
     script = "\n".join([*lines, 'exec "$@"'])
     return ["unshare", "-m", "sh", "-c", script, "slice", *words]
+
+
+def _in_order(started: Any) -> list[str]:
+    return sorted(started.mounts, key=lambda path: (path == _PRELOAD, len(path)))
+
+
+@contextlib.contextmanager
+def _mount_points(started: Iterable[Any]) -> Iterator[None]:
+    """Makes what is mounted over, empty, and removes what was not there before."""
+    made: list[Path] = []
+    try:
+        for one in started:
+            for inside in _in_order(one):
+                if Path(one.mounts[inside][0]).is_dir():
+                    _make_directory(Path(inside), made)
+                else:
+                    _make_directory(Path(inside).parent, made)
+                    if not Path(inside).exists():
+                        Path(inside).touch()
+                        made.append(Path(inside))
+        yield
+    finally:
+        for path in reversed(made):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _make_directory(path: Path, made: list[Path]) -> None:
+    if not path.exists():
+        _make_directory(path.parent, made)
+        path.mkdir()
+        made.append(path)
