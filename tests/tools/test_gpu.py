@@ -82,7 +82,8 @@ def test_names_and_memory_pass_on_the_simulated_card(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("built")
 def test_time_and_cost_are_measured_on_the_simulated_card() -> None:
     """The figures of a shared machine are not judged here; that there are figures is."""
-    done = gpu("--simulated", "--seconds", "0.2", "--count", "500", "cost", "compute")
+    chapters = ("facts", "cost", "compute", "slices")
+    done = gpu("--simulated", "--seconds", "0.2", "--count", "500", *chapters)
 
     assert "the check itself" not in done.stdout, done.stdout
     assert "added to a launch, memory cap: " in done.stdout
@@ -90,6 +91,9 @@ def test_time_and_cost_are_measured_on_the_simulated_card() -> None:
         for percent in compute.PERCENTS:
             assert f"{what}, {percent} %: the card's time: " in done.stdout
     assert "tenants of 10 and 90 % at once, work completed: 1:" in done.stdout
+    if os.geteuid() == 0:
+        assert "the agent offers of the card: 15 units of 16160 MiB" in done.stdout
+        assert "work of the slice of 60 %, of the three's: " in done.stdout
 
 
 @pytest.mark.usefixtures("built")
@@ -180,7 +184,7 @@ def test_a_library_that_keeps_no_cap_fails() -> None:
 @pytest.mark.usefixtures("built")
 def test_a_simulated_card_is_never_taken_for_a_real_one(tmp_path: Path) -> None:
     """Where the simulated driver is what programs find, nothing is measured as if it were not."""
-    base = simulated_base(tmp_path, NATIVE, {})
+    base = simulated_base(tmp_path, {})
     document = tmp_path / "benchmarks.md"
 
     done = gpu("--document", str(document), "routing", **base)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tools.bench.machine import say
 from tools.bench.report import DOCUMENT
 from tools.bench.rows import Chapter, Row
-from tools.gpu import compute, cost, first, frameworks, memory, report, routing
+from tools.gpu import compute, cost, facts, first, frameworks, memory, report, routing, slices
 from tools.gpu.card import CardError, NoCardError, find
 from tools.gpu.kept import Kept, limited
 from tools.gpu.place import ROOT, CheckError, Place, library_base, on_card
@@ -47,6 +47,12 @@ class Part:
 
 # In the order of what a first half hour on a card has to answer.
 CHAPTERS: Mapping[str, Part] = {
+    "facts": Part(
+        "The card itself",
+        _fixed(facts.METHOD),
+        (facts.measure,),
+        "turns, events, queues and copies (simulator.md)",
+    ),
     "empties": Part(
         "10⁶ empty kernels",
         _fixed(first.EMPTIES_METHOD),
@@ -93,6 +99,7 @@ CHAPTERS: Mapping[str, Part] = {
         (compute.measure,),
         "shares of one tenant, and tenants of 10 and 90 % (benchmarks.md, Isolation)",
     ),
+    "slices": Part("The agent's slices", _fixed(slices.METHOD), (slices.measure,)),
     "pytorch": Part("PyTorch", _fixed(frameworks.METHOD), (frameworks.measure,)),
 }
 CHAPTER_SECONDS, ALL_SECONDS = 8 * 60, 25 * 60
@@ -191,7 +198,7 @@ def _place(directory: Path, asked: argparse.Namespace) -> Place:
         raise CheckError(f"{library} is not built: make native")
     base = library_base()
     if asked.simulated:
-        base = simulated_base(directory, asked.native, base)
+        base = simulated_base(directory, base)
     card = find(base)
     if card.is_simulated != asked.simulated:
         raise CheckError("the driver here is the simulated one: only with --simulated")

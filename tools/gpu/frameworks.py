@@ -4,7 +4,14 @@ import subprocess
 
 from tools.bench.rows import Row, shown
 from tools.gpu.compute import kept_row, rate, share_row
-from tools.gpu.memory import TOLERANCE_BYTES, USABLE, disagreement, limit_bytes, outside_row
+from tools.gpu.memory import (
+    TOLERANCE_BYTES,
+    USABLE,
+    disagreement,
+    limit_bytes,
+    outside_row,
+    unlisted_bytes,
+)
 from tools.gpu.place import MIB, PROGRAMS, Environment, Place, Told
 
 ALLOCATORS = {
@@ -24,8 +31,9 @@ _IMPORT_SECONDS = 120.0
 METHOD = """\
 PyTorch of the machine's own interpreter (PYTHON_GPU, else python3). Memory: tensors of 64, 16, 10,
 then 1 MiB until torch.cuda.OutOfMemoryError; mem_get_info, pynvml and nvidia-smi are asked in the
-same slice. Time: random bf16 matrices; a share is the number of products times the duration of
-one by CUDA events without the library; results are compared with double precision."""
+same slice. Time: random bf16 matrices; a share is the time that the card was at work on them by CUDA events
+around each piece; results are compared with double precision. The clock falls when the card is always busy, so a slice keeps
+more than its share of the throughput."""
 
 MODELS_METHOD = """\
 PyTorch without graphs or compiler, random weights: batches of a ResNet-50 in half precision, each waited for, and a transformer
@@ -127,7 +135,8 @@ def _fill(place: Place, name: str, setting: str) -> list[Row]:
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
     environment: Environment = {**inside, **dict.fromkeys(names, setting)}
     told, taken = place.costing(environment, _command(place, "torch_fill.py"))
-    return [*fill_rows(name, limit, told), outside_row(f"PyTorch, {name}", limit, taken)]
+    outside = outside_row(f"PyTorch, {name}", limit, taken, unlisted_bytes(place))
+    return [*fill_rows(name, limit, told), outside]
 
 
 def fill_rows(name: str, limit: int, told: Told) -> list[Row]:
@@ -164,14 +173,14 @@ def _smi_apart(limit: int, told: Told) -> int:
 def _work(place: Place, kind: str) -> list[Row]:
     command = _command(place, "torch_work.py", kind, str(place.seconds))
     with place.running(place.base, command) as told:
-        native, solo_seconds = rate(told), told["solo_ns"] / 1e9
+        native = rate(told)
     rows = [shown(f"{WORK[kind]}: native", f"{native:.1f} a second")]
     for percent in PERCENTS:
         inside = place.inside(
             f"torch-{kind}-{percent}", memory_bytes=limit_bytes(place), core_percent=percent
         )
         with place.running(inside, command) as told:
-            rows.append(share_row(WORK[kind], percent, rate(told) * solo_seconds))
+            rows.append(share_row(WORK[kind], percent, told["busy_ns"] / told["took_ns"]))
             rows.append(kept_row(WORK[kind], percent, rate(told) / native))
             rows.append(_right(f"{WORK[kind]}, {percent} %: relative error", told["error"]))
     return rows

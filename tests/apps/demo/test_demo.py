@@ -31,7 +31,14 @@ def playing(tmp: Path, *program: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "TMPDIR": str(tmp), "COLUMNS": "80", "NO_COLOR": "1"},
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp),
+            "COLUMNS": "80",
+            "NO_COLOR": "1",
+            # As in a container of a CUDA image: this is not for the simulated cards.
+            "NVIDIA_VISIBLE_DEVICES": "0",
+        },
         # A test run in a shell's background ignores Ctrl-C, and its children would as well.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

@@ -16,6 +16,10 @@
  *	card export BYTES       allocates, tells a handle of it for other processes, holds it
  *	card import HANDLE      opens such a handle, tells its views, holds it
  *	card graphs COUNT       memory of the card before, with so many executable graphs, and after
+ *	card events             what an event costs a stream, and how many launches its queue takes
+ *	card turns NS           runs alone for so many nanoseconds of the card; how long it was there and
+ *				away in turn
+ *	card copies S           how many copies of 32,000,000 bytes from pinned memory in S seconds
  *	card names              how each name that we stand in for is found
  *
  * CARD_UUID names the card to NVML; CUDA sees it as its device 0.
@@ -57,11 +61,41 @@ static char code[] = ".version 6.4\n.target sm_70\n.address_size 64\n"
 			   "\t@%done ret;\n"
 			   "\tst.global.u64 [%place], %value;\n"
 			   "\tret;\n"
+			   "}\n"
+			   /* Looks at the card's clock: where it jumps, another process was there. */
+			   ".visible .entry watch(.param .u64 length, .param .u64 place)\n"
+			   "{\n"
+			   "\t.reg .pred %p;\n"
+			   "\t.reg .b64 %end, %place, %now, %last, %step, %count, %at;\n"
+			   "\tld.param.u64 %end, [length];\n"
+			   "\tld.param.u64 %place, [place];\n"
+			   "\tmov.u64 %last, %globaltimer;\n"
+			   "\tadd.u64 %end, %end, %last;\n"
+			   "\tmov.u64 %count, 0;\n"
+			   "\tadd.u64 %at, %place, 16;\n"
+			   "again:\n"
+			   "\tmov.u64 %now, %globaltimer;\n"
+			   "\tsub.u64 %step, %now, %last;\n"
+			   "\tsetp.le.u64 %p, %step, 20000;\n"
+			   "\t@%p bra next;\n"
+			   "\tsetp.ge.u64 %p, %count, 4000;\n"
+			   "\t@%p bra next;\n"
+			   "\tst.global.u64 [%at], %last;\n"
+			   "\tst.global.u64 [%at+8], %now;\n"
+			   "\tadd.u64 %at, %at, 16;\n"
+			   "\tadd.u64 %count, %count, 1;\n"
+			   "next:\n"
+			   "\tmov.u64 %last, %now;\n"
+			   "\tsetp.lt.u64 %p, %now, %end;\n"
+			   "\t@%p bra again;\n"
+			   "\tst.global.u64 [%place], %count;\n"
+			   "\tret;\n"
 			   "}\n";
 
 static void *driver;
 static CUdevice device;
 static CUcontext context;
+static CUmodule module;
 static CUfunction empty, spin;
 static CUstream stream;
 
@@ -106,7 +140,6 @@ static void start(void)
 
 static void load(void)
 {
-	CUmodule module;
 	char *target = strstr(code, "sm_70");
 
 	start();
@@ -510,6 +543,113 @@ static void do_graphs(char *words[])
 	       with, launched, used_bytes());
 }
 
+/* --- what the simulated card assumes --------------------------------------------------- */
+
+enum { EVENTS = 64, TURNS = 4000, COPY_BYTES = 32000000, MOST_QUEUED = 20000 };
+
+static double between_ns(CUevent begin, CUevent end)
+{
+	float took_ms = 0;
+
+	OK(cuEventElapsedTime, &took_ms, begin, end);
+	return (double)took_ms * 1e6;
+}
+
+/* Nanoseconds for each of EVENTS steps of a stream, all of them queued behind something long. */
+static double queued_ns(CUevent *events, bool has_kernels, bool has_events)
+{
+	spin_for(1u << 24);
+	OK(cuEventRecord, events[0], stream);
+	for (int i = 1; i <= EVENTS; i++) {
+		if (has_kernels)
+			launch_empties(1);
+		if (has_events || i == EVENTS)
+			OK(cuEventRecord, events[i], stream);
+	}
+	OK(cuStreamSynchronize, stream);
+	return between_ns(events[0], events[EVENTS]) / EVENTS;
+}
+
+static int queue_takes(void)
+{
+	int count = 0;
+
+	spin_for(1u << 30);
+	for (uint64_t took_ns = 0; took_ns < 20000000 && count < MOST_QUEUED; count++) {
+		const uint64_t begin_ns = now_ns();
+
+		launch_empties(1);
+		took_ns = now_ns() - begin_ns;
+	}
+	OK(cuStreamSynchronize, stream);
+	return count - 1;
+}
+
+static void do_events(char *words[])
+{
+	CUevent events[EVENTS + 1];
+
+	(void)words;
+	load();
+	for (int i = 0; i <= EVENTS; i++)
+		OK(cuEventCreate, &events[i], CU_EVENT_DEFAULT);
+	queued_ns(events, true, true); /* wakes the card up */
+	const double alone_ns = queued_ns(events, true, false);
+
+	printf("{\"event_ns\": %.0f, \"between_kernels_ns\": %.0f, \"kernel_ns\": %.0f, \"queue\": %d}\n",
+	       queued_ns(events, false, true), queued_ns(events, true, true) - alone_ns, alone_ns,
+	       queue_takes());
+}
+
+static void do_turns(char *words[])
+{
+	static struct {
+		uint64_t count, unused, spans[2 * TURNS];
+	} seen;
+	static double there[TURNS], away[TURNS];
+	uint64_t length_ns = strtoull(words[0], NULL, 10);
+	CUdeviceptr place;
+	CUfunction watch;
+	void *parameters[] = {&length_ns, &place};
+
+	load();
+	OK(cuModuleGetFunction, &watch, module, "watch");
+	OK(cuMemAlloc_v2, &place, sizeof(seen));
+	OK(cuLaunchKernel, watch, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+	OK(cuStreamSynchronize, stream);
+	OK(cuMemcpyDtoH_v2, &seen, place, sizeof(seen));
+	const size_t count = (size_t)seen.count;
+
+	for (size_t i = 0; i < count; i++) {
+		away[i] = (double)(seen.spans[2 * i + 1] - seen.spans[2 * i]);
+		if (i)
+			there[i - 1] = (double)(seen.spans[2 * i] - seen.spans[2 * i - 1]);
+	}
+	printf("{\"turns\": %zu, \"there_ns\": %.0f, \"away_ns\": %.0f}\n", count,
+	       count > 1 ? quantile(there, count - 1, 0.5) : 0,
+	       count ? quantile(away, count, 0.5) : 0);
+}
+
+static void do_copies(char *words[])
+{
+	uint64_t pieces = 0;
+	CUdeviceptr there;
+	void *here;
+
+	load();
+	OK(cuMemHostAlloc, &here, COPY_BYTES, 0);
+	OK(cuMemAlloc_v2, &there, COPY_BYTES);
+	const uint64_t begin_ns = now_ns();
+	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[0]) * 1e9);
+
+	for (; now_ns() < end_ns; pieces++) {
+		OK(cuMemcpyHtoDAsync_v2, there, here, COPY_BYTES, stream);
+		OK(cuStreamSynchronize, stream);
+	}
+	printf("{\"pieces\": %" PRIu64 ", \"took_ns\": %" PRIu64 "}\n", pieces,
+	       now_ns() - begin_ns);
+}
+
 /* --- names -------------------------------------------------------------------------- */
 
 static bool is_ours(void *function)
@@ -565,8 +705,9 @@ int main(int count, char *words[])
 		{"calibrate", 1, do_calibrate}, {"solo", 2, do_solo},
 		{"work", 3, do_work},           {"empties", 1, do_empties},
 		{"export", 1, do_export},       {"import", 1, do_import},
-		{"graphs", 1, do_graphs},
-		{"names", 0, do_names},
+		{"graphs", 1, do_graphs},       {"names", 0, do_names},
+		{"events", 0, do_events},       {"turns", 1, do_turns},
+		{"copies", 1, do_copies},
 	};
 
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
