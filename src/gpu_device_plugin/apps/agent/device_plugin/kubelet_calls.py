@@ -20,7 +20,7 @@ from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import CallGate
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates
 from gpu_device_plugin.domain.container_edits import ContainerEdits
@@ -38,7 +38,22 @@ from gpu_device_plugin.web.metrics import AgentMetrics
 
 
 class KubeletCalls:
-    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`."""
+    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
+
+    Args:
+        identifier: Tells which pod a call is for.
+        holders: Tells which pod has units now.
+        admission: Makes grants.
+        setup: Turns grants into answers.
+        prestart: Checks a container's start.
+        recorder: Where events go.
+        state: The node as of now.
+        gate: Keeps a List away from the calls.
+        schemes: The rules of what is shared.
+        metrics: Where the time of an Allocate goes.
+        note_answer: Called before an answer where the kubelet's choice stands: a container is about
+            to hold what no grant tells yet, and a reconcile pass has to find out which one.
+    """
 
     def __init__(  # noqa: PLR0913 - what calls are answered with
         self,
@@ -55,21 +70,6 @@ class KubeletCalls:
         metrics: AgentMetrics,
         note_answer: Callable[[], None],
     ) -> None:
-        """Args.
-
-        identifier: Tells which pod a call is for.
-        holders: Tells which pod has units now.
-        admission: Makes grants.
-        setup: Turns grants into answers.
-        prestart: Checks a container's start.
-        recorder: Where events go.
-        state: The node as of now.
-        gate: Keeps a List away from the calls.
-        schemes: The rules of what is shared.
-        metrics: Where the time of an Allocate goes.
-        note_answer: Called before an answer where the kubelet's choice stands: a container is about
-            to hold what no grant tells yet, and a reconcile pass has to find out which one.
-        """
         self._identifier = identifier
         self._holders = holders
         self._admission = admission
