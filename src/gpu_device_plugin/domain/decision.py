@@ -10,11 +10,12 @@ from enum import Enum
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.shares import Demand, Holder
-from gpu_device_plugin.errors import DoesNotFitError
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +218,17 @@ def check_in_service(pending: Pending, state: NodeState) -> None:
                 f"chosen; create the pod again",
                 reason="NoHealthyCard",
             )
+
+
+def check_door(state: NodeState, pending: Pending | None) -> None:
+    """Nothing new is given where cards go by claims; who has the first resource gets the second one.
+
+    Raises:
+        RequestError: The node's door is `dra`.
+    """
+    if state.door is Door.DRA and not (pending and pending.slice_id):
+        raise RequestError(
+            "this node gives its cards through claims (door dra, docs/dra.md); use a namespace with the "
+            "label gpu-device-plugin/door=dra, or another node",
+            reason="OtherDoor",
+        )
