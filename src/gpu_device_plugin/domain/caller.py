@@ -33,7 +33,6 @@ class Call:
     """What the kubelet asks for, in GetPreferredAllocation or in Allocate.
 
     Attributes:
-        resource: Of what.
         size: How many units the container gets in all.
         must_include: Units that it gets in any case, reused from init containers.
     """
@@ -53,8 +52,6 @@ class Asker:
 
     Attributes:
         pod: The pod; its uid is empty while only List has named it.
-        request: What the pod asks for.
-        container: The container that is being admitted.
     """
 
     pod: PodRef

@@ -24,10 +24,7 @@ def known_numbers(
     A slice of one card shows its number directly; a slice of several cards shows the last one
     that remains when the others are known.
 
-    Args:
-        ledger: All grants.
-        entries: The kubelet's checkpoint.
-        numbers_of: The card numbers that unit ids name, if their scheme puts them there.
+    `numbers_of` gives the card numbers that unit ids name, if their scheme puts them there.
     """
     claims: list[tuple[Sequence[str], frozenset[CardNumber]]] = [
         (grant.devices, numbers_of(grant.all_ids)) for grant in ledger.grants.values()

@@ -39,11 +39,7 @@ class AllocatedDevice:
     """One entry of a claim's allocation.
 
     Attributes:
-        driver: Whose device.
         pool: The pool that it is of; ours is named after the node.
-        device: Its name there.
-        request: The request of the claim that it is for.
-        share_id: The share of the device.
         memory_mib: Memory that the claim consumes of it.
         core_percent: Compute that it consumes; 0 where the device has no such capacity.
     """
@@ -62,7 +58,6 @@ class Claim:
     """A ResourceClaim as the API server has it.
 
     Attributes:
-        ref: Which one.
         pod: The pod that it is reserved for, the first of several; None where there is none.
         devices: What is allocated to it, of all drivers.
         name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
@@ -91,7 +86,6 @@ class Capacity:
     """What claims may divide of a card.
 
     Attributes:
-        memory_mib: Memory.
         step_mib: What its amounts are multiples of.
         core_percent: Compute; 0 where it is not divided.
         core_step: What its amounts are multiples of.
@@ -110,9 +104,6 @@ class OfferedDevice:
     """A card as claims may get it.
 
     Attributes:
-        card: The card.
-        mode: The node's mode.
-        capacity: What of it may be divided.
         taints: Key -> value: why nothing new may be allocated of it.
     """
 
@@ -140,10 +131,7 @@ def cards_for_claims(
     One card has one door. With door `dra` a card is offered once no units of it are held; with door
     `device-plugin`, only until the last claim on it has ended.
 
-    Args:
-        state: The node.
-        ledger: Who holds what.
-        withheld: UUIDs of cards of which a claim may be allocated that is not prepared yet.
+    `withheld` are cards of which a claim may be allocated that is not prepared yet.
     """
     if state.door is Door.DRA and state.mark and not has_claims(ledger):
         return {}  # a node that is left has no slice of ours when the agent ends

@@ -54,13 +54,7 @@ def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the node's annotation of cards (version 2) says of a device that is not given in parts.
-
-    Attributes:
-        card: NVML's index of its card.
-        profile: Of a MIG instance; empty for a card.
-        replicas: How many of it are offered.
-    """
+    """What the node's annotation of cards (version 2) says of a device that is not given in parts."""
 
     card: int
     profile: str = ""
@@ -69,9 +63,6 @@ class Told:
 
 def told_devices(cards: object) -> Mapping[str, Told]:
     """UUID -> what is told; cards with one replica and no instances are left out.
-
-    Args:
-        cards: The annotation's list of cards, as JSON has it.
 
     >>> told_devices([{"index": 0, "uuid": "a", "replicas": 4}])
     {'a': Told(card=0, profile='', replicas=4)}
@@ -131,11 +122,7 @@ def holding_of(
 ) -> Holding:
     """What a pod holds by its grants.
 
-    Args:
-        grants: All grants of the pod; shares of cards that are not among `cards` are left out.
-        cards: The node's cards.
-        unit: The node's memory unit.
-        devices: UUIDs of what the pod holds whole.
+    Shares of cards that are not among `cards` are left out; `devices` is what the pod holds whole.
     """
     index = {card.uuid: card.index for card in cards}
     use = used(chain.from_iterable(grant.holds for grant in grants))

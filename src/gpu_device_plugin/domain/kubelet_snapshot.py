@@ -19,10 +19,7 @@ class CheckpointEntry:
     """What one container holds of one of our resources, by the kubelet's checkpoint.
 
     Attributes:
-        pod_uid: The pod's UID.
         container: The container's name; ordinary init containers are there too.
-        resource: Which resource.
-        ids: The unit ids it holds.
         edits: What our Allocate answered.
     """
 
@@ -38,8 +35,6 @@ class KubeletSnapshot:
     """The kubelet at one moment.
 
     Attributes:
-        listed: PodResources List.
-        entries: The checkpoint's entries of our resources.
         has_checkpoint: Whether there is a checkpoint; without it no pod can be known to have ended.
     """
 
@@ -211,11 +206,8 @@ def check_holder(
 ) -> None:
     """Return if the kubelet agrees with the grant, or does not know.
 
-    Args:
-        grant: The slice on whose units a container is about to start.
-        resource: Of these units.
-        listed: The grant's pod from PodResources Get, or None if Get does not answer.
-        entries: The kubelet's checkpoint, which has the ordinary init containers as well.
+    `listed` is the grant's pod from PodResources Get, None if Get does not answer; the checkpoint has
+    the ordinary init containers as well.
 
     Raises:
         UnknownPodError: Another pod or container holds these units.

@@ -20,8 +20,6 @@ class Use:
 
     Attributes:
         memory_mib: Memory, as it was asked for.
-        core_percent: Compute.
-        pods: Pods that hold anything of it.
         is_exclusive: One of them has it for itself.
     """
 
@@ -204,12 +202,7 @@ def live(
 
 
 def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
-    """Whether a pod has ended or is gone, according to the API's pods of this node.
-
-    Args:
-        pod: The pod of a grant.
-        specs: Every pod of the node, by namespace and name.
-    """
+    """Whether a pod has ended or is gone, according to the API's pods of this node."""
     spec = specs.get(pod.key)
     return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
 

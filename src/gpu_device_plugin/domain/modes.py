@@ -77,7 +77,6 @@ class ModeDecision:
     """The mode of a node from now on.
 
     Attributes:
-        mode: The mode.
         is_switch_refused: The label asks for another mode, which has to wait.
         note: Text of an Event on the node, or None.
         note_reason: Reason of that Event, one CamelCase word; empty without a note.
@@ -178,11 +177,8 @@ def next_unit(
 ) -> UnitDecision:
     """The unit to count in: a change waits until no pod holds slices (R-403).
 
-    Args:
-        current: The unit of the last run, or None at the very first start.
-        wanted: The operator's `--memory-unit`.
-        holders: Pods that hold slices; None where that is not known yet, so that no switch is
-            made and none is refused with a reason.
+    `current` is None only at the very first start; while `holders` is None, because that is not known
+    yet, no switch is made and none is refused with a reason.
     """
     if current is None or current is wanted:
         return UnitDecision(wanted)
@@ -212,7 +208,6 @@ class NodeStanding:
     """A node's mode and unit now, from what its agent publishes.
 
     Attributes:
-        name: The node.
         mode: Its mode, or "" if it publishes none.
         unit_mib: Its memory unit, or None.
         has_label: Whether a label of the node decides its mode.
@@ -237,12 +232,7 @@ def upgrade_obstacles(
 ) -> tuple[str, ...]:
     """A line for each node whose slices the new settings would change, with their pods.
 
-    Args:
-        nodes: Every node of the cluster.
-        unit: The new `gpuMemoryUnit`.
-        mode: The new `mode`, for nodes without a label.
-        is_other_mode: Whether the upgrade changes it. A node keeps the mode of a label that it
-            had earlier.
+    `mode` is for nodes without a label; a node keeps the mode of a label that it had earlier.
     """
     found = []
     for node in nodes:

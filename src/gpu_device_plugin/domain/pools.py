@@ -9,8 +9,6 @@ class DeviceGroup:
 
     Attributes:
         ids: Their ids, as the kubelet counts them.
-        is_healthy: Whether the kubelet may give them away.
-        card: UUID of the card that they lie on.
         numa_node: The NUMA node of the device, or None where it is not told.
     """
 
@@ -31,12 +29,7 @@ class UnitCount:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Everything of one resource that this node has, healthy or not.
-
-    Attributes:
-        resource: The extended resource, for instance `example.com/thing`.
-        groups: Its units, device by device.
-    """
+    """Everything of one resource that this node has, healthy or not."""
 
     resource: str
     groups: tuple[DeviceGroup, ...] = ()

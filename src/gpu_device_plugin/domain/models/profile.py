@@ -22,11 +22,8 @@ class ProfileRule:
     """One entry of `selectors`.
 
     Attributes:
-        name: Its name.
         namespaces: Which namespaces, by their labels; None is every one.
         pods: Which pods, by their labels; None is every one.
-        labels: What a selected pod gets.
-        annotations: The same.
     """
 
     name: str
@@ -47,8 +44,6 @@ class Effect:
     """What the rules add to one pod.
 
     Attributes:
-        labels: Labels that it has not.
-        annotations: Annotations that it has not.
         source: Label -> name of the rule that it is from.
     """
 
@@ -99,12 +94,6 @@ def effect_of(
 
     Nothing is overwritten: the pod's own value counts first, then the first rule's. Rules select
     by the labels that the pod came with, not by those that an earlier rule adds.
-
-    Args:
-        rules: In the order of the ConfigMap.
-        labels: The pod's.
-        annotations: The pod's.
-        namespace: Labels of its namespace.
     """
     new_labels: dict[str, str] = {}
     new_annotations: dict[str, str] = {}

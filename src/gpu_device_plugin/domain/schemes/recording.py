@@ -29,13 +29,7 @@ _Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A container that holds units.
-
-    Attributes:
-        holder: The container, as far as it is known.
-        spec: The spec of its pod, or None.
-        parts: What it holds, by resource.
-    """
+    """A container that holds units."""
 
     holder: Holder
     spec: PodRequest | None
@@ -60,9 +54,7 @@ class Found:
 def found(held: Iterable[HeldUnits], specs: Iterable[PodRequest]) -> tuple[Found, ...]:
     """One entry for each container that holds units.
 
-    Args:
-        held: From the checkpoint and from List, in any order; both may have the same container.
-        specs: Pods as the API knows them; may be empty.
+    `held` is from checkpoint and List, in any order; both may have the same container.
     """
     entries = [entry for entry in held if entry.ids]
     names = _Names.of(entries, specs)
@@ -130,8 +122,6 @@ class Layout:
     """How the node's devices fit what a scheme is to offer.
 
     Attributes:
-        problem: Why nothing can be offered, or "".
-        left_out: What is not offered, and why.
         waiting: What a changed configuration waits for, card by card.
     """
 

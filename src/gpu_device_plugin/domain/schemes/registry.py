@@ -100,9 +100,7 @@ def shipped(
 ) -> tuple[tuple[Scheme, ...], Owner]:
     """The schemes of this release, and which of them serves a card: the place to register one.
 
-    Args:
-        configuration: NVIDIA's, asked at each call; None for fractions alone.
-        held: What pods hold, asked at each call.
+    NVIDIA's configuration and what pods hold are asked at each call; None for fractions alone.
     """
     if configuration is None:
         return (AliyunScheme(),), lambda _card, _state: 0
@@ -129,9 +127,7 @@ class _Names(Collection[str]):
 class Schemes:
     """One or more schemes on disjoint cards; the first one takes what belongs to none.
 
-    Args:
-        schemes: The schemes; by default those of this release.
-        owner: Which of them serves a card.
+    By default those of this release; `owner` says which of them serves a card.
     """
 
     def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:

@@ -40,10 +40,8 @@ def pod_annotations(
 
     Always in its second generation; for older tools also in the first, if one card was given.
 
-    Args:
-        grants: The pod's grants; those of init and sidecar containers are told in a key of ours.
-        cards: The node's cards; grants name them by UUID, annotations by NVML index.
-        assume_time_ns: Wall clock.
+    Grants of init and sidecar containers are told in a key of ours. Grants name cards by UUID,
+    annotations by NVML index.
 
     Returns:
         Annotations to set; empty while no app container has units, or while a card is away.

@@ -17,8 +17,6 @@ class Fraction:
     Attributes:
         mem_units: Memory units decided on, over all cards.
         pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
-        unit_mib: Size of a memory unit in MiB when granted.
-        mode: Node mode when granted.
     """
 
     mem_units: int = 0

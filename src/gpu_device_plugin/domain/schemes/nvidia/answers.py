@@ -26,11 +26,8 @@ def answer(
 ) -> ContainerEdits:
     """The edits of a container that holds `devices`.
 
-    Args:
-        devices: Cards, instances or replicas of them; a device counts once.
-        configuration: The configuration in force.
-        paths: Nodes and files of the host.
-        answer_id: Distinguishes the CDI annotations of one pod; a name of at most 36 characters.
+    A device of which there are several replicas counts once. `answer_id`, at most 36 characters,
+    distinguishes the CDI annotations of one pod.
     """
     by_place = sorted(devices, key=_place)
     ids = list(dict.fromkeys(_name(device, configuration) for device in by_place))

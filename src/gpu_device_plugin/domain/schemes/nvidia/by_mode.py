@@ -23,12 +23,7 @@ _TWO_MEANINGS = (
 
 
 def configured(configuration: Configuration, state: NodeState) -> Offers:
-    """What the scheme's cards of this node are offered as, whatever pods hold of them.
-
-    Args:
-        configuration: The configuration in force.
-        state: The node, as the scheme sees it.
-    """
+    """What the scheme's cards of this node are offered as, whatever pods hold of them."""
     cards = state.cards
     if configuration.mig_strategy is not MigStrategy.NONE:
         # A card of the last run, of which NVML has not said yet how it is cut.
@@ -102,11 +97,6 @@ def with_held(found: Offers, cards: Sequence[Card], grants: Iterable[Grant]) -> 
     A card waits while a pod holds a unit of it that the configuration does not offer. So no card
     is given away under two configurations at once, and the others change at once. It follows from
     the grants alone, so that it outlives a restart of the agent.
-
-    Args:
-        found: By the configuration in force.
-        cards: The node's.
-        grants: What is held.
     """
     if found.problem:
         return found  # nothing of the node is offered, and the problem says why

@@ -29,9 +29,7 @@ PCI_POINTS: Mapping[int, int] = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
 def points_of(level: int, nvlinks: int) -> int:
     """The points of two cards' links.
 
-    Args:
-        level: nvmlGpuTopologyLevel_t of what they have in common, -1 unknown.
-        nvlinks: Active NVLinks between them.
+    `level` is an nvmlGpuTopologyLevel_t, -1 unknown.
 
     >>> points_of(30, 2)
     230

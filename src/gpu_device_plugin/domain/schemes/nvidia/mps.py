@@ -24,7 +24,6 @@ class Server:
     """One MPS server: the replicas of one resource.
 
     Attributes:
-        resource: Its name.
         memory_mib: UUID of each of its cards, by index -> what a client may pin of it, in MiB.
         thread_percent: Part of a card's threads that a client may use.
     """
@@ -131,13 +130,7 @@ def pipe_directory(root: str, resource: str) -> str:
 
 
 def as_client(edits: ContainerEdits, resource: str, root: str) -> ContainerEdits:
-    """The answer for a container, which becomes a client of its resource's server.
-
-    Args:
-        edits: The answer without MPS.
-        resource: The resource that it holds replicas of.
-        root: The host directory of the MPS daemon.
-    """
+    """The answer for a container, which becomes a client of its resource's server."""
     pipe = pipe_directory(_CONTAINER_ROOT, resource)
     mounts = (
         Mount(pipe, pipe_directory(root, resource), is_read_only=False),

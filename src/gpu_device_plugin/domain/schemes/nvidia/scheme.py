@@ -49,9 +49,7 @@ from gpu_device_plugin.errors import DoesNotFitError, RequestError
 class NvidiaScheme(Records):
     """NVIDIA's resources, as its configuration has them.
 
-    Args:
-        configuration: What is in force; asked at each call.
-        held: What pods hold of the node's devices; asked at each call.
+    The configuration in force, and what pods hold of the node's devices, are asked at each call.
     """
 
     def __init__(
@@ -256,12 +254,7 @@ def preferred(
     Whole cards are chosen by their links; replicas and instances one after the other from the
     card with the fewest taken (distributed) or with the most (packed).
 
-    Args:
-        offered: All devices of the resource, by card.
-        available: Ids that are free; the order does not matter.
-        must_include: Ids that the container has already.
-        size: How many it gets in all.
-        policy: For replicas and instances.
+    `available` is in no order; `policy` is for replicas and instances.
 
     Raises:
         RequestError: An id is not one of this resource.
