@@ -47,10 +47,8 @@ def assigned(
     Once all numbers are taken, a new card gets that of a card that is gone and of which nothing is
     held. Where there is none, the new card is left out of the answer.
 
-    Args:
-        numbers: UUID -> number until now.
-        shown: UUIDs of the cards that are there or may come back at once, by NVML index.
-        held: Numbers that units of any pod name; None if that is not known.
+    `shown` are there or may come back at once, by NVML index; `held` are the numbers that units of
+    any pod name, None if that is not known.
     """
     found = dict(numbers)
     for uuid in shown:

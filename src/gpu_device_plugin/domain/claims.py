@@ -36,12 +36,9 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One entry of a claim's allocation.
+    """One entry of a claim's allocation, with what it consumes of the device.
 
-    Attributes:
-        pool: The pool that it is of; ours is named after the node.
-        memory_mib: Memory that the claim consumes of it.
-        core_percent: Compute that it consumes; 0 where the device has no such capacity.
+    Our pool is named after the node. `core_percent` is 0 where the device has no such capacity.
     """
 
     driver: str
@@ -101,11 +98,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class OfferedDevice:
-    """A card as claims may get it.
-
-    Attributes:
-        taints: Key -> value: why nothing new may be allocated of it.
-    """
+    """A card as claims may get it. The keys and values of `taints` say why nothing new may be allocated of it."""
 
     card: Card
     mode: str

@@ -14,8 +14,6 @@ SELFTEST_FILE = "/usr/local/lib/gpu-device-plugin/gpu-selftest"
 PRELOAD_FILE = "/etc/ld.so.preload"
 VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
 """Where the NVIDIA runtime looks for cards named by mounts instead of by environment."""
-
-
 CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 
 
@@ -133,7 +131,7 @@ LIMITS_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CardLimit:
-    """What a container may take of one card; None is no cap of that kind."""
+    """What a container may take of one card (compute: 1 to 100); None is no cap of that kind."""
 
     uuid: str
     memory_bytes: int | None

@@ -39,11 +39,7 @@ class Reservation:
 class Pending:
     """A container that is being admitted by the kubelet's calls, one a resource.
 
-    Attributes:
-        chosen: What was decided for its whole request.
-        preferred: The answers to GetPreferredAllocation, by resource.
-        granted: Resources whose Allocate has come.
-        slice_id: Its grant, once there is one.
+    `preferred` are the answers to GetPreferredAllocation, `granted` the resources whose Allocate has come.
     """
 
     asker: Asker

@@ -31,12 +31,7 @@ class Recovery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class XidRule:
-    """A row of the table of XIDs.
-
-    Attributes:
-        code: The XID; 0 in the rule for all codes that the table does not name.
-        recovery: What ends its fault; unused with other actions.
-    """
+    """A row of the table of XIDs; code 0 is for all that it does not name. `recovery` goes with `fault` only."""
 
     code: int
     name: str
@@ -75,7 +70,6 @@ class HealthRules:
     default: XidRule
     recovery_seconds: float
     takes_mig: Collection[str] = frozenset()
-
     disabled: XidChoice = NO_XID
     enabled: XidChoice = NO_XID
 

@@ -115,8 +115,8 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     operator's setting.
 
     Args:
-        current: The mode until now; None only at the very first start.
-        label: Value of `ack.node.gpu.schedule`, or None where there is no label.
+        current: None only at the very first start.
+        label: Value of `ack.node.gpu.schedule`, or None.
         fallback: The operator's `--mode`, for nodes without a label.
         holders: Pods that hold slices; None where that is not known yet, so that no switch is
             made and none is refused with a reason.
@@ -139,11 +139,7 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
 
 
 def _switch(
-    current: NodeMode,
-    wanted: NodeMode,
-    asked: str,
-    holders: Sequence[PodRef] | None,
-    mps_root: str,
+    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None, mps_root: str
 ) -> ModeDecision:
     """Switch the mode at once if no slice is held and no card served, else later."""
     if holders is None:
@@ -224,11 +220,7 @@ class NodeStanding:
 
 
 def upgrade_obstacles(
-    nodes: Sequence[NodeStanding],
-    unit: MemoryUnit,
-    mode: NodeMode,
-    *,
-    is_other_mode: bool,
+    nodes: Sequence[NodeStanding], unit: MemoryUnit, mode: NodeMode, *, is_other_mode: bool
 ) -> tuple[str, ...]:
     """A line for each node whose slices the new settings would change, with their pods.
 
@@ -248,9 +240,7 @@ def upgrade_obstacles(
     return tuple(found)
 
 
-def holders_by_node(
-    pods: Sequence[tuple[str, PodRef]],
-) -> Mapping[str, tuple[PodRef, ...]]:
+def holders_by_node(pods: Sequence[tuple[str, PodRef]]) -> Mapping[str, tuple[PodRef, ...]]:
     """Pods by node, each once."""
     found: dict[str, dict[PodRef, None]] = {}
     for node, pod in pods:

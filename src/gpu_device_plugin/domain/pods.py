@@ -151,9 +151,8 @@ class ListedPod:
 class HeldUnits:
     """Units of one resource in one container, as the kubelet's List or checkpoint has them.
 
-    Attributes:
-        pod: Whose: the checkpoint knows uids only, List names only.
-        slice_id: The slice that the answer in the checkpoint mounts; empty if it is not known.
+    The checkpoint knows uids only, List names only. Slice and library version are those that the answer in
+    the checkpoint mounts; empty if not known.
     """
 
     pod: PodRef

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Units that lie on one device and are offered alike.
-
-    Attributes:
-        ids: Their ids, as the kubelet counts them.
-        numa_node: The NUMA node of the device, or None where it is not told.
-    """
+    """Units that lie on one device and are offered alike; their ids are as the kubelet counts them."""
 
     ids: tuple[str, ...]
     is_healthy: bool = True

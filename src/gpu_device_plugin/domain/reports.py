@@ -77,7 +77,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """The driver reported an XID."""
+    """The driver reported an XID; without a UUID the library did not say of which card."""
 
     uuid: str | None
     code: int
@@ -97,12 +97,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class DriverMissing:
-    """There is no usable driver.
-
-    Attributes:
-        reason: A text, for instance `libnvidia-ml.so.1: not found`.
-        is_unloaded: The kernel module is not loaded, so the next inventory is a new load.
-    """
+    """There is no usable driver. If the kernel module is not loaded, the next inventory is a new load."""
 
     reason: str
     is_unloaded: bool = False
@@ -112,9 +107,7 @@ class DriverMissing:
 class DriverChanged:
     """A driver appeared or its version changed: the agent needs a new container.
 
-    Attributes:
-        before: The version until now, empty where there was none.
-        after: The version now, empty where the library in this container no longer fits it.
+    `before` is empty where there was none, `after` where the library in this container no longer fits it.
     """
 
     before: str

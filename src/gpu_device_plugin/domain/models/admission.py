@@ -105,11 +105,9 @@ MOST_AFFINITY_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """The parts of a pod that decide.
+    """The parts of a pod that decide; `namespace` are its namespace's labels.
 
-    Attributes:
-        namespace: Labels of its namespace.
-        affinity: `spec.affinity`, or None; also where it is too long.
+    `affinity` is `spec.affinity`, or None; also where it is too long.
     """
 
     labels: Values = field(default_factory=dict)
@@ -122,11 +120,7 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What is added to a pod.
-
-    Attributes:
-        affinity: The new `spec.affinity`, or None to leave it as it is.
-    """
+    """What is added to a pod; the new `spec.affinity`, or None to leave it as it is."""
 
     labels: Values = field(default_factory=dict)
     annotations: Values = field(default_factory=dict)

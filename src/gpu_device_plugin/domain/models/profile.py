@@ -19,12 +19,7 @@ _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-
 
 @dataclass(frozen=True, slots=True)
 class ProfileRule:
-    """One entry of `selectors`.
-
-    Attributes:
-        namespaces: Which namespaces, by their labels; None is every one.
-        pods: Which pods, by their labels; None is every one.
-    """
+    """One entry of `selectors`: which namespaces and pods, by their labels (None is every one), get what."""
 
     name: str
     namespaces: LabelSelector | None = None
@@ -41,11 +36,7 @@ class ProfileRule:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the rules add to one pod.
-
-    Attributes:
-        source: Label -> name of the rule that it is from.
-    """
+    """What the rules add to one pod; `source` has the name of the rule of each label."""
 
     labels: Values = field(default_factory=dict)
     annotations: Values = field(default_factory=dict)

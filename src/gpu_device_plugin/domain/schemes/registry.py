@@ -26,11 +26,7 @@ Place: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Values without what is of another scheme.
-
-    Attributes:
-        resources: The scheme's resources; None where there is no other scheme.
-    """
+    """Values without what is of another scheme; `resources` is None where there is no other."""
 
     resources: frozenset[str] | None = None
 

@@ -53,11 +53,7 @@ def pod_annotations(
     if not apps or not used <= by_uuid.keys():
         return {}
     inits = [(i, g) for is_app, i, g in placed if not is_app and by_uuid.keys() >= set(g.devices)]
-    values = {
-        ALLOCATION: _units(apps, by_uuid),
-        ASSIGNED: "true",
-        ASSUME_TIME: str(assume_time_ns),
-    }
+    values = {ALLOCATION: _units(apps, by_uuid), ASSIGNED: "true", ASSUME_TIME: str(assume_time_ns)}
     core = {
         str(index): dict.fromkeys(_on(g, by_uuid), g.core_percent)
         for index, g in apps

@@ -98,11 +98,7 @@ def _who(asker: Asker) -> str:
 
 
 def pick_units(
-    resource: str,
-    available: Iterable[str],
-    must: Collection[str],
-    cards: Sequence[Card],
-    size: int,
+    resource: str, available: Iterable[str], must: Collection[str], cards: Sequence[Card], size: int
 ) -> tuple[str, ...] | None:
     """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
 

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.devices import Card, CardIndex
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.fragmentation import (
-    EVEN_MIX,
-    PLENTY_CPU_MILLI,
-    NodeRoom,
-    graded,
-)
+from gpu_device_plugin.domain.fragmentation import EVEN_MIX, PLENTY_CPU_MILLI, NodeRoom, graded
 from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
@@ -228,11 +223,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A pod does not fit a node.
-
-    Attributes:
-        is_final: Whether no pod that leaves can change it.
-    """
+    """A pod does not fit a node, as the scheduler shows it; `is_final`: no pod that leaves can change it."""
 
     text: str
     is_final: bool

@@ -22,8 +22,7 @@ class Placement:
 class NoRoom:
     """Why a container goes nowhere now; in words only where somebody asks.
 
-    Attributes:
-        must: Numbers of the cards with reused units.
+    `must` are the numbers of the cards with reused units.
     """
 
     rooms: Sequence[Room]

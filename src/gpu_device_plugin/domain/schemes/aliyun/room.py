@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.fragmentation import (
-    WHOLE_CARD_MILLI,
-)
+from gpu_device_plugin.domain.fragmentation import WHOLE_CARD_MILLI
 from gpu_device_plugin.domain.ledger import Ledger, Use
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node_state import NodeTerms
@@ -145,12 +143,7 @@ def rooms(
 
 
 def room_of(
-    card: Card,
-    use: Use,
-    terms: NodeTerms,
-    *,
-    is_healthy: bool,
-    pod: PodRef | None = None,
+    card: Card, use: Use, terms: NodeTerms, *, is_healthy: bool, pod: PodRef | None = None
 ) -> Room:
     """What a card has left where `use` is held of it; `pod` asks, or (None) one that holds nothing."""
     holds_pod = pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods)

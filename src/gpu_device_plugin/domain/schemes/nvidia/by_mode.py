@@ -8,11 +8,7 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.holdings import TOPOLOGY_GPU
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
-    GPU,
-    Configuration,
-    MigStrategy,
-)
+from gpu_device_plugin.domain.schemes.nvidia.configuration import GPU, Configuration, MigStrategy
 from gpu_device_plugin.domain.schemes.nvidia.mps import while_served
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 

@@ -52,12 +52,7 @@ class SharingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Which cards or instances of a resource an entry replicates.
-
-    Attributes:
-        count: The first so many; 0 for all, or for those of `references`.
-        references: Indices (`0`), MIG indices (`0:1`) and UUIDs.
-    """
+    """What of a resource an entry replicates: the first `count`, `references` (`0`, `0:1`, UUIDs), or all."""
 
     count: int = 0
     references: tuple[str, ...] = ()
@@ -73,12 +68,7 @@ ALL_DEVICES = Devices()
 
 @dataclass(frozen=True, slots=True)
 class SharedResource:
-    """One entry of `sharing.*.resources`.
-
-    Attributes:
-        name: The resource, with its prefix.
-        rename: The name of the replicas; empty to keep `name`.
-    """
+    """One entry of `sharing.*.resources`; `name` has its prefix, and is that of the replicas without `rename`."""
 
     name: str
     replicas: int
@@ -126,12 +116,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """What is asked of the feature labels.
-
-    Attributes:
-        output_file: Where they are written as well; empty for no file.
-        has_timestamp: Whether one of them is the time of their last change.
-    """
+    """What is asked of the feature labels: on the node, in a file as well, with the time of their last change."""
 
     is_on: bool = False
     output_file: str = ""

@@ -42,14 +42,7 @@ def best_linked(
 ) -> tuple[str, ...]:
     """The cards to give; ties go to the first in `available`.
 
-    Args:
-        points: Links of every card.
-        available: Cards to choose from, those of `required` among them, by index.
-        required: Cards that must be given.
-        size: How many to give.
-
-    Returns:
-        The cards; none if that is not possible.
+    None if that is not possible. `available` is by index, those of `required` among them.
     """
     if not 0 < size <= len(available) or len(required) > size:
         return ()

@@ -15,13 +15,7 @@ _KIND = re.compile(r"(?<=gb)[+-].*")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to cut a model.
-
-    Attributes:
-        name: For instance `1g.5gb` or `1g.5gb+me`.
-        compute_slices: Slices of compute, of the model's `Model.compute_slices`.
-        memory_slices: Slices of memory, of the model's `Model.memory_slices`.
-    """
+    """One way to cut a model, for instance `1g.5gb` or `1g.5gb+me`: slices of the model's, and most instances."""
 
     name: str
     compute_slices: int

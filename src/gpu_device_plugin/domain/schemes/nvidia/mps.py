@@ -23,9 +23,7 @@ ASK = "get_default_active_thread_percentage"
 class Server:
     """One MPS server: the replicas of one resource.
 
-    Attributes:
-        memory_mib: UUID of each of its cards, by index -> what a client may pin of it, in MiB.
-        thread_percent: Part of a card's threads that a client may use.
+    Per UUID, by index, what a client may pin of a card; and the part of its threads that it may use.
     """
 
     resource: str
@@ -137,7 +135,5 @@ def as_client(edits: ContainerEdits, resource: str, root: str) -> ContainerEdits
         Mount("/dev/shm", f"{root.rstrip('/')}/shm", is_read_only=False),  # noqa: S108
     )
     return replace(
-        edits,
-        envs={**edits.envs, "CUDA_MPS_PIPE_DIRECTORY": pipe},
-        mounts=(*edits.mounts, *mounts),
+        edits, envs={**edits.envs, "CUDA_MPS_PIPE_DIRECTORY": pipe}, mounts=(*edits.mounts, *mounts)
     )

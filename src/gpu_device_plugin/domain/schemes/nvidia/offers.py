@@ -55,11 +55,7 @@ Resources = Mapping[str, tuple[Offered, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What is offered, and what is to be said of it.
-
-    Attributes:
-        resources: Resource -> its devices, by card and instance.
-    """
+    """What is offered, by card and instance, why nothing is, and what is to be said of it."""
 
     resources: Resources = field(default_factory=dict)
     problem: str = ""
