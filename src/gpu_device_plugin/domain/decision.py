@@ -23,9 +23,7 @@ class Reservation:
     """What a holder is to get, decided and not granted yet.
 
     Attributes:
-        holder: Who asks.
         demand: What it needs in all.
-        cards: Where it goes.
         why: Why there, for people.
         asked: What it needs, for people.
         rooms: What each card had free when this was decided, for people: a line each.
@@ -89,12 +87,7 @@ ADMISSION_SECONDS = 10.0
 class Pending:
     """A container that is being admitted by the kubelet's calls, one a resource.
 
-    Attributes:
-        asker: Who asks.
-        chosen: What was decided for its whole request.
-        preferred: The answers to GetPreferredAllocation, by resource.
-        granted: Resources whose Allocate has come.
-        slice_id: Its grant, once there is one.
+    `preferred` are the answers to GetPreferredAllocation, `granted` the resources whose Allocate has come.
     """
 
     asker: Asker
@@ -180,7 +173,6 @@ class Offer:
     """What a call may choose from.
 
     Attributes:
-        call: Resource, size and the units it must include.
         available: Unit ids that the kubelet has free.
         live: Grants of the call's scheme, of pods that the kubelet still has.
         others: Such grants of other schemes, and of claims: they have no units of this call's
