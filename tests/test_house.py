@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULE_LINES = 300
+MODULE_LINES = 450
 FUNCTION_LINES = 40
 SOURCES = sorted(
     path
@@ -20,7 +20,7 @@ SOURCES = sorted(
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_module_fits_on_one_reading(path: Path) -> None:
-    """At most 300 lines a module and 40 a function, docstrings included."""
+    """At most 450 lines a module and 40 a function, docstrings included."""
     text = path.read_text(encoding="utf-8")
 
     assert len(text.splitlines()) <= MODULE_LINES

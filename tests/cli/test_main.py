@@ -18,7 +18,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME
 from gpu_device_plugin.cli.main import cli, main
 from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, field_names
+from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX, settings_of
 
 COMMANDS = (
     "agent",
@@ -97,8 +97,8 @@ def test_the_agent_has_a_flag_for_every_setting() -> None:
     """None can be forgotten."""
     output = CliRunner().invoke(cli, ["agent", "--help"]).output
 
-    for name in field_names(Settings):
-        assert re.search(rf"--{name.replace('_', '-')}[ ,]", output)
+    for each in settings_of(Settings):
+        assert re.search(rf"{each.flag}[ ,]", output)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from gpu_device_plugin.cli.main import agent
 from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
+from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX
+from gpu_device_plugin.domain.health_values import XidChoice
 from gpu_device_plugin.errors import ConfigError
 
 # NVIDIA's flags, its variables, our key, a value, and what the setting then is.
@@ -75,7 +76,12 @@ NAMED = {"node_name": "n"}
 
 
 def setting(settings: Settings, key: str) -> object:
+    """As one writes it."""
     value = getattr(settings, key)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, XidChoice):
+        return ",".join(map(str, sorted(value.codes)))
     return getattr(value, "value", value)
 
 
@@ -132,4 +138,4 @@ def test_a_list_in_the_settings_file_may_be_written_as_one(
     file = tmp_path / "settings.yaml"
     file.write_text(text)
 
-    assert getattr(load_settings({"node_name": "n1"}, {}, file), key) == wanted
+    assert setting(load_settings(NAMED, {}, file), key) == wanted

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.nvidia_settings import former_names, nvidia_configuration
+from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.domain.container_edits import DeviceAccess, ListStrategy
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,
@@ -97,37 +97,8 @@ def test_every_flag_has_its_effect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("former", "strategy", "passes_nodes"),
-    [
-        ("nvidia", ListStrategy.ENVVAR, False),
-        ("device-specs", ListStrategy.ENVVAR, True),
-        ("volume-mounts", ListStrategy.VOLUME_MOUNTS, False),
-        ("cdi", ListStrategy.CDI_CRI, False),
-    ],
-)
-def test_the_former_name_is_an_alias_for_one_release(
-    former: str,
-    strategy: ListStrategy,
-    passes_nodes: bool,  # noqa: FBT001
-    file: Path,
-) -> None:
-    """It goes before NVIDIA's file as the new flags do, and a warning names those."""
-    flags = {"device_access": former, "config_file": file}
-    warning = former_names(load_settings({"node_name": "n1", **flags}, {}, None))
-
-    assert configured(flags).access == DeviceAccess((strategy,), passes_nodes)
-    assert f"--device-list-strategy {strategy}" in warning
-    assert ("--pass-device-specs" in warning) is passes_nodes
-    assert not former_names(load_settings({"node_name": "n1"}, {}, None))
-
-
-@pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (
-            {"device_access": "cdi", "device_list_strategy": "envvar"},
-            "--device-access is the former name of --device-list-strategy",
-        ),
         ({"mig_strategy": "some"}, "--mig-strategy: 'some' is not valid: wanted one of none"),
         ({"device_list_strategy": "envvar,x"}, "--device-list-strategy: 'x' is not valid"),
         ({"device_list_strategy": ""}, "--device-list-strategy: '' is not valid"),

@@ -27,7 +27,11 @@ def claims_agent(
 ) -> Iterator[Agent]:
     """In the usual agent's place one whose door is `dra`, with the chart's policies in the cluster."""
     serving_agent.stop()
-    flags = {"device-access": "cdi", "door": "dra", "cdi-dir": str(cluster.node.cdi_directory)}
+    flags = {
+        "device-list-strategy": "cdi-cri",
+        "door": "dra",
+        "cdi-dir": str(cluster.node.cdi_directory),
+    }
     agent = Agent(cluster, AgentDirectories(ROOT, results / "claims"), flags)
     prepare_for_tenants(cluster, agent, nvidia_smi, tmp_path_factory.mktemp("client"))
     with claims_installed(cluster):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
@@ -168,11 +168,11 @@ def check_upgrade(  # noqa: PLR0913 - one for each option
 
 
 @click.command()
-@directory_option("state_dir", "The agent's --state-dir.")
-@directory_option("run_dir", "The agent's --run-dir.")
-@directory_option("library_dir", "The agent's --library-dir.")
-@directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows what is in use.")
-@directory_option("cdi_dir", "The agent's --cdi-dir.")
+@setting_option("state_dir", "The agent's --state-dir.")
+@setting_option("run_dir", "The agent's --run-dir.")
+@setting_option("library_dir", "The agent's --library-dir.")
+@setting_option("kubelet_dir", "The kubelet's directory; the kubelet knows what is in use.")
+@setting_option("cdi_dir", "The agent's --cdi-dir.")
 @click.option(
     "--root", default="/", show_default=True, metavar="PATH", help="Where the node's / is mounted."
 )

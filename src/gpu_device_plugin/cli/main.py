@@ -7,30 +7,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import structlog
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
 from gpu_device_plugin.cli.commit import commit
 from gpu_device_plugin.cli.demo import demo
-from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.mig import mig
 from gpu_device_plugin.cli.mps import mps_daemon
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.setting_options import setting_options
+from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
-from gpu_device_plugin.config.nvidia_settings import former_names
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
+from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNKNOWN = 3
-_run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
+_run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -54,7 +51,7 @@ _config = click.option(
 )
 
 
-@cli.command()
+@cli.command(cls=SettingsCommand, settings=Settings)
 @_config
 def agent(config: Path | None, **flags: object) -> None:
     """Serve this node's cards to its kubelet, until SIGTERM.
@@ -85,16 +82,10 @@ def agent(config: Path | None, **flags: object) -> None:
     if settings.node_settings_dir and not settings.standalone:
         chosen = asyncio.run(choose(settings))
         settings = load_settings(flags, os.environ, config, file_of(settings, chosen))
-    former = former_names(settings)
-    if former:
-        structlog.get_logger("settings").warning(former)
     sys.exit(asyncio.run(run_agent(settings, chosen=chosen)))
 
 
-setting_options(Settings, agent)
-
-
-@cli.command()
+@cli.command(cls=SettingsCommand, settings=ControllerSettings)
 @_config
 def controller(config: Path | None, **flags: object) -> None:
     """Answer kube-scheduler as its extender, until SIGTERM.
@@ -109,9 +100,6 @@ def controller(config: Path | None, **flags: object) -> None:
     settings = load_controller_settings(flags, os.environ, config)
     configure_logs(settings.log_level, settings.log_format)
     asyncio.run(run_controller(settings))
-
-
-setting_options(ControllerSettings, controller)
 
 
 @cli.command()

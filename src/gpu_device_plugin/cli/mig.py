@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.config.sources import LogFormat
+from gpu_device_plugin.cli.setting_options import setting_option
+from gpu_device_plugin.config.setting import LogFormat
 from gpu_device_plugin.errors import EdgeError
 
 
@@ -27,9 +27,9 @@ def mig() -> None:
     is_flag=True,
     help="Follow the node's label gpu-device-plugin/mig-profile instead of PROFILE, until SIGTERM.",
 )
-@directory_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
-@directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows who holds a GPU.")
-@directory_option("node_name", "With --watch: the name of this Node object. Also NODE_NAME.")
+@setting_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
+@setting_option("kubelet_dir", "The kubelet's directory; the kubelet knows who holds a GPU.")
+@setting_option("node_name", "With --watch: the name of this Node object.")
 @KUBECONFIG_OPTIONS[0]
 @KUBECONFIG_OPTIONS[1]
 def apply_profile(
@@ -70,16 +70,13 @@ def _apply(profile: str, places: dict[str, Any], *, is_dry: bool, is_sure: bool)
 async def _watch(
     node_name: str, nvml_library: str, kubelet_dir: str, kubeconfig: Path | None, context: str
 ) -> None:
-    import os
-
     from gpu_device_plugin.apps.cards.mig_watch import MigWatch, Place
 
-    name = node_name or os.environ.get("NODE_NAME", "")
-    if not name:
+    if not node_name:
         raise click.UsageError("--watch needs --node-name (NODE_NAME)")
     configure_logs("info", LogFormat.JSON)
     api = KubeconfigChoice(kubeconfig, context).api()
     try:
-        await MigWatch(api, Place(name, nvml_library, Path(kubelet_dir))).run()
+        await MigWatch(api, Place(node_name, nvml_library, Path(kubelet_dir))).run()
     finally:
         await api.close()

@@ -2,50 +2,34 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-import msgspec
 
-from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.config.nvidia_settings import NvidiaSettings, nvidia_configuration
-from gpu_device_plugin.config.sources import OWN_VARIABLES, LogFormat
+from gpu_device_plugin.cli.setting_options import setting_option
+from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
+from gpu_device_plugin.config.setting import LogFormat, load
 
-_Command = TypeVar("_Command", bound=Callable[..., None])
-_defaults = NvidiaSettings()
 _FIRST_LABEL_SECONDS = 5.0
 
 
-def _as_the_agents(key: str, text: str) -> Callable[[_Command], _Command]:
-    """An option with the flag, the environment variable and the default of the agent's setting."""
-    return click.option(
-        f"--{key.replace('_', '-')}",
-        envvar=OWN_VARIABLES[key][0],
-        show_envvar=True,
-        default=getattr(_defaults, key),
-        show_default=bool(getattr(_defaults, key)),
-        metavar=key.rpartition("_")[2].upper(),
-        help=text,
-    )
-
-
 @click.command("mps-daemon")
-@_as_the_agents("config_file", "NVIDIA's configuration file, as the agent's.")
-@_as_the_agents(
+@setting_option("config_file", "NVIDIA's configuration file, as the agent's.")
+@setting_option(
     "config_file_srcdir", "Or a directory of such files; the node's label names the one to use."
 )
-@_as_the_agents("default_config", "File of that directory for nodes without such a label.")
-@_as_the_agents("fallback_strategies", "Which file is used without label and default.")
-@_as_the_agents("node_label", "The node label that names the file.")
-@_as_the_agents(
+@setting_option("default_config", "File of that directory for nodes without such a label.")
+@setting_option("fallback_strategies", "Which file is used without label and default.")
+@setting_option("node_label", "The node label that names the file.")
+@setting_option(
     "mps_root", "Host directory for pipes, logs and the lock; by default flags.mpsRoot of the file."
 )
-@directory_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
+@setting_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
 @click.option(
     "--mps-control",
     default="nvidia-cuda-mps-control",
@@ -53,7 +37,7 @@ def _as_the_agents(key: str, text: str) -> Callable[[_Command], _Command]:
     metavar="PATH",
     help="NVIDIA's MPS control daemon.",
 )
-@directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows who holds a GPU.")
+@setting_option("kubelet_dir", "The kubelet's directory; the kubelet knows who holds a GPU.")
 @click.option(
     "--settle-seconds",
     type=click.FloatRange(min=0),
@@ -61,14 +45,7 @@ def _as_the_agents(key: str, text: str) -> Callable[[_Command], _Command]:
     show_default=True,
     help="Time that the agent gets to withdraw cards before their compute mode changes.",
 )
-@click.option(
-    "--node-name",
-    envvar="NODE_NAME",
-    show_envvar=True,
-    default="",
-    metavar="NAME",
-    help="With --config-file-srcdir: the name of this Node object.",
-)
+@setting_option("node_name", "With --config-file-srcdir: the name of this Node object.")
 @KUBECONFIG_OPTIONS[0]
 @KUBECONFIG_OPTIONS[1]
 def mps_daemon(  # noqa: PLR0913 - one for each option
@@ -95,7 +72,7 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     from gpu_device_plugin.apps.cards.mps_daemon import MpsPlaces
 
     configure_logs("info", LogFormat.JSON)
-    settings = msgspec.convert(given, NvidiaSettings)
+    settings, _ = load(NvidiaSettings, given, {})
     if bool(settings.config_file) == bool(settings.config_file_srcdir):
         raise click.UsageError("give either --config-file or --config-file-srcdir")
     if settings.config_file_srcdir and not node_name:

@@ -11,7 +11,7 @@ from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
 from gpu_device_plugin.apps.agent.lifecycle.mps_check import MpsCheck
 from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
-from gpu_device_plugin.config.agent import Settings, xid_choice
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.health_values import HealthRules
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.imex import imex_channels
@@ -84,6 +84,6 @@ def rules_of_health(settings: Settings) -> HealthRules:
     return health_rules(
         settings.recovery_seconds,
         Path(settings.xid_table) if settings.xid_table else None,
-        xid_choice(settings.disable_healthchecks),
-        xid_choice(settings.enable_healthchecks),
+        settings.disable_healthchecks,
+        settings.enable_healthchecks,
     )

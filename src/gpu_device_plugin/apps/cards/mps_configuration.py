@@ -1,8 +1,8 @@
 """The configuration that the MPS daemon serves: the agent's choice, made again beside it."""
 
 from gpu_device_plugin.apps.cards.node_label import NodeLabel
-from gpu_device_plugin.config.config_choice import Found, read_if_changed
-from gpu_device_plugin.config.nvidia_settings import Configuration, NvidiaSettings
+from gpu_device_plugin.config.nvidia_configuration import Configuration, Found, read_if_changed
+from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.errors import ConfigError, EdgeError
 
 

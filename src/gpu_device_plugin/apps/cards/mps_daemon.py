@@ -15,7 +15,7 @@ import structlog
 from gpu_device_plugin.apps.cards.mps_server import ControlDaemon, quit_leftovers
 from gpu_device_plugin.apps.cards.users import InUseError, refuse_where_hidden
 from gpu_device_plugin.apps.lifecycle.kubelet_pods import pods_with_gpus
-from gpu_device_plugin.config.nvidia_settings import Configuration
+from gpu_device_plugin.config.nvidia_configuration import Configuration
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.configuration import SharingKind

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
+from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.store.native import DIRECTORY_VARIABLE
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.config.nvidia_settings import Configuration
+from gpu_device_plugin.config.nvidia_configuration import Configuration
 from gpu_device_plugin.store.mps_lock import waits_for
 from gpu_device_plugin.store.mps_modes import kept_by_daemon
 

@@ -134,13 +134,13 @@ class FeatureSettings:
         is_on: Whether they are written to the node.
         output_file: Where they are written as well; empty for no file.
         machine_type_file: The file that names the machine.
-        has_timestamp: Whether one of them is the time of their last change.
+        omits_timestamp: Whether none of them is the time of their last change.
     """
 
     is_on: bool = False
     output_file: str = ""
     machine_type_file: str = "/sys/class/dmi/id/product_name"
-    has_timestamp: bool = True
+    omits_timestamp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
