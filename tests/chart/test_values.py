@@ -40,7 +40,6 @@ REFUSED = {
     "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
     "computePolicy=2": "at '/computePolicy': value must be one of 'fixed', 'work-conserving'",
     "driverCapabilities=cuda": "at '/driverCapabilities'",
-    "deviceAccess=envvar": "at '/deviceAccess'",
     "isolation.enabled=perhaps": "at '/isolation/enabled'",
     "nodeselector.x=y": "additional properties 'nodeselector' not allowed",
     "policies.requests.percent=false": "additional properties 'percent' not allowed",
@@ -123,18 +122,12 @@ def test_simulated_cards_go_with_no_driver() -> None:
     ("way", "words"),
     [
         ("deviceListStrategy=cdi-cri", "deviceListStrategy cdi-cri"),
-        ("deviceAccess=cdi", "deviceListStrategy cdi-cri"),
         ("compatWithCPUManager=true", "compatWithCPUManager"),
     ],
 )
 def test_simulated_cards_are_no_device_nodes(way: str, words: str) -> None:
     with pytest.raises(RefusedError, match=f"does not go with {words}"):
         render("simulate.profile=v100", way)
-
-
-def test_the_former_name_of_the_strategies_stands_alone() -> None:
-    with pytest.raises(RefusedError, match="deviceAccess is the former name"):
-        render("deviceAccess=cdi", "compatWithCPUManager=false")
 
 
 @pytest.mark.parametrize("value", ["driverRoot", "nvmlLibrary", "affinity", "serviceAccount.name"])
@@ -162,9 +155,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["deviceListStrategy=cdi-cri"], "device_list_strategy", "cdi-cri"),
         (["deviceListStrategy={envvar,cdi-cri}"], "device_list_strategy", "envvar,cdi-cri"),
         (["compatWithCPUManager=true"], "pass_device_specs", True),
-        (["deviceAccess=cdi"], "device_list_strategy", "cdi-cri"),
         (["gfd.enabled=true"], "gfd", True),
-        (["deviceAccess=device-specs"], "pass_device_specs", True),
         (["allowOtherPlugin=true"], "allow_other_plugin", True),
         (["recoverySeconds=90"], "recovery_seconds", 90),
         (["kubeletDir=/data/kubelet"], "kubelet_dir", "/data/kubelet"),

@@ -45,6 +45,18 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("disk_full", 20.0, {"seconds": 20.0}),
         ),
     ),
+    "an agent is killed when a write has failed and nobody has looked": (
+        6443,
+        (
+            Step("recover", 40.0, {"card": 0}),
+            Step("driver_reloads", 20.0, {"seconds": 30.0}),
+            Step("create", 8.0, {"pod": 0, "shape": "whole"}),
+            Step("disk_full", 40.0, {"seconds": 70.0}),
+            Step("release_after", 20.0),
+            Step("kill_agent", 0.02, {"steps": 97}),
+            Step("card_asks_for_reset", 8.0, {"card": 1, "seconds": 2.0}),
+        ),
+    ),
     "a pod with an init container comes while the API server is away": (
         0,
         (
