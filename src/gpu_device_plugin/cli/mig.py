@@ -72,7 +72,7 @@ async def _watch(
 ) -> None:
     import os
 
-    from gpu_device_plugin.apps.cards.mig_watch import MigWatch, Place
+    from gpu_device_plugin.apps.cards.mig_apply import MigWatch, Place
 
     name = node_name or os.environ.get("NODE_NAME", "")
     if not name:
