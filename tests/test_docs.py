@@ -31,8 +31,7 @@ from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.failpoints import POINTS
-from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
-from gpu_device_plugin.web.metrics import AgentMetrics
+from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -191,7 +190,7 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
                     "GPU-0",
                     is_healthy=False,
                     units=(units,),
-                    fault="XID79",
+                    reason="XID79",
                     unexplained_bytes=1,
                     door="dra",
                 ),
@@ -201,11 +200,11 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
             faults=("OtherPlugin",),
         )
     )
-    metrics.count_allocation("r", "granted")
-    metrics.count_claim("granted")
-    metrics.count_registration("r")
-    metrics.count_card_change("GPU-0", "XID79")
-    metrics.count_repair("RegionGrown")
+    metrics.count("allocations", "r", "granted")
+    metrics.count("claims", "granted")
+    metrics.count("registrations", "r")
+    metrics.count("card_changes", "GPU-0", "XID79")
+    metrics.count("slice_repairs", "RegionGrown")
     text = metrics.page("")[0].decode()
     exposed = set()
     for family in text_string_to_metric_families(text):

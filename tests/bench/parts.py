@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber

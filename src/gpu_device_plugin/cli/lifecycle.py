@@ -102,7 +102,7 @@ def clear_nodes(
     Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
     hook runs this; with plain manifests run it after `kubectl delete`.
     """
-    from gpu_device_plugin.apps.lifecycle.clear_nodes import clear_nodes as clear
+    from gpu_device_plugin.apps.lifecycle.uninstall import clear_nodes as clear
     from gpu_device_plugin.cluster.survey import Survey
 
     access = KubeconfigChoice(kubeconfig, context)

@@ -2,15 +2,16 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+import gpu_device_plugin
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
-from gpu_device_plugin.cli.commit import commit
 from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
@@ -174,3 +175,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except GpuPluginError as error:
         click.echo(f"gpu-device-plugin: {error}", err=True)
         sys.exit(EXIT_FAILED)
+
+
+_PACKAGE = Path(gpu_device_plugin.__file__).parent
+_CHECKOUT = _PACKAGE.parents[1]
+
+
+def commit() -> str:
+    """As the image's build wrote it beside the package, or of the checkout; else empty."""
+    written = _PACKAGE / "COMMIT"
+    if written.is_file():
+        return written.read_text(encoding="utf-8").strip()
+    if not (_CHECKOUT / ".git").exists():
+        return ""
+    command = ["git", "-C", str(_CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(  # noqa: S603 - a fixed command
+            command, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()

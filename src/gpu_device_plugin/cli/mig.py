@@ -70,7 +70,7 @@ def _apply(profile: str, places: dict[str, Any], *, is_dry: bool, is_sure: bool)
 async def _watch(
     node_name: str, nvml_library: str, kubelet_dir: str, kubeconfig: Path | None, context: str
 ) -> None:
-    from gpu_device_plugin.apps.cards.mig_watch import MigWatch, Place
+    from gpu_device_plugin.apps.cards.mig_apply import MigWatch, Place
 
     if not node_name:
         raise click.UsageError("--watch needs --node-name (NODE_NAME)")

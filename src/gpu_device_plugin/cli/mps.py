@@ -91,9 +91,8 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
 
 
 async def _run(places: Any, settings: NvidiaSettings, node: str, access: KubeconfigChoice) -> None:
-    from gpu_device_plugin.apps.cards.mps_configuration import ChosenConfiguration
     from gpu_device_plugin.apps.cards.mps_daemon import MpsDaemon
-    from gpu_device_plugin.apps.cards.node_label import NodeLabel
+    from gpu_device_plugin.apps.cards.node_label import ChosenConfiguration, NodeLabel
 
     api = access.api() if settings.config_file_srcdir else None
     label = NodeLabel(api, node, settings.node_label) if api is not None else None

@@ -18,15 +18,47 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.pod_name import no_such_pod, parse_pod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
-# What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
+    from gpu_device_plugin.apps.overview.node_cards import ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.cluster.api import ApiServer
+import re
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_TYPES = frozenset({"pod", "pods", "po"})
+
+
+def parse_pod(pod: str, namespace: str | None, usual: Callable[[], str]) -> tuple[str, str]:
+    """Namespace and name.
+
+    Args:
+        pod: `NAMESPACE/POD` or `POD`.
+        namespace: The flag `--namespace`.
+        usual: The namespace where neither names one.
+
+    Raises:
+        ConfigError: They contradict each other, or are no such names.
+    """
+    before, slash, name = pod.rpartition("/")
+    if not name or "/" in before or (slash and not before):
+        raise ConfigError(f"{pod!r} is not [NAMESPACE/]POD; for instance default/cuda-sample")
+    if before and namespace not in (None, before):
+        raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
+    found = before or namespace or usual(), name
+    for each in found:
+        if _NAME.fullmatch(each) is None:
+            raise ConfigError(f"{each!r} is no name that a namespace or a pod can have")
+    return found
+
+
+def no_such_pod(namespace: str, name: str) -> NotKnownError:
+    """There is none; as `kubectl get -o name` names pods, the type was taken for the namespace."""
+    hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if namespace in _TYPES else ""
+    return NotKnownError(f"no pod {namespace}/{name}, and no Event tells of one{hint}")
+
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
 _CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
@@ -132,7 +164,7 @@ async def _watched(
     from rich.console import Console
 
     from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
-    from gpu_device_plugin.cli.overview_watch import WatchScreen, stale_text
+    from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
 
     # What the log would say of the API server is on the screen.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

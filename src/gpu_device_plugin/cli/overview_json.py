@@ -4,8 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-    from gpu_device_plugin.apps.overview.node_cards import CardView
+    from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
 
 
 def json_cards(found: "ClusterCards") -> dict[str, object]:

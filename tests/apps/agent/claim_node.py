@@ -7,8 +7,7 @@ from pathlib import Path
 from tests.held import fraction
 
 from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
-from gpu_device_plugin.apps.agent.publish.resource_claims import NoClaims
+from gpu_device_plugin.apps.agent.publish.cluster import NoClaims, NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice

@@ -10,7 +10,7 @@ from tests.held import fraction
 
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Sources
 from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber

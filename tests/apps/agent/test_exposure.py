@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import Exposure
 
 DEFAULT_RUNTIME = ""
 

@@ -8,7 +8,7 @@ import pytest
 from tests.held import changed, fraction
 
 from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.modes import NodeMode

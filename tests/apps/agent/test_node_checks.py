@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.waiting import until
 
-from gpu_device_plugin.apps.agent.lifecycle.node_checks import OLDEST_KUBELET, is_too_old
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import OLDEST_KUBELET, too_old_text
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.modes import NodeMode
@@ -81,7 +81,7 @@ def test_a_kubelet_before_the_oldest_supported_one_is_reported(
     version: str,
     expected: bool,  # noqa: FBT001
 ) -> None:
-    assert is_too_old(version) is expected
+    assert (too_old_text(version) is not None) is expected
 
 
 def test_the_chart_and_the_pages_name_the_same_oldest_version() -> None:

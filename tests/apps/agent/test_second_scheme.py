@@ -15,7 +15,7 @@ from tests.held import fraction
 from tests.waiting import until
 
 from gpu_device_plugin.apps.agent.edges import KubeletPods, real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.run import run_agent
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings, load_settings

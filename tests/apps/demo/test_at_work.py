@@ -8,9 +8,13 @@ import pytest
 from rich.console import Console
 
 from gpu_device_plugin.apps.demo import at_work, gpu_program
-from gpu_device_plugin.apps.demo.at_work import run_in_slices
+from gpu_device_plugin.apps.demo.at_work import (
+    GpuProcess,
+    environment,
+    node_environment,
+    run_in_slices,
+)
 from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, FIRST, PROFILE
-from gpu_device_plugin.apps.demo.container import GpuProcess, environment, node_environment
 from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
 from gpu_device_plugin.apps.demo.promises import Promises
 from gpu_device_plugin.cli.demo_screen import Screen

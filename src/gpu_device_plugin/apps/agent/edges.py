@@ -14,9 +14,9 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
     ApiCluster,
     Cluster,
     ClusterSignals,
+    NoCluster,
     Place,
 )
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.config.agent import Settings, may_take_mig
 from gpu_device_plugin.domain.caller import Specs
@@ -162,7 +162,7 @@ def _cluster(
     resources: Collection[str],
     signals: ClusterSignals,
     on_drop: Callable[[], None],
-) -> ApiCluster | NoCluster:
+) -> Cluster:
     if settings.standalone:
         return NoCluster()
     api = ApiServer.at(Path(settings.kubeconfig) if settings.kubeconfig else None)

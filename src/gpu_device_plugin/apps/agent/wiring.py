@@ -21,11 +21,10 @@ from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
-from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
-from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
-from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
+from gpu_device_plugin.apps.agent.lifecycle.admin_socket import AdminCommands
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import LayoutCheck
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
-from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
+from gpu_device_plugin.apps.agent.lifecycle.withdrawal import NodeFollower, Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.apps.agent.publish.features import FeatureLabels
@@ -38,13 +37,15 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.apps.agent.wiring_checks import node_checks, rules_of_health
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks
 from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
 from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.domain.health_values import HealthRules
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
+from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
@@ -78,7 +79,9 @@ class Wiring:
         self.kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
         self.signals = ClusterSignals()
-        self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
+        self.cluster = self.edges.cluster(
+            self.signals, partial(self.metrics.count, "events_dropped")
+        )
         state, clock = self.node_store.read, self.edges.clock.wall_seconds
         self.recorder = EventRecorder(self.metrics, self.cluster.post, state, clock, self.schemes)
         self._wire_state()
@@ -119,7 +122,7 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
-            rules_of_health(settings),
+            _health_rules(settings),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
@@ -135,7 +138,9 @@ class Wiring:
             lambda: self.reconciler.holders_of(self._keeps_mode),
             self.schemes.check_unit,
         )
-        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
+        self.library = LibraryInstaller(
+            Path(settings.library_dir), self.recorder, self.writer, self.node_store
+        )
         self.setup = ContainerSetup(
             SliceFiles(Path(settings.run_dir)),
             self.library,
@@ -172,7 +177,7 @@ class Wiring:
                 on_settled=self.identifier.remember_too,
                 is_offering=lambda: self.device_lists.is_offering,
                 is_waited_for=lambda: (
-                    self.mode.is_waiting or state().is_leaving or self.layout.is_waiting
+                    self.mode.is_waiting or state().is_leaving or bool(self.layout.waiting)
                 ),
                 wall_seconds=edges.clock.wall_seconds,
                 schemes=self.schemes,
@@ -235,21 +240,18 @@ class Wiring:
 
     def _wire_lifecycle(self) -> None:
         settings = self.settings
-        self.layout = checking.LayoutCheck(
-            self.schemes, self.node_store, self.recorder, self._publish_lists
-        )
-        library = checking.LibraryCheck(self.library, self.node_store, self.recorder)
+        self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
         self.withdrawal = Withdrawal(
             self.node_store,
             self.ledger_store,
             self.cluster,
             self.recorder,
             self.reconciler,
-            library,
+            self.library,
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
             self.schemes.resources,
         )
-        self.node_checks = node_checks(self, library)
+        self.node_checks = node_checks(self)
         follower = NodeFollower(
             self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
         )
@@ -292,5 +294,15 @@ class Wiring:
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
-            self.metrics.count_registration(state.resource)
+            self.metrics.count("registrations", state.resource)
             self.mode.note_registered(state.resource)
+
+
+def _health_rules(settings: Settings) -> HealthRules:
+    """The table of XIDs, and what the settings make of it."""
+    return health_rules(
+        settings.recovery_seconds,
+        Path(settings.xid_table) if settings.xid_table else None,
+        settings.disable_healthchecks,
+        settings.enable_healthchecks,
+    )

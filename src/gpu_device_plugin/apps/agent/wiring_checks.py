@@ -1,21 +1,29 @@
-"""The checks of one agent and the rules of its cards' health: the second half of `wiring`."""
+"""The checks of one agent: the second half of `wiring`.
+
+Each reason has its cure in docs/troubleshooting.md, to which `kubectl gpu doctor` points.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
-from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
-from gpu_device_plugin.apps.agent.lifecycle.mps_check import MpsCheck
-from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
-from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.domain.health_values import HealthRules
-from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
+    EXPOSED,
+    Check,
+    Exposure,
+    NodeChecks,
+    too_old_text,
+)
+from gpu_device_plugin.apps.agent.lifecycle.withdrawal import CURE
+from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.store.imex import imex_channels
 from gpu_device_plugin.store.mounts import has_own_file_system
+from gpu_device_plugin.store.mps_lock import waits_for
+from gpu_device_plugin.store.mps_modes import kept_by_daemon
 from gpu_device_plugin.store.selinux import SecurityLabels
 
 if TYPE_CHECKING:
@@ -27,51 +35,88 @@ _SHARED = (
 )
 
 
-def node_checks(of: Wiring, library: checking.LibraryCheck) -> checking.NodeChecks:
+def node_checks(of: Wiring) -> NodeChecks:
     """Every check, in order."""
-    return checking.NodeChecks(_checks(of), _disk_checks(of, library))
+    if not has_own_file_system(Path(of.settings.run_dir)):
+        of.recorder.node_note("RunDirectoryShared", _SHARED, is_warning=False)
+    return NodeChecks(of.node_store, of.recorder, _checks(of), _disk_checks(of))
 
 
-def _disk_checks(of: Wiring, library: checking.LibraryCheck) -> list[checking.DiskBoundCheck]:
-    settings, recorder, node_store = of.settings, of.recorder, of.node_store
-    places = [settings.run_dir, settings.library_dir, settings.state_dir]
+def _checks(of: Wiring) -> Sequence[Check[str | None]]:
+    cluster, is_simulated = of.cluster, bool(of.settings.simulator_dir)
+    exposure = Exposure({} if is_simulated else os.environ)
+    return [
+        Check(of.withdrawal.follow),
+        Check(partial(_disk_fault, of), "StateNotWritable"),
+        Check(partial(_list_fault, of), "DeviceListTooLong"),
+        Check(of.configuration.run),
+        Check(partial(_follow_mps, of)),
+        Check(partial(_look_for_imex, of)),
+        Check(of.cards.follow_mig),
+        Check(of.layout.run),
+        Check(
+            lambda: too_old_text(cluster.node.kubelet_version) if cluster.node else None,
+            "KubeletTooOld",
+            is_fault=False,
+        ),
+        Check(of.mode.settle_if_waiting),
+        Check(partial(_cut_back, of)),
+        Check(lambda: of.metrics.show_nvml_restarts(of.nvml.restarts)),
+        Check(
+            lambda: EXPOSED if exposure.is_proven(cluster.runtime_class) else None,
+            "CardsExposed",
+            is_fault=False,
+        ),
+    ]
+
+
+def _disk_checks(of: Wiring) -> Sequence[Check[Awaitable[str | None]]]:
+    settings = of.settings
+    places = (settings.run_dir, settings.library_dir, settings.state_dir)
     labels = SecurityLabels([Path(place) for place in places], of.kernel)
     return [
-        SocketCheck(of.edges.plugins, of.mode, settings),
-        checking.StateDirectoryCheck(
-            partial(of.writer.run, of.lock.keep),
-            settings.state_dir,
-            recorder,
-            of.ledger_store,
-            (of.cards, of.mode),
-        ),
-        library,
-        of.features,
-        checking.SecurityLabelCheck(partial(of.writer.run, labels.ensure), node_store, recorder),
+        Check(partial(_dial_other_plugins, of)),
+        Check(partial(_keep_state_directory, of)),
+        Check(of.library.run),
+        Check(of.features.run),
+        Check(partial(_label, of, labels), "LabelsMissing"),
     ]
 
 
-def _checks(of: Wiring) -> list[checking.Check]:
-    settings, recorder, node_store = of.settings, of.recorder, of.node_store
-    checks: list[checking.Check] = [
-        checking.CallCheck(of.withdrawal.follow),
-        checking.DiskCheck(of.ledger_store, node_store, recorder),
-        checking.DeviceListCheck(of.schemes, node_store, recorder),
-        of.configuration,
-        MpsCheck(lambda: of.configuration.current, node_store, of.mode.remember),
-        checking.CallCheck(partial(_look_for_imex, of)),
-        checking.CallCheck(of.cards.follow_mig),
-        of.layout,
-        checking.KubeletCheck(of.cluster, recorder),
-        checking.CallCheck(of.mode.settle_if_waiting),
-        checking.CallCheck(of.setup.files.sizes.cut_back),
-        checking.CallCheck(lambda: of.metrics.show_nvml_restarts(of.nvml.restarts)),
-    ]
-    if not has_own_file_system(Path(settings.run_dir)):
-        recorder.node_note("RunDirectoryShared", _SHARED, is_warning=False)
-    if not settings.simulator_dir:
-        checks.append(checking.ExposureCheck(Exposure(os.environ), of.cluster, recorder))
-    return checks
+def _disk_fault(of: Wiring) -> str | None:
+    """A disk that refused a grant is tried again, until a write succeeds."""
+    if of.ledger_store.disk_fault is not None:
+        of.ledger_store.rewrite()
+    return of.ledger_store.disk_fault
+
+
+def _list_fault(of: Wiring) -> str | None:
+    """The kubelet must be able to receive the device lists of this node."""
+    try:
+        of.schemes.check_size(of.node_store.read())
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _follow_mps(of: Wiring) -> None:
+    """Publish what is served now; of a daemon that was killed, which cards it has not given back.
+
+    The daemon's lock lies in memory (below /run). A directory that is configured no more counts
+    until another one is, and its cards are back.
+    """
+    root, wanted = of.node_store.read().mps_root, of.configuration.current.mps_root
+    kept = kept_by_daemon(root)
+    of.node_store.update(mps_waits=waits_for(Path(wanted)) if wanted else "")
+    if kept or wanted in {"", root}:
+        of.node_store.update(mps_served=kept)
+    else:
+        of.node_store.update(mps_root=wanted, mps_served=kept_by_daemon(wanted))
+        of.mode.remember()
+
+
+def _cut_back(of: Wiring) -> None:
+    of.setup.files.sizes.cut_back()
 
 
 def _look_for_imex(of: Wiring) -> None:
@@ -79,11 +124,38 @@ def _look_for_imex(of: Wiring) -> None:
     of.node_store.update(imex_channels=found)
 
 
-def rules_of_health(settings: Settings) -> HealthRules:
-    """The table of XIDs, and what the settings make of it."""
-    return health_rules(
-        settings.recovery_seconds,
-        Path(settings.xid_table) if settings.xid_table else None,
-        settings.disable_healthchecks,
-        settings.enable_healthchecks,
-    )
+async def _dial_other_plugins(of: Wiring) -> None:
+    """One that answers on a socket of the names of NVIDIA's plugin gives away the same cards.
+
+    It is dialled once before anything is registered.
+    """
+    if not of.settings.allow_other_plugin:
+        names = ", ".join(await of.edges.plugins.other_plugins())
+        text = f"another device plugin answers on {names} in {of.edges.plugins.path}; {CURE}"
+        of.mode.note_answering(text if names else "")
+
+
+async def _keep_state_directory(of: Wiring) -> None:
+    """If the lock file is gone, so are the others: write them again. An error ends the process.
+
+    In a pod the directory is a mount. If it is removed on the node, no file can be written there
+    until the container is created again.
+    """
+    if await of.writer.run(of.lock.keep):
+        text = (
+            f"{of.settings.state_dir}: was emptied while the agent ran; the agent writes it again"
+        )
+        of.recorder.file_set_aside(text)
+        of.ledger_store.rewrite()
+        of.cards.settle()
+        of.mode.settle()
+
+
+async def _label(of: Wiring, labels: SecurityLabels) -> str | None:
+    """Where slices are enforced, containers must be allowed to read our directories."""
+    try:
+        if of.node_store.read().isolates:
+            await of.writer.run(labels.ensure)
+    except StorageError as error:
+        return str(error)
+    return None

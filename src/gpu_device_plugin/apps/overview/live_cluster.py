@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.node_cards import NodeView, node_view
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, node_view
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source

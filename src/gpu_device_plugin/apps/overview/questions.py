@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards, cluster_cards
-from gpu_device_plugin.apps.overview.doctor import DAEMON_SETS, Facts, findings
-from gpu_device_plugin.apps.overview.door_checks import DoorFacts
-from gpu_device_plugin.apps.overview.finding import Finding
+from gpu_device_plugin.apps.overview.doctor import DAEMON_SETS, DoorFacts, Facts, Finding, findings
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, cluster_cards
 from gpu_device_plugin.apps.overview.why import PodStory, event_line, story
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod

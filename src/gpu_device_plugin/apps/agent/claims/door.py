@@ -180,7 +180,7 @@ class ClaimDoor:
 
     def _pause_seconds(self) -> float:
         """How long the work waits for news."""
-        if not self._parts.claims.has_offered:
+        if not self._parts.claims.is_written:
             return OFFER_SECONDS
         return self.handover.settle_seconds if self.handover.is_waiting else CHECK_SECONDS
 

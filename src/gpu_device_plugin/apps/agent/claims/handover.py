@@ -72,7 +72,7 @@ class Handover:
             self._remember(frozenset(), is_offered=False)
             self._asked_at = asyncio.get_running_loop().time()
             mode.note_claims_refused(claims.refused)
-        elif claims.refused or claims.has_offered:
+        elif claims.refused or claims.is_written:
             mode.door_choice.note_slice(claims.refused)
 
     async def ask_again(self) -> float | None:
@@ -136,7 +136,7 @@ class Handover:
 
     def _has_settled(self) -> bool:
         """Whether nothing new has been allocated for a while of what is withheld."""
-        if not self._parts.claims.has_offered:
+        if not self._parts.claims.is_written:
             self._written_at = None
             return False
         now = asyncio.get_running_loop().time()

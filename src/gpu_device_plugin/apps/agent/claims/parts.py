@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
-from gpu_device_plugin.apps.agent.publish.resource_claims import ResourceClaims
+from gpu_device_plugin.apps.agent.publish.cluster import ResourceClaims
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.node_state import NodeState

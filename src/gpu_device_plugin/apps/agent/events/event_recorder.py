@@ -57,7 +57,7 @@ class EventRecorder:
     def reserved(self, grant: Grant) -> None:
         """A claim has its grant."""
         claim, cards = grant.holder.claim, list(grant.devices)
-        self._metrics.count_claim("granted")
+        self._metrics.count("claims", "granted")
         _log.info(
             "claim prepared", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id
         )
@@ -65,7 +65,7 @@ class EventRecorder:
     def claim_refused(self, claim: ClaimRef, pod: PodRef | None, error: GpuPluginError) -> None:
         """A claim is not prepared; the kubelet writes the Event, and asks again."""
         reason = error.reason if isinstance(error, RefusalError) else type(error).__name__
-        self._metrics.count_claim("refused", reason)
+        self._metrics.count("claims", "refused", reason)
         _log.warning(
             "claim refused", claim=str(claim), uid=claim.uid, reason=reason, text=str(error)
         )
@@ -82,7 +82,7 @@ class EventRecorder:
 
     def granted(self, grant: Grant, resource: str) -> None:
         """One resource of a container is granted."""
-        self._metrics.count_allocation(resource, "granted")
+        self._metrics.count("allocations", resource, "granted")
         _log.info(
             "granted",
             pod=str(grant.pod),
@@ -95,12 +95,12 @@ class EventRecorder:
 
     def given(self, call: Call) -> None:
         """Units that the kubelet has chosen are given; who has them is recorded later."""
-        self._metrics.count_allocation(call.resource, "granted")
+        self._metrics.count("allocations", call.resource, "granted")
         _log.info("chosen units given", resource=call.resource, units=sorted(call.must_include))
 
     def refused(self, asker: Asker | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
-        self._metrics.count_allocation(call.resource, "refused", error.reason)
+        self._metrics.count("allocations", call.resource, "refused", error.reason)
         pod = asker.pod if asker else None
         _log.warning(
             "refused",
@@ -117,7 +117,7 @@ class EventRecorder:
 
     def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
         """A container may not start."""
-        self._metrics.count_allocation(resource, "start-refused", error.reason)
+        self._metrics.count("allocations", resource, "start-refused", error.reason)
         _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error)))
@@ -162,7 +162,7 @@ class EventRecorder:
         index = card.index if card and card.is_shown else None
         name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
         _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
-        self._metrics.count_card_change(change.uuid or "", change.reason)
+        self._metrics.count("card_changes", change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
         self._post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
 
@@ -182,12 +182,12 @@ class EventRecorder:
 
     def file_set_aside(self, text: str) -> None:
         """A file of the state directory was damaged and set aside."""
-        self._metrics.count_file_set_aside()
+        self._metrics.count("state_files_set_aside")
         self.node_note("StateFileBad", text)
 
     def adopted(self, grant: Grant) -> None:
         """A container held units for which there was no grant."""
-        self._metrics.count_repair("SliceAdopted")
+        self._metrics.count("slice_repairs", "SliceAdopted")
         _log.warning(
             "slice adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id
         )
@@ -205,14 +205,14 @@ class EventRecorder:
         if grant.library_version != ours:
             text += f" with the content of {ours}"
         _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
-        self._metrics.count_repair("IsolationLibraryMadeAgain")
+        self._metrics.count("slice_repairs", "IsolationLibraryMadeAgain")
         self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
     def file_grown(self, grant: Grant, file: str, size: int) -> None:
         """A container made a file that it may write larger than it may be."""
         text = f"{grant.holder}: its {file} had grown to {size} bytes and was cut back"
         _log.warning("a container enlarged its file", pod=str(grant.pod), file=file, bytes=size)
-        self._metrics.count_repair("RegionGrown")
+        self._metrics.count("slice_repairs", "RegionGrown")
         self._post(EventNote(grant.pod, "RegionGrown", text))
 
     def why(self, namespace: str, name: str, ledger: Ledger) -> str:

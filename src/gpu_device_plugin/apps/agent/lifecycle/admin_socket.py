@@ -4,18 +4,26 @@ One JSON object per line in, one out; only root can open the socket. The command
 `recover` of the CLI use it.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from gpu_device_plugin.cluster.foreign_text import without_controls
 from gpu_device_plugin.errors import EdgeError, GpuPluginError, NotKnownError
+
+if TYPE_CHECKING:  # the command `why` loads no agent
+    from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+    from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+    from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+    from gpu_device_plugin.domain.node_state import StateReader
 
 SOCKET_NAME = "agent.sock"
 _ANSWER_SECONDS = 5.0
@@ -109,3 +117,38 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
         kind = NotKnownError if answer.get("is_unknown") else EdgeError
         raise kind(str(answer["error"]))
     return str(answer.get("text", ""))
+
+
+class AdminCommands:
+    """Answers the CLI's commands through the admin socket."""
+
+    def __init__(
+        self,
+        recorder: EventRecorder,
+        ledger_store: LedgerStore,
+        cards: CardInventory,
+        state: StateReader,
+    ) -> None:
+        self._recorder = recorder
+        self._ledger_store = ledger_store
+        self._cards = cards
+        self._state = state
+
+    def by_name(self) -> Mapping[str, Command]:
+        """The commands."""
+        return {"why": self._why, "recover": self._recover}
+
+    def _why(self, question: Mapping[str, Any]) -> str:
+        namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))
+        return self._recorder.why(namespace, name, self._ledger_store.living)
+
+    def _recover(self, question: Mapping[str, Any]) -> str:
+        wanted = str(question.get("card", ""))
+        shown = [card for card in self._state().cards if card.is_shown]
+        card = next((c for c in shown if wanted in (c.uuid, str(c.index))), None)
+        if not self._cards.recover(card.uuid if card else wanted):
+            known = ", ".join(f"{c.index} ({c.uuid})" for c in shown) or "none"
+            raise NotKnownError(f"no card {wanted!r} on this node; known: {known}")
+        if card is None:
+            return f"card {wanted}: it is not there any more; what was known of it is removed\n"
+        return f"card {wanted}: its faults are cleared; a fault that is still there takes it out again\n"

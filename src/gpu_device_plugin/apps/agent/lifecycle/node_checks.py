@@ -1,41 +1,55 @@
-"""Checks of the node, every few seconds: state directory, library, labels, disk, device lists."""
+"""Checks of the node, every few seconds; the table of them is in `wiring_checks`.
+
+R-722: images with CUDA set NVIDIA_VISIBLE_DEVICES=all. If the NVIDIA runtime is the node's default
+and accepts that variable from unprivileged containers, each of them sees all cards. The runtime's
+settings cannot be read from here. But the agent is such a container itself: it is unprivileged,
+asks for no GPU, and sets the variable. If the default runtime gave it the driver's device nodes,
+it gives them to every such container.
+"""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
-from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
-from gpu_device_plugin.apps.agent.lifecycle import exposure
-from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
-from gpu_device_plugin.apps.agent.publish.cluster import Cluster
-from gpu_device_plugin.apps.agent.slices.library import MISSING, LibraryInstaller
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import ConfigError, StorageError
 
 CHECK_SECONDS = 2.0
 OLDEST_KUBELET = (1, 34)
+EXPOSED = (
+    "containers that ask for no GPU see every card of this node if their image sets "
+    "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do: the NVIDIA runtime is the default here and "
+    "accepts the variable from unprivileged containers, by which this agent got the cards itself. "
+    "Cure: make another runtime the default and name NVIDIA's in runtimeClassName, or set "
+    "accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml with "
+    "deviceListStrategy volume-mounts"
+)
+_SYS_ADMIN = 21
+# As the chart sets it; or what the runtime replaces it with when it uses CDI.
+_FOLLOWED = ("all", "void")
 
 
-class Check(Protocol):
-    """One check; what it finds becomes a fault of the node, or ends one."""
-
-    def run(self) -> None:
-        """Check once, without waiting for anything."""
-        ...
+_Found = TypeVar("_Found", covariant=True)
 
 
-class DiskBoundCheck(Protocol):
-    """One that may wait, for a disk or for an answer."""
+@dataclass(frozen=True, slots=True)
+class Check(Generic[_Found]):
+    """One row of the table.
 
-    async def run(self) -> None:
-        """Check once, without holding up the event loop."""
-        ...
+    Attributes:
+        find: Says what is wrong now; None if nothing is. One that may wait for a disk is awaited.
+        reason: Of what it finds; empty for a part that reports by itself.
+        is_fault: Whether that keeps the node from serving until it is over; else it is reported once
+            a run.
+    """
+
+    find: Callable[[], _Found]
+    reason: str = ""
+    is_fault: bool = True
 
 
 class NodeChecks:
@@ -45,10 +59,19 @@ class NodeChecks:
         has_checked: Set when each has run once.
     """
 
-    def __init__(self, checks: Sequence[Check], disk_checks: Sequence[DiskBoundCheck]) -> None:
+    def __init__(
+        self,
+        node_store: NodeStore,
+        recorder: EventRecorder,
+        checks: Sequence[Check[str | None]],
+        disk_checks: Sequence[Check[Awaitable[str | None]]],
+    ) -> None:
         self.has_checked = asyncio.Event()
-        self._checks = tuple(checks)
-        self._disk_checks = tuple(disk_checks)
+        self._node_store = node_store
+        self._recorder = recorder
+        self._checks = checks
+        self._disk_checks = disk_checks
+        self._reported: set[str] = set()
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -56,208 +79,85 @@ class NodeChecks:
 
     async def _run_checks(self) -> None:
         while True:
-            self._run_each()
+            for check in self._checks:
+                if check.reason not in self._reported:
+                    self._report(check.reason, check.find(), is_fault=check.is_fault)
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _run_disk_checks(self) -> None:
         while True:
             for check in self._disk_checks:
-                await check.run()
+                self._report(check.reason, await check.find(), is_fault=check.is_fault)
             self.has_checked.set()
             await asyncio.sleep(CHECK_SECONDS)
 
-    def _run_each(self) -> None:
-        for check in self._checks:
-            check.run()
+    def _report(self, reason: str, text: str | None, *, is_fault: bool) -> None:
+        if reason and is_fault:
+            self._recorder.fault(self._node_store, reason, text)
+        elif reason and text:
+            self._reported.add(reason)
+            self._recorder.node_note(reason, text)
 
 
-class CallCheck:
-    """A check that is one call of another part."""
+def too_old_text(kubelet_version: str) -> str | None:
+    """That a kubelet is older than any that is supported: it may be, by three minor versions.
 
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._call = call
-
-    def run(self) -> None:
-        """Make the call."""
-        self._call()
-
-
-class LibraryCheck:
-    """The isolation library is on the node wherever slices are enforced."""
-
-    def __init__(
-        self, library: LibraryInstaller, node_store: NodeStore, recorder: EventRecorder
-    ) -> None:
-        self._library = library
-        self._node_store = node_store
-        self._recorder = recorder
-        self._mode = node_store.read().mode
-        self._problem = ""
-        node_store.subscribe(self._state_changed)
-
-    async def run(self) -> None:
-        """Install what we bring, and publish the version that new containers get."""
-        if self._is_due(self._node_store.read()):
-            version, self._problem = await self._library.check()
-            self._node_store.update(library_version=version)
-            self._judge()
-
-    def leave(self, *, is_leaving: bool) -> None:
-        """Install nothing any more, or (False) as ever, from the next check on."""
-        self._library.leave(is_leaving=is_leaving)
-
-    def _state_changed(self, state: NodeState) -> None:
-        """Check again before another mode is offered, which may need the library."""
-        if state.mode is not self._mode:
-            self._mode = state.mode
-            self._judge()
-
-    def _judge(self) -> None:
-        state = self._node_store.read()
-        if self._is_due(state):
-            text = self._problem if self._problem and state.isolates else None
-            self._recorder.fault(self._node_store, MISSING, text)
-
-    @staticmethod
-    def _is_due(state: NodeState) -> bool:
-        return state.wants_isolation and not state.mark
-
-
-class SecurityLabelCheck:
-    """Where slices are enforced, containers must be allowed to read our directories."""
-
-    def __init__(
-        self,
-        ensure: Callable[[], Awaitable[object]],
-        node_store: NodeStore,
-        recorder: EventRecorder,
-    ) -> None:
-        self._ensure = ensure
-        self._node_store = node_store
-        self._recorder = recorder
-
-    async def run(self) -> None:
-        """Give the label to what does not have it."""
-        problem = None
-        if self._node_store.read().isolates:
-            try:
-                await self._ensure()
-            except StorageError as error:
-                problem = str(error)
-        self._recorder.fault(self._node_store, "LabelsMissing", problem)
-
-
-class ExposureCheck:
-    """Reports exposed cards once per run: the setting changes only when the runtime restarts."""
-
-    def __init__(self, exposed: Exposure, cluster: Cluster, recorder: EventRecorder) -> None:
-        self._exposed: Exposure | None = exposed
-        self._cluster = cluster
-        self._recorder = recorder
-
-    def run(self) -> None:
-        """Report that containers see cards that they did not ask for."""
-        if self._exposed is not None and self._exposed.is_proven(self._cluster.runtime_class):
-            self._recorder.node_note("CardsExposed", exposure.TEXT)
-            self._exposed = None
-
-
-class KubeletCheck:
-    """Reported once a run: a kubelet may be up to three minor versions older than its API server."""
-
-    def __init__(self, cluster: Cluster, recorder: EventRecorder) -> None:
-        self._cluster = cluster
-        self._recorder = recorder
-        self._is_reported = False
-
-    def run(self) -> None:
-        """Report that the kubelet is older than any that is supported."""
-        version = self._cluster.node.kubelet_version if self._cluster.node else ""
-        if not self._is_reported and is_too_old(version):
-            self._is_reported = True
-            oldest = ".".join(map(str, OLDEST_KUBELET))
-            self._recorder.node_note(
-                "KubeletTooOld",
-                f"the kubelet of this node is {version}; kubelets before {oldest} list finished pods "
-                f"and have no PodResources Get, so fewer mistakes are noticed: upgrade the node",
-            )
-
-
-def is_too_old(kubelet_version: str) -> bool:
-    """Whether a kubelet is older than any that is supported; False where that is not known."""
+    None where it is not, or its version is not known.
+    """
     numbers = re.match(r"v(\d+)\.(\d+)\.", kubelet_version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_KUBELET
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST_KUBELET:
+        return None
+    oldest = ".".join(map(str, OLDEST_KUBELET))
+    return (
+        f"the kubelet of this node is {kubelet_version}; kubelets before {oldest} list finished pods "
+        f"and have no PodResources Get, so fewer mistakes are noticed: upgrade the node"
+    )
 
 
-class StateDirectoryCheck:
-    """If the lock file is gone, so are the others; an error here ends the process.
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What the agent sees of its own container.
 
-    In a pod the directory is a mount. If it is removed on the node, no file can be written there
-    until the container is created again.
+    Attributes:
+        environ: The agent's environment.
+        devices: `/dev`, into which nothing but a container runtime puts the driver's nodes.
+        status: `/proc/self/status`.
     """
 
-    def __init__(
-        self,
-        keep_lock: Callable[[], Awaitable[bool]],
-        state_dir: str,
-        recorder: EventRecorder,
-        ledger_store: LedgerStore,
-        remember: Sequence[CardInventory | ModeFollower],
-    ) -> None:
-        self._keep_lock = keep_lock
-        self._state_dir = state_dir
-        self._recorder = recorder
-        self._ledger_store = ledger_store
-        self._remember = remember
+    environ: Mapping[str, str]
+    devices: Path = Path("/dev")
+    status: Path = Path("/proc/self/status")
 
-    async def run(self) -> None:
-        """Write everything again if the directory was emptied."""
-        if await self._keep_lock():
-            text = f"{self._state_dir}: was emptied while the agent ran; the agent writes it again"
-            self._recorder.file_set_aside(text)
-            self._ledger_store.rewrite()
-            for part in self._remember:
-                part.settle()
+    def is_proven(self, runtime_class: str | None) -> bool:
+        """Whether the agent's own container proves it.
 
+        Args:
+            runtime_class: RuntimeClass of the agent's own pod, empty for the default runtime;
+                None outside a pod, or where the pod is not known yet.
+        """
+        return (
+            runtime_class == ""
+            and self.environ.get("NVIDIA_VISIBLE_DEVICES") in _FOLLOWED
+            and (self.devices / "nvidiactl").exists()
+            and not self._is_privileged()
+        )
 
-class DiskCheck:
-    """Tries a disk that refused a grant again, until a write succeeds."""
-
-    def __init__(
-        self, ledger_store: LedgerStore, node_store: NodeStore, recorder: EventRecorder
-    ) -> None:
-        self._ledger_store = ledger_store
-        self._node_store = node_store
-        self._recorder = recorder
-
-    def run(self) -> None:
-        """Try it."""
-        if self._ledger_store.disk_fault is not None:
-            self._ledger_store.rewrite()
-        fault = self._ledger_store.disk_fault
-        self._recorder.fault(self._node_store, "StateNotWritable", fault)
-
-
-class DeviceListCheck:
-    """The kubelet must be able to receive the device lists of this node."""
-
-    def __init__(self, schemes: Schemes, node_store: NodeStore, recorder: EventRecorder) -> None:
-        self._schemes = schemes
-        self._node_store = node_store
-        self._recorder = recorder
-
-    def run(self) -> None:
-        """Count the bytes."""
-        problem = None
+    def _is_privileged(self) -> bool:
+        """For the runtime a container that may have SYS_ADMIN is privileged and gets everything."""
         try:
-            self._schemes.check_size(self._node_store.read())
-        except ConfigError as error:
-            problem = str(error)
-        self._recorder.fault(self._node_store, "DeviceListTooLong", problem)
+            lines = self.status.read_text(encoding="ascii").splitlines()
+            bounds = next(line for line in lines if line.startswith("CapBnd:"))
+            return bool(int(bounds.split()[1], 16) >> _SYS_ADMIN & 1)
+        except (OSError, StopIteration, ValueError):
+            return True  # nothing is proven
 
 
 class LayoutCheck:
-    """The node's devices must fit what it is to offer; what is left out or waits is reported once."""
+    """The node's devices must fit what it is to offer; what is left out or waits is reported once.
+
+    Attributes:
+        waiting: For each card that waits for its pods, what it waits for.
+    """
 
     def __init__(
         self,
@@ -270,25 +170,21 @@ class LayoutCheck:
         self._node_store = node_store
         self._recorder = recorder
         self._on_waited = on_waited
-        self._reported: tuple[str, ...] = ()
-        self._waiting: tuple[str, ...] = ()
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a card waits for its pods."""
-        return bool(self._waiting)
+        self._left_out: tuple[str, ...] = ()
+        self.waiting: tuple[str, ...] = ()
 
     def run(self) -> None:
         """Check the layout."""
         found = self._schemes.layout(self._node_store.read())
         self._recorder.fault(self._node_store, "LayoutNotServed", found.problem or None)
-        for text in found.left_out:
-            if text not in self._reported:
-                self._recorder.node_note("DeviceLeftOut", text)
-        self._reported = found.left_out
-        for text in found.waiting:
-            if text not in self._waiting:
-                self._recorder.node_note("ConfigurationWaits", text)
-        if found.waiting != self._waiting:
-            self._waiting = found.waiting
+        self._report_new("DeviceLeftOut", found.left_out, self._left_out)
+        self._report_new("ConfigurationWaits", found.waiting, self.waiting)
+        self._left_out = found.left_out
+        if found.waiting != self.waiting:
+            self.waiting = found.waiting
             self._on_waited()
+
+    def _report_new(self, reason: str, texts: Sequence[str], before: Sequence[str]) -> None:
+        for text in texts:
+            if text not in before:
+                self._recorder.node_note(reason, text)

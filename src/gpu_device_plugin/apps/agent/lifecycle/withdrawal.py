@@ -1,10 +1,11 @@
-"""Withdrawal: the chart's pre-delete hook marks a node, and the agent leaves it and answers.
+"""What a change of our Node object means: another plugin, the labels, the mark for uninstalling.
 
-A marked node offers nothing (its device lists are empty, so that the kubelet counts 0 at once),
-and what no grant names is removed. Running containers keep their files; claims are waited for,
-because only the agent can give them back. The answer is an annotation of the node, for which `gpu-device-plugin uninstall` waits. A mark is for one
-installation (`domain.annotations`); that of an earlier one is removed and has no effect. When the
-mark is gone, the agent serves again.
+Withdrawal: the chart's pre-delete hook marks a node, and the agent leaves it and answers. A marked
+node offers nothing (its device lists are empty, so that the kubelet counts 0 at once), and what no
+grant names is removed. Running containers keep their files; claims are waited for, because only the
+agent can give them back. The answer is an annotation of the node, for which `gpu-device-plugin
+uninstall` waits. A mark is for one installation (`domain.annotations`); that of an earlier one is
+removed and has no effect. When the mark is gone, the agent serves again.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,13 +13,17 @@ from collections.abc import Collection, Mapping
 import structlog
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.lifecycle.node_checks import LibraryCheck
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Reconciler
+from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.cluster.node import NodeView
+from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole, parse_mode
+from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.store.remains import Remains
 
@@ -35,7 +40,7 @@ class Withdrawal:
         cluster: Cluster,
         recorder: EventRecorder,
         reconciler: Reconciler,
-        library: LibraryCheck,
+        library: LibraryInstaller,
         remains: Remains,
         resources: Collection[str],
     ) -> None:
@@ -143,3 +148,48 @@ class Withdrawal:
 
 def _counts(allocatable: Mapping[str, str], name: str) -> bool:
     return allocatable.get(name, "0") != "0"
+
+
+CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
+
+
+class NodeFollower:
+    """Passes a change of the node on to the parts, in the order in which it matters."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        mode: ModeFollower,
+        withdrawal: Withdrawal,
+        state: StateReader,
+        settings: Settings,
+    ) -> None:
+        self._cluster = cluster
+        self._mode = mode
+        self._withdrawal = withdrawal
+        self._state = state
+        self._settings = settings
+
+    def node_changed(self, _: None) -> None:
+        """The API server reports a change of our node."""
+        node = self._cluster.node
+        if node is None:
+            return
+        foreign = self._foreign(node.labels)
+        self._mode.note_foreign(f"{foreign.text}; {CURE}" if foreign else "")
+        # Before the labels: a withdrawn node must not be offered meanwhile.
+        self._withdrawal.follow()
+        self._mode.note_kubelet(node.kubelet_version)
+        self._mode.follow(node.labels)
+
+    def _foreign(self, labels: Mapping[str, str]) -> ForeignPlugin | None:
+        """Another plugin on our cards, as the API server shows it.
+
+        Where whole cards are offered, NVIDIA's names are our own; so are names that we registered
+        earlier, which the kubelet goes on counting for a while. There a socket tells (`wiring_checks`).
+        """
+        mode = self._state().mode
+        wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self._settings.mode
+        has_whole, registered = is_whole(mode) or is_whole(wanted), self._mode.registered
+        found = self._cluster.foreign_plugin(lambda name: has_whole or name in registered)
+        return None if self._settings.allow_other_plugin else found

@@ -1,23 +1,27 @@
 """The agent's side of the Kubernetes API; with `--standalone` there is none."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import structlog
 
-from gpu_device_plugin.apps.agent.publish.resource_claims import ApiClaims, ResourceClaims
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView, NodeWatch
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations, Wanted
 from gpu_device_plugin.cluster.pods import PodWatch
+from gpu_device_plugin.cluster.resource_slices import ResourceSlices
 from gpu_device_plugin.domain.caller import Specs
+from gpu_device_plugin.domain.claims import Claim, OfferedDevice
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 
 GET_SECONDS = 1.0
+CLAIM_SECONDS = 5.0
+"""The kubelet waits longer for a claim, and asks again."""
 _log = structlog.get_logger(__name__)
 
 
@@ -38,82 +42,6 @@ class ClusterSignals:
     reach_changed: Signal[None] = field(default_factory=Signal[None])
 
 
-class Cluster(Protocol):
-    """What the agent's parts read from the API server and write to it. No admission waits."""
-
-    @property
-    def node(self) -> NodeView | None:
-        """Our node, or None while it is not known."""
-        ...
-
-    @property
-    def node_trouble(self) -> str:
-        """Why our node is not known; empty where it is."""
-        ...
-
-    def foreign_plugin(self, is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
-        """Another plugin on our cards, or None if none is known; see `NodeWatch`."""
-        ...
-
-    @property
-    def installation(self) -> str:
-        """Uid of the DaemonSet that this agent is of; empty outside one, or not known yet."""
-        ...
-
-    @property
-    def runtime_class(self) -> str | None:
-        """RuntimeClass of our own pod, empty for the default; None while it is not known."""
-        ...
-
-    @property
-    def is_reachable(self) -> bool | None:
-        """Whether the API server answers; None where none is used."""
-        ...
-
-    def specs(self) -> Specs:
-        """Pods as the watch knows them."""
-        ...
-
-    def is_synced(self) -> bool:
-        """Whether the watch has had all of them since we started."""
-        ...
-
-    async def fetch_spec(self, namespace: str, name: str, /) -> PodRequest | None:
-        """One GET with a short deadline.
-
-        Raises:
-            ClusterError: The API did not answer in time.
-        """
-        ...
-
-    @property
-    def resource_claims(self) -> ResourceClaims:
-        """The side of claims."""
-        ...
-
-    def post(self, note: EventNote, /) -> None:
-        """Write an Event when possible."""
-        ...
-
-    def describe_node(
-        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
-    ) -> None:
-        """Want these on our node; None removes a key."""
-        ...
-
-    def drop(self, *, label: str = "", annotation: str = "") -> None:
-        """Remove a label or an annotation of our node once."""
-        ...
-
-    def annotate_pod(self, ref: PodRef, annotations: Wanted, /) -> None:
-        """Want these on a pod."""
-        ...
-
-    def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Coroutines that have to run for as long as the agent does."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where this agent is.
@@ -129,6 +57,53 @@ class Place:
     own_pod: tuple[str, str]
     resources: Collection[str]
     own_names: frozenset[str]
+
+
+class ApiClaims(ResourceSlices):
+    """What our node offers for claims, and the claims of the cluster."""
+
+    async def fetch(self, namespace: str, name: str, /) -> Claim | None:
+        """One GET with a deadline; None if there is no such claim.
+
+        Raises:
+            ClusterError: The API server did not answer in time.
+        """
+        return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
+
+    async def every(self) -> Sequence[Claim]:
+        """Every claim of the cluster that has a device of ours.
+
+        Raises:
+            ClusterError: The API server does not answer.
+        """
+        return await list_allocated(self._api)
+
+
+class NoClaims:
+    """Without an API server there are none, and nobody would allocate what is offered."""
+
+    is_written = True
+    refused = ""
+    was_taken = True
+
+    async def would_take(self) -> bool:
+        """Nothing is refused."""
+        return True
+
+    async def fetch(self, _namespace: str, _name: str, /) -> Claim | None:
+        """None."""
+        return None
+
+    async def every(self) -> Sequence[Claim]:
+        """None."""
+        return ()
+
+    def offer(self, _devices: Sequence[OfferedDevice], _driver_version: str, /) -> None:
+        """Nothing to do."""
+
+
+ResourceClaims: TypeAlias = ApiClaims | NoClaims
+"""The side of claims."""
 
 
 class ApiCluster:
@@ -155,7 +130,9 @@ class ApiCluster:
         self._node_name = node
         self._metadata = NodeMetadata(api, node, lambda: self._node.view, self._node_refused)
         self._annotations = PodAnnotations(api, self._pods.watched, self._pod_refused)
-        self.resource_claims = ApiClaims(api, node, lambda: self._node.view)
+        self.resource_claims = ApiClaims(
+            api, node, lambda: self._node.view.uid if self._node.view else ""
+        )
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
         api.reach.subscribe(lambda: signals.reach_changed.emit(None))
 
@@ -273,3 +250,53 @@ class ApiCluster:
         self._metadata.observe()
         self.resource_claims.node_changed()
         self._signals.node_changed.emit(None)
+
+
+class NoCluster:
+    """The API server's side with `--standalone`, where there is none."""
+
+    resource_claims: ResourceClaims = NoClaims()
+
+    node: NodeView | None = None
+    node_trouble = ""
+    installation = ""
+    runtime_class: str | None = None
+    is_reachable: bool | None = None
+
+    def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
+        """None is known."""
+        return None
+
+    def specs(self) -> Specs:
+        """No pod specs."""
+        return {}
+
+    def is_synced(self) -> bool:
+        """Never."""
+        return False
+
+    async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
+        """No pod spec."""
+        return None
+
+    def post(self, _note: EventNote, /) -> None:
+        """Nothing to do; the log has it already."""
+
+    def describe_node(
+        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
+    ) -> None:
+        """Nothing to do."""
+
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
+        """Nothing to do: there is none."""
+
+    def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
+        """Nothing to do."""
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Nothing runs."""
+        return []
+
+
+Cluster: TypeAlias = ApiCluster | NoCluster
+"""What the agent's parts read from the API server and write to it. No admission waits."""

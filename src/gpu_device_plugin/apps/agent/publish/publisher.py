@@ -33,8 +33,7 @@ from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.pools import UnitCount
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
-from gpu_device_plugin.web.metrics import AgentMetrics
+from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 _TOGETHER_SECONDS = 0.05
 _BYTES_PER_MIB = 1024 * 1024

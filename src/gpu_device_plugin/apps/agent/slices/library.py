@@ -9,8 +9,10 @@ import structlog
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.container_edits import LIBRARY_FILE
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import ConfigError, NodeError, StorageError
 from gpu_device_plugin.store.library import LIBRARY, SELFTEST, LibraryVersions, Package, package
 from gpu_device_plugin.store.native import native_library
@@ -22,25 +24,50 @@ _log = structlog.get_logger("library")
 
 
 class LibraryInstaller:
-    """Installs our version on the node, and keeps those that grants name."""
+    """Installs our version where slices are enforced, and keeps those that grants name."""
 
-    def __init__(self, directory: Path, recorder: EventRecorder, writer: Writer) -> None:
+    def __init__(
+        self, directory: Path, recorder: EventRecorder, writer: Writer, node_store: NodeStore
+    ) -> None:
         self._writer = writer
         self._directory = directory
         self._recorder = recorder
+        self._node_store = node_store
+        self._mode = node_store.read().mode
+        self._missing = ""
         self._ours, self._problem = _packaged()
         self._versions = LibraryVersions(directory, self._ours)
         self._is_verified = False
         self._whole: Mapping[str, bool] = {}  # versions, and whether they bring the self-test
         self._is_leaving = False
+        node_store.subscribe(self._state_changed)
 
-    async def check(self) -> tuple[str, str]:
-        """Install our version; returns the one for new containers, or "" and why there is none."""
-        return await self._writer.run(self._check)
+    async def run(self) -> None:
+        """Install our version, and publish the one for new containers or that there is none."""
+        if self._is_due(self._node_store.read()):
+            version, self._missing = await self._writer.run(self._check)
+            self._node_store.update(library_version=version)
+            self._judge()
 
     def leave(self, *, is_leaving: bool) -> None:
         """The node is marked for uninstalling, and nothing is installed any more; or no longer."""
         self._is_leaving, self._whole = is_leaving, {}
+
+    def _state_changed(self, state: NodeState) -> None:
+        """Judge before another mode is offered, which may need the library."""
+        if state.mode is not self._mode:
+            self._mode = state.mode
+            self._judge()
+
+    def _judge(self) -> None:
+        state = self._node_store.read()
+        if self._is_due(state):
+            text = self._missing if self._missing and state.isolates else None
+            self._recorder.fault(self._node_store, MISSING, text)
+
+    @staticmethod
+    def _is_due(state: NodeState) -> bool:
+        return state.wants_isolation and not state.mark
 
     def _check(self) -> tuple[str, str]:
         if self._ours is not None and not self._is_leaving:
