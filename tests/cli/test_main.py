@@ -101,6 +101,15 @@ def test_the_agent_has_a_flag_for_every_setting() -> None:
         assert re.search(rf"{each.flag}[ ,]", output)
 
 
+def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
+    """A newcomer needs none of the latter."""
+    output = CliRunner().invoke(cli, ["agent", "--help"]).output
+
+    groups = re.findall(r"^(\S.*):$", output, re.MULTILINE)
+    assert groups == [*dict.fromkeys(each.heading for each in settings_of(Settings)), "Options"]
+    assert output.index("--node-name") < output.index("--mig-strategy") < output.index("--config ")
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -124,11 +133,12 @@ def test_the_agent_has_a_flag_for_every_setting() -> None:
 def test_a_wrong_word_is_named_and_is_exit_code_2(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
 ) -> None:
-    """Flag, value, file or argument."""
+    """Flag, value, file or argument; the line that says so begins with the program's name."""
     code, _, errors = run(capsys, *words)
 
     assert code == 2, errors
     assert named in errors
+    assert errors.splitlines()[-1].startswith("gpu-device-plugin: ")
 
 
 def test_an_unknown_key_of_the_file_is_named(

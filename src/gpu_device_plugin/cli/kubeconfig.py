@@ -1,9 +1,10 @@
 """Which cluster a command speaks to: kubectl's flags and rules."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,17 +12,21 @@ import click
 if TYPE_CHECKING:
     from gpu_device_plugin.cluster.api import ApiServer
 
-KUBECONFIG_OPTIONS = (
-    click.option(
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def kubeconfig_options(command: _Command) -> _Command:
+    """Give a command the options `--kubeconfig` and `--context`."""
+    named = click.option(
         "--kubeconfig",
         metavar="PATH",
         type=click.Path(path_type=Path),
         help="Default: the files of KUBECONFIG, else ~/.kube/config, else the pod's service account.",
-    ),
-    click.option(
+    )
+    chosen = click.option(
         "--context", metavar="NAME", default="", help="Default: the kubeconfig's current context."
-    ),
-)
+    )
+    return named(chosen(command))
 
 
 @dataclass(frozen=True, slots=True)

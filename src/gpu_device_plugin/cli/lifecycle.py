@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -25,19 +25,22 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 def _installation_options(command: _Command) -> _Command:
-    options = (
-        click.option(
-            "--namespace",
-            default=NAME,
-            show_default=True,
-            help="Namespace of the agents' DaemonSet.",
-        ),
-        click.option("--daemonset", default=NAME, show_default=True, help="Its name."),
-        *KUBECONFIG_OPTIONS,
+    namespace = click.option(
+        "--namespace", default=NAME, show_default=True, help="Namespace of the agents' DaemonSet."
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    daemonset = click.option("--daemonset", default=NAME, show_default=True, help="Its name.")
+    return namespace(daemonset(kubeconfig_options(command)))
+
+
+def _timeout_option(seconds: int, text: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        "--timeout",
+        type=click.IntRange(1, 86400),
+        default=seconds,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
 
 
 def _with_fleet(
@@ -60,17 +63,8 @@ def _with_fleet(
 
 @click.command()
 @_installation_options
-@click.option(
-    "--timeout",
-    type=click.IntRange(1, 86400),
-    default=240,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for all nodes.",
-)
-def uninstall(
-    kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
-) -> None:
+@_timeout_option(240, "How long to wait for all nodes.")
+def uninstall(namespace: str, daemonset: str, timeout: int, **access: Any) -> None:
     """Make every agent withdraw from its node.
 
     Marks the nodes and waits until each agent has removed what no running pod needs. The
@@ -81,22 +75,13 @@ def uninstall(
     async def work(fleet: "Fleet") -> None:
         await Uninstall(fleet, click.echo).run(timeout)
 
-    _with_fleet(KubeconfigChoice(kubeconfig, context), namespace, daemonset, work)
+    _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
 
 
 @click.command("clear-nodes")
 @_installation_options
-@click.option(
-    "--timeout",
-    type=click.IntRange(1, 86400),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the agents to end.",
-)
-def clear_nodes(
-    kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
-) -> None:
+@_timeout_option(60, "How long to wait for the agents to end.")
+def clear_nodes(namespace: str, daemonset: str, timeout: int, **access: Any) -> None:
     """Remove what former agents left on the Node objects.
 
     Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
@@ -105,15 +90,13 @@ def clear_nodes(
     from gpu_device_plugin.apps.lifecycle.uninstall import clear_nodes as clear
     from gpu_device_plugin.cluster.survey import Survey
 
-    access = KubeconfigChoice(kubeconfig, context)
-
     async def work(fleet: "Fleet") -> None:
         cleared = await clear(Survey(fleet.api), fleet, timeout, click.echo)
         click.echo(f"labels and annotations removed from {counted(len(cleared), 'node')}")
         for name in cleared:
             click.echo(f"  {name}")
 
-    _with_fleet(access, namespace, daemonset, work)
+    _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
 
 
 @click.command("check-upgrade")

@@ -17,17 +17,15 @@ from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes,
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.mig import mig
 from gpu_device_plugin.cli.mps import mps_daemon
+from gpu_device_plugin.cli.overview import parse_pod
 from gpu_device_plugin.cli.page import page
+from gpu_device_plugin.cli.program import run_program
 from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
 from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_UNKNOWN = 3
 _run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
 
@@ -112,9 +110,7 @@ def why(pod: str, run_dir: str) -> None:
     Shows what it asked, what each card had free at that moment, what was decided and why, and
     what it holds now. The agent keeps its last 1000 decisions until it is restarted.
     """
-    namespace, slash, name = pod.partition("/")
-    if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(f"{pod!r} is not NAMESPACE/POD; for instance default/cuda-sample")
+    namespace, name = parse_pod(pod)
     question = {"command": "why", "namespace": namespace, "name": name}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
 
@@ -163,18 +159,8 @@ for _command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; a GpuPluginError becomes one line and an exit code."""
-    try:
-        cli(arguments, standalone_mode=True)
-    except ConfigError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_USAGE)
-    except NotKnownError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_UNKNOWN)
-    except GpuPluginError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+    """Run the program."""
+    run_program(cli, "gpu-device-plugin", arguments)
 
 
 _PACKAGE = Path(gpu_device_plugin.__file__).parent

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.config.setting import LogFormat
@@ -30,8 +30,7 @@ def mig() -> None:
 @setting_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
 @setting_option("kubelet_dir", "The kubelet's directory; the kubelet knows who holds a GPU.")
 @setting_option("node_name", "With --watch: the name of this Node object.")
-@KUBECONFIG_OPTIONS[0]
-@KUBECONFIG_OPTIONS[1]
+@kubeconfig_options
 def apply_profile(
     profile: str | None, *, watch: bool, dry_run: bool, yes: bool, **places: Any
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
@@ -46,8 +46,7 @@ _FIRST_LABEL_SECONDS = 5.0
     help="Time that the agent gets to withdraw cards before their compute mode changes.",
 )
 @setting_option("node_name", "With --config-file-srcdir: the name of this Node object.")
-@KUBECONFIG_OPTIONS[0]
-@KUBECONFIG_OPTIONS[1]
+@kubeconfig_options
 def mps_daemon(  # noqa: PLR0913 - one for each option
     *,
     nvml_library: str,

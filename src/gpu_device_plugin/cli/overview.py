@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
+from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
+from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 if TYPE_CHECKING:
     from gpu_device_plugin.apps.overview.node_cards import ClusterCards
@@ -31,23 +32,27 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _TYPES = frozenset({"pod", "pods", "po"})
 
 
-def parse_pod(pod: str, namespace: str | None, usual: Callable[[], str]) -> tuple[str, str]:
+def parse_pod(
+    pod: str, namespace: str | None = None, usual: Callable[[], str] | None = None
+) -> tuple[str, str]:
     """Namespace and name.
 
     Args:
-        pod: `NAMESPACE/POD` or `POD`.
+        pod: `NAMESPACE/POD`, or `POD` where there is another namespace to take.
         namespace: The flag `--namespace`.
-        usual: The namespace where neither names one.
+        usual: The namespace where neither names one; None if one of them has to.
 
     Raises:
         ConfigError: They contradict each other, or are no such names.
     """
     before, slash, name = pod.rpartition("/")
-    if not name or "/" in before or (slash and not before):
-        raise ConfigError(f"{pod!r} is not [NAMESPACE/]POD; for instance default/cuda-sample")
+    is_whole = slash or usual is not None
+    if not name or "/" in before or (slash and not before) or not is_whole:
+        form = "NAMESPACE/POD" if usual is None else "[NAMESPACE/]POD"
+        raise ConfigError(f"{pod!r} is not {form}; for instance default/cuda-sample")
     if before and namespace not in (None, before):
         raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
-    found = before or namespace or usual(), name
+    found = before or namespace or (usual() if usual else ""), name
     for each in found:
         if _NAME.fullmatch(each) is None:
             raise ConfigError(f"{each!r} is no name that a namespace or a pod can have")
@@ -60,16 +65,8 @@ def no_such_pod(namespace: str, name: str) -> NotKnownError:
     return NotKnownError(f"no pod {namespace}/{name}, and no Event tells of one{hint}")
 
 
-EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
-_CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
-
-
-def _kubeconfig(command: _Command) -> _Command:
-    for option in reversed(KUBECONFIG_OPTIONS):
-        command = option(command)
-    return command
 
 
 def _output(*formats: str) -> Callable[[_Command], _Command]:
@@ -130,7 +127,7 @@ def gpu() -> None:
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @_output("json", "wide")
 @click.option("-w", "--watch", is_flag=True, help="Draw again with every change, until Ctrl-C.")
-@_kubeconfig
+@kubeconfig_options
 def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access: Any) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
@@ -185,7 +182,7 @@ async def _watched(
     metavar="URL|NAMESPACE/SERVICE:PORT",
     help="Ask this Prometheus instead of each agent.",
 )
-@_kubeconfig
+@kubeconfig_options
 def top(prometheus: str | None, **access: Any) -> None:
     """Show what slices use of what they may.
 
@@ -203,7 +200,7 @@ def top(prometheus: str | None, **access: Any) -> None:
 @gpu.command()
 @click.argument("pod", metavar="[NAMESPACE/]POD")
 @click.option("-n", "--namespace", help="Default: the namespace of the context.")
-@_kubeconfig
+@kubeconfig_options
 def why(pod: str, namespace: str | None, **access: Any) -> None:
     """Show why a pod is pending, was refused, or runs where it does.
 
@@ -220,7 +217,7 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
 
 @gpu.command()
 @_output("json")
-@_kubeconfig
+@kubeconfig_options
 def doctor(output: str | None, **access: Any) -> None:
     """Look for what is wrong with the installation, and name the cure of each.
 
@@ -251,7 +248,7 @@ def doctor(output: str | None, **access: Any) -> None:
     help="Divide each pod's units equally over this many cards.",
 )
 @_output("json")
-@_kubeconfig
+@kubeconfig_options
 def capacity(units: int, percent: int, cards: int, output: str | None, **access: Any) -> None:
     """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
 
@@ -277,7 +274,7 @@ gpu.add_command(page)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("node", default="")
 @click.option("-d", "--details", is_flag=True, help="One table for each node, with its pods.")
-@_kubeconfig
+@kubeconfig_options
 def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     """Show the allocated GPU memory of the cluster, or of NODE, as ACK's tool of this name does."""
     from gpu_device_plugin.apps.overview import inspection
@@ -291,12 +288,12 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """`kubectl gpu`."""
-    _guarded(gpu, "kubectl gpu", arguments)
+    run_program(gpu, "kubectl gpu", arguments)
 
 
 def main_inspect(arguments: Sequence[str] | None = None) -> None:
     """`kubectl inspect cgpu`."""
-    _guarded(inspect_cgpu, "kubectl inspect cgpu", arguments)
+    run_program(inspect_cgpu, "kubectl inspect cgpu", arguments)
 
 
 def complete(arguments: Sequence[str] | None = None) -> None:
@@ -308,20 +305,6 @@ def complete(arguments: Sequence[str] | None = None) -> None:
     for item in found:
         click.echo(f"{item.value}\t{item.help}" if item.help else str(item.value))
     click.echo(":4")  # no names of files
-
-
-def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None) -> None:
-    """An error that is ours becomes one line and an exit code."""
-    try:
-        sys.exit(command.main(arguments, prog_name=name, standalone_mode=False))
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(EXIT_INTERRUPTED)
-    except GpuPluginError as error:
-        click.echo(f"{name}: {error}", err=True)
-        sys.exit(_CODES.get(type(error), EXIT_FAILED))
 
 
 def _echo_json(value: object) -> None:
