@@ -12,11 +12,10 @@ import click
 import gpu_device_plugin
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
+from gpu_device_plugin.cli.card_commands import mig, mps_daemon
 from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.cli.mig import mig
-from gpu_device_plugin.cli.mps import mps_daemon
 from gpu_device_plugin.cli.overview import parse_pod
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import run_program

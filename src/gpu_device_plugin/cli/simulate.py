@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,12 @@ from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node import DEFAULT_STATE, STATE_NAME, SimulatedNode
 from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
+from gpu_device_plugin.simulation.view import CardView, NodeView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MIB = 1024 * 1024
 
 
 class SimulationFailedError(click.ClickException):
@@ -189,9 +195,11 @@ def show(state: Path) -> None:
     """Show the node: its cards, their state, and who uses them."""
     shown = _node(state).view()
     # Not at the top: an agent should not load what only a person sees.
-    from gpu_device_plugin.cli.simulate_screen import print_node
+    from rich.console import Console
 
-    print_node(shown)
+    Console().print(_cards_table(shown))
+    if shown.processes:
+        Console().print(_processes_table(shown))
 
 
 @simulate.command()
@@ -203,3 +211,59 @@ def cdi(state: Path) -> None:
     enable_cdi), and the agent to name cards by it (--device-list-strategy cdi-cri). The node must have been created in a directory.
     """
     click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
+
+
+def _cards_table(shown: NodeView) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    hanging = ", [red]every call hangs[/red]" if shown.is_hanging else ""
+    table = Table(
+        title=f"{shown.profile}: driver {shown.driver_version}, CUDA {shown.cuda_version}{hanging}",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("card", "model", "UUID", "MiB in use", "GPU %", "°C", "state"):
+        # If there is no room for all of it, only the beginning of a UUID is shown.
+        is_long = heading == "UUID"
+        table.add_column(
+            heading, no_wrap=not is_long, overflow="ellipsis", min_width=12 if is_long else None
+        )
+    for card in shown.cards:
+        table.add_row(
+            str(card.slot),
+            card.name,
+            card.uuid,
+            f"{card.used_bytes // _MIB} / {card.memory_mib}",
+            str(card.gpu_percent),
+            str(card.temperature_celsius),
+            _state(card),
+        )
+    return table
+
+
+def _state(card: CardView) -> str:
+    """The worst fault of a card, or else its MIG layout."""
+    if not card.is_present:
+        return "unplugged"
+    if card.is_lost:
+        return "[red]lost[/red]"
+    if card.recovery_action:
+        return "[yellow]needs a reset[/yellow]"
+    if card.is_mig:
+        cut = ", ".join(sorted({instance.profile for instance in card.instances}))
+        return f"MIG: {len(card.instances)} x {cut}"
+    return "[green]well[/green]"
+
+
+def _processes_table(shown: NodeView) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title="processes", box=SIMPLE_HEAD)
+    for heading in ("pid", "card", "memory", "program"):
+        table.add_column(heading)
+    for process in shown.processes:
+        memory = f"{process.used_bytes // _MIB} MiB"
+        table.add_row(str(process.pid), str(process.card), memory, process.name)
+    return table

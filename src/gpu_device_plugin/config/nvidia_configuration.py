@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gpu_device_plugin.config.nvidia_settings import Fallback, NvidiaSettings
-from gpu_device_plugin.config.setting import settings_of
+from gpu_device_plugin.config.nvidia_settings import Fallback, NvidiaSettings, named_by_nvidia
 from gpu_device_plugin.config.yaml_text import read_yaml
 from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
@@ -46,16 +45,17 @@ class _Section(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 
 def _flags(path: str, **sections: Any) -> Any:
     """The section at a path: a key for each setting that stands there, and further sections."""
-    here = [each for each in settings_of(NvidiaSettings) if path and each.nvidia_section == path]
+    here = [pair for pair in named_by_nvidia() if pair[1].path and pair[1].section == path]
+    keys: list[tuple[str, Any, None]] = [
+        (each.key, (names.kind or (bool if each.kind is bool else str)) | None, None)
+        for each, names in here
+    ]
     return msgspec.defstruct(
         path or "_File",
-        [
-            *((each.key, each.nvidia_kind | None, None) for each in here),
-            *((name, kind, kind()) for name, kind in sections.items()),
-        ],
+        [*keys, *((name, kind, kind()) for name, kind in sections.items())],
         bases=(_Section,),
         frozen=True,
-        rename={each.key: each.nvidia_path.rpartition(".")[2] for each in here},
+        rename={each.key: names.path.rpartition(".")[2] for each, names in here},
     )
 
 
@@ -165,11 +165,10 @@ def _check_kind(file: Path, content: Mapping[str, object]) -> None:
 def _values(wire: Any) -> dict[str, tuple[Any, str]]:
     """The values that are there, by the agent's setting."""
     found: dict[str, tuple[Any, str]] = {}
-    for each in settings_of(NvidiaSettings):
-        section = each.nvidia_section
-        value = attrgetter(f"{section}.{each.key}")(wire) if section else None
+    for each, names in named_by_nvidia():
+        value = attrgetter(f"{names.section}.{each.key}")(wire) if names.path else None
         if value is not None:
-            found[each.key] = value, each.nvidia_path
+            found[each.key] = value, names.path
     return found
 
 
@@ -241,13 +240,13 @@ def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> 
         path = Path(settings.config_file)
     file = ConfigFile("", {}) if path is None else read_config_file(path)
     parts: dict[str, dict[str, Any]] = {"": {}, "access": {}, "features": {}}
-    for each in settings_of(NvidiaSettings):
+    for each, names in named_by_nvidia():
         value = getattr(settings, each.key)
-        if value is None and each.part and each.key in file.values:
+        if value is None and names.part and each.key in file.values:
             given, place = file.values[each.key]
             value = each.value_of(given, f"{file.path}: {place}")
-        if value is not None and each.part:
-            group, _, name = each.part.rpartition(".")
+        if value is not None and names.part:
+            group, _, name = names.part.rpartition(".")
             parts[group][name] = value
     configuration = Configuration(
         **parts[""],

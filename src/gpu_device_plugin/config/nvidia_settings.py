@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
-from gpu_device_plugin.config.setting import choice, optional_directory, setting
+from gpu_device_plugin.config.setting import (
+    Setting,
+    choice,
+    optional_directory,
+    setting,
+    settings_of,
+)
 from gpu_device_plugin.domain.container_edits import ListStrategy
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,
@@ -58,17 +64,23 @@ class Names(NamedTuple):
         variables: Its environment variables, separated by spaces.
         path: The key's path in the configuration file.
         part: The field of `Configuration` that it decides, as a path.
+        kind: The type of the value in the file, if that is neither a text nor a switch.
     """
 
     variables: str = ""
     path: str = ""
     part: str = ""
+    kind: Any = None
+
+    @property
+    def section(self) -> str:
+        """Where the key stands in the file, for instance `flags.plugin`."""
+        return self.path.rpartition(".")[0]
 
 
 def of_nvidia(text: str, names: Names, **more: Any) -> Any:
     """A setting that is None where it was not given; arguments as for `setting`."""
-    variables = names.variables.split()
-    return setting(None, text, *variables, nvidia_path=names.path, part=names.part, **more)
+    return setting(None, text, *names.variables.split(), extra=names, **more)
 
 
 _WITHOUT_EFFECT = "Accepted without effect, for compatibility with NVIDIA's plugin."
@@ -99,8 +111,7 @@ class IgnoredSettings:
     gfd_oneshot: bool | None = of_nvidia(_WITHOUT_EFFECT, Names("GFD_ONESHOT", "flags.gfd.oneshot"))
     gfd_sleep_interval: str | None = of_nvidia(
         _WITHOUT_EFFECT,
-        Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval"),
-        nvidia_type=str | int,
+        Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int),
     )
     use_node_feature_api: bool | None = of_nvidia(
         _WITHOUT_EFFECT, Names("GFD_USE_NODE_FEATURE_API", "flags.useNodeFeatureAPI")
@@ -150,10 +161,14 @@ class NvidiaSettings(IgnoredSettings):
     )
     device_list_strategy: tuple[ListStrategy, ...] | None = of_nvidia(
         "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, separated by commas; by default envvar.",
-        Names("DEVICE_LIST_STRATEGY", "flags.plugin.deviceListStrategy", "access.strategies"),
+        Names(
+            "DEVICE_LIST_STRATEGY",
+            "flags.plugin.deviceListStrategy",
+            "access.strategies",
+            kind=str | tuple[str, ...],
+        ),
         is_list=True,
         convert=_strategies,
-        nvidia_type=str | tuple[str, ...],
     )
     device_id_strategy: IdStrategy | None = of_nvidia(
         "How whole cards and MIG instances are named to containers; by default uuid.",
@@ -203,10 +218,9 @@ class NvidiaSettings(IgnoredSettings):
     )
     imex_channel_ids: tuple[int, ...] | None = of_nvidia(
         "IMEX channels that every container gets, if the node has them: none, or 0.",
-        Names("IMEX_CHANNEL_IDS", "imex.channelIDs", "imex_channels"),
+        Names("IMEX_CHANNEL_IDS", "imex.channelIDs", "imex_channels", kind=tuple[int, ...]),
         is_list=True,
         convert=_channels,
-        nvidia_type=tuple[int, ...],
     )
     imex_required: bool | None = of_nvidia(
         "Whether nothing is offered while an IMEX channel is missing.",
@@ -242,3 +256,8 @@ class NvidiaSettings(IgnoredSettings):
         Names("MPS_ROOT", "flags.mpsRoot", "mps_root"),
         convert=optional_directory,
     )
+
+
+def named_by_nvidia() -> tuple[tuple[Setting, Names], ...]:
+    """The settings that have names of NVIDIA's, with these."""
+    return tuple((each, each.extra) for each in settings_of(NvidiaSettings) if each.extra)

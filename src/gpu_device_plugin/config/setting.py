@@ -46,9 +46,7 @@ class Setting:
         bounds: Range or pattern, as `msgspec.Meta` takes them.
         convert: Makes the value of a text (of a tuple of texts if `is_list`), or raises ConfigError.
         is_list: The flag may be repeated, and a file may have a list.
-        nvidia_path: The key's path in NVIDIA's configuration file.
-        nvidia_type: The type of its value there, if that is neither a text nor a switch.
-        part: The field of NVIDIA's `Configuration` that it decides, as a path.
+        extra: What only a program's own code reads.
         key: The field's name.
         kind: The field's type, without "not given".
         default: The field's default.
@@ -61,9 +59,7 @@ class Setting:
     bounds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     convert: Callable[[Any], Any] | None = None
     is_list: bool = False
-    nvidia_path: str = ""
-    nvidia_type: Any = None
-    part: str = ""
+    extra: Any = None
     key: str = ""
     kind: Any = str
     default: Any = None
@@ -91,16 +87,6 @@ class Setting:
         if isinstance(self.default, tuple):
             return ",".join(map(str, self.default))
         return str(getattr(self.default, "value", self.default)) if self.default else ""
-
-    @property
-    def nvidia_section(self) -> str:
-        """Where its key stands in NVIDIA's configuration file, for instance `flags.plugin`."""
-        return self.nvidia_path.rpartition(".")[0]
-
-    @property
-    def nvidia_kind(self) -> Any:
-        """The type of its value there."""
-        return self.nvidia_type or (bool if self.kind is bool else str)
 
     def value_of(self, given: object, source: str) -> Any:
         """The setting's value.
