@@ -123,6 +123,15 @@ def test_a_list_given_in_several_flags_is_one_list(flag: str, values: tuple[str,
     assert agent.make_context("agent", []).params[key] is None
 
 
+@pytest.mark.parametrize("key", ["mig_strategy", "device_list_strategy", "driver_root", "gfd"])
+def test_a_key_without_a_value_in_the_settings_file_is_not_given(tmp_path: Path, key: str) -> None:
+    """As in NVIDIA's own file."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{key}:\n")
+
+    assert load_settings(NAMED, {}, file) == Settings(node_name="n")
+
+
 @pytest.mark.parametrize(
     ("text", "key", "wanted"),
     [

@@ -92,12 +92,14 @@ class Setting:
         """The setting's value.
 
         Args:
-            given: As flag, environment or file has it.
+            given: As flag, environment or file has it; None is an empty key of a file.
             source: Where it came from.
 
         Raises:
             ConfigError: It is malformed; the text begins with the source.
         """
+        if given is None and self.default is None:
+            return None
         try:
             return self._converted(given)
         except ConfigError as error:
