@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.cluster.listing import decoded, read_object, served
 
 Document = Mapping[str, Any]
 _SECONDS = 4.0
@@ -18,8 +16,7 @@ async def read(api: ApiServer, path: str) -> Document | None:
     Raises:
         ClusterError: The API server does not answer, or refuses.
     """
-    answer = await api.call(Request("GET", path), deadline_seconds=_SECONDS)
-    return None if answer.is_not_found else _decoded(path, answer)
+    return await read_object(api, path, dict[str, Any], _SECONDS)
 
 
 async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
@@ -48,9 +45,4 @@ async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
 
 
 def _decoded(path: str, answer: Answer) -> Document:
-    if not answer.is_success:
-        raise ClusterError(f"{path}: {answer.text}")
-    try:
-        return msgspec.json.decode(answer.body, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise ClusterError(f"{path}: the answer cannot be parsed: {error}") from error
+    return decoded(served(answer, path), dict[str, Any])

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ _MOST_OBJECTS = 500
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_WAITS = 5
 _Object = TypeVar("_Object", bound=Bare)
+_Read = TypeVar("_Read")
 
 
 class _Page(msgspec.Struct):
@@ -66,17 +67,22 @@ async def list_items(
             yield item
 
 
-async def read_object(api: ApiServer, path: str, kind: type[_Object]) -> _Object | None:
-    """The object at `path`, or None where there is none.
+async def read_object(
+    api: ApiServer, path: str, kind: type[_Read], deadline_seconds: float | None = None
+) -> _Read | None:
+    """The object at `path` by one GET, or None where there is none.
+
+    With a deadline a server that asks us to come later is not asked again.
 
     Raises:
-        ClusterError: The API server does not serve it.
+        ClusterError: The API server does not serve it, or not in time.
     """
-    answer = await _asked(api, Request("GET", path))
-    if answer.is_not_found:
-        return None
-    found: _Object = decoded(served(answer, path), kind)
-    return found
+    request = Request("GET", path)
+    if deadline_seconds is None:
+        answer = await _asked(api, request)
+    else:
+        answer = await api.call(request, deadline_seconds=deadline_seconds)
+    return None if answer.is_not_found else decoded(served(answer, f"GET {path}"), kind)
 
 
 async def _asked(api: ApiServer, request: Request) -> Answer:
@@ -106,7 +112,7 @@ def served(answer: Answer, path: str) -> Answer:
     return answer
 
 
-def decoded(answer: Answer, kind: Any) -> Any:
+def decoded(answer: Answer, kind: type[_Read]) -> _Read:
     """The answer's body.
 
     Raises:
