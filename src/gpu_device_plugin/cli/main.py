@@ -19,6 +19,7 @@ from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes,
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.mig import mig
 from gpu_device_plugin.cli.mps import mps_daemon
+from gpu_device_plugin.cli.overview import guarded
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.setting_options import setting_options
 from gpu_device_plugin.cli.simulate import simulate
@@ -26,11 +27,8 @@ from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
 from gpu_device_plugin.config.nvidia_settings import former_names
 from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
+from gpu_device_plugin.errors import ConfigError
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_UNKNOWN = 3
 _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
 
 
@@ -176,17 +174,7 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program; a GpuPluginError becomes one line and an exit code."""
-    try:
-        cli(arguments, standalone_mode=True)
-    except ConfigError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_USAGE)
-    except NotKnownError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_UNKNOWN)
-    except GpuPluginError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+    guarded(cli, "gpu-device-plugin", arguments)
 
 
 _PACKAGE = Path(gpu_device_plugin.__file__).parent

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import datetime
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,16 +17,15 @@ import click
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
-from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
+# What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+    from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.cluster.api import ApiServer
-import re
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _TYPES = frozenset({"pod", "pods", "po"})
@@ -291,12 +291,12 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """`kubectl gpu`."""
-    _guarded(gpu, "kubectl gpu", arguments)
+    guarded(gpu, "kubectl gpu", arguments)
 
 
 def main_inspect(arguments: Sequence[str] | None = None) -> None:
     """`kubectl inspect cgpu`."""
-    _guarded(inspect_cgpu, "kubectl inspect cgpu", arguments)
+    guarded(inspect_cgpu, "kubectl inspect cgpu", arguments)
 
 
 def complete(arguments: Sequence[str] | None = None) -> None:
@@ -310,8 +310,8 @@ def complete(arguments: Sequence[str] | None = None) -> None:
     click.echo(":4")  # no names of files
 
 
-def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None) -> None:
-    """An error that is ours becomes one line and an exit code."""
+def guarded(command: click.Command, name: str, arguments: Sequence[str] | None) -> None:
+    """Run a command; an error that is ours becomes one line and an exit code."""
     try:
         sys.exit(command.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:
@@ -321,8 +321,48 @@ def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None)
         sys.exit(EXIT_INTERRUPTED)
     except GpuPluginError as error:
         click.echo(f"{name}: {error}", err=True)
-        sys.exit(_CODES.get(type(error), EXIT_FAILED))
+        codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
+        sys.exit(next(codes, EXIT_FAILED))
 
 
 def _echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
+
+
+def json_cards(found: "ClusterCards") -> dict[str, object]:
+    """Every node with its cards and who holds them, as plain values."""
+    nodes = [
+        {
+            "name": node.name,
+            "mode": node.mode,
+            "unit_mib": node.unit_mib,
+            "cards": [_json_card(card) for card in node.cards],
+            "waiting": [
+                {"namespace": pod.namespace, "name": pod.name, "units": units}
+                for pod, units in node.waiting
+            ],
+            "instances": [
+                {"uuid": uuid, "namespace": pod.namespace, "name": pod.name}
+                for uuid, pod in node.instances
+            ],
+        }
+        for node in found.nodes
+    ]
+    unreadable = [{"name": name, "error": error} for name, error in found.unreadable]
+    return {"nodes": nodes, "unreadable": unreadable}
+
+
+def _json_card(card: "CardView") -> dict[str, object]:
+    plain = dataclasses.asdict(card)
+    plain["holders"] = [
+        {
+            "namespace": holder.pod.namespace,
+            "name": holder.pod.name,
+            "units": holder.units,
+            "percent": holder.percent,
+            "is_granted": holder.is_granted,
+        }
+        for holder in card.holders
+    ]
+    plain["pods"] = [{"namespace": pod.namespace, "name": pod.name} for pod in card.pods]
+    return plain

@@ -1,7 +1,7 @@
 """The ConfigMaps `unhealthy-gpu-<node>` (R-542): what operators take out, and what agents found."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
