@@ -15,10 +15,16 @@ from aiohttp import web
 from tests.waiting import until
 from tests.web.test_tls import a_set
 
-from gpu_device_plugin.web.bodies import Bodies, BodyLimits
 from gpu_device_plugin.web.certificates import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
-from gpu_device_plugin.web.extender import MUTATE, PREFIX, ExtenderServer, Handlers
+from gpu_device_plugin.web.extender import (
+    MUTATE,
+    PREFIX,
+    Bodies,
+    BodyLimits,
+    ExtenderServer,
+    Handlers,
+)
 from gpu_device_plugin.web.server import Listener, Pages, WebServer
 from gpu_device_plugin.web.tls import ServingTls
 

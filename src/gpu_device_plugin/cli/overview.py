@@ -321,8 +321,7 @@ def guarded(command: click.Command, name: str, arguments: Sequence[str] | None) 
         sys.exit(EXIT_INTERRUPTED)
     except GpuPluginError as error:
         click.echo(f"{name}: {error}", err=True)
-        codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
-        sys.exit(next(codes, EXIT_FAILED))
+        sys.exit(_CODES.get(type(error), EXIT_FAILED))
 
 
 def _echo_json(value: object) -> None:

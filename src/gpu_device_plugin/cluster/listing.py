@@ -1,9 +1,12 @@
-"""Lists of the Kubernetes API in pages, and objects that are read once, for commands."""
+"""Lists of the Kubernetes API in pages, and objects that are read once.
+
+Objects that replicas share are also made and replaced, each with the answer in mind.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -127,3 +130,45 @@ def decoded(answer: Answer, kind: type[_Read]) -> _Read:
                 "in front of it"
             ) from error
         raise ClusterError(f"an answer of the API server cannot be parsed: {error}") from error
+
+
+Document = Mapping[str, Any]
+_SECONDS = 4.0
+
+
+async def read(api: ApiServer, path: str) -> Document | None:
+    """The object, or None where there is none.
+
+    Raises:
+        ClusterError: The API server does not answer, or refuses.
+    """
+    return await read_object(api, path, dict[str, Any], _SECONDS)
+
+
+async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
+    """The object as it was made, or None where there is one of that name.
+
+    Raises:
+        ClusterError: As for `read`.
+    """
+    answer = await api.call(Request("POST", collection, body=body), deadline_seconds=_SECONDS)
+    return None if answer.status == 409 else _decoded(collection, answer)
+
+
+async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
+    """The object as it is now, or None where it has changed since, or is gone.
+
+    Args:
+        api: Where.
+        path: The object's.
+        body: All of it, with the resourceVersion that was read.
+
+    Raises:
+        ClusterError: As for `read`.
+    """
+    answer = await api.call(Request("PUT", path, body=body), deadline_seconds=_SECONDS)
+    return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
+
+
+def _decoded(path: str, answer: Answer) -> Document:
+    return decoded(served(answer, path), dict[str, Any])

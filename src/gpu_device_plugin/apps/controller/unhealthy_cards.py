@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.documents import Document, create, read, replace
+from gpu_device_plugin.cluster.listing import Document, create, read, replace
 from gpu_device_plugin.cluster.reflector import Reflection, Source, keyed
 from gpu_device_plugin.cluster.wire import ConfigMap
 from gpu_device_plugin.errors import ClusterError

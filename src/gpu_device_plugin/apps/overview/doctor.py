@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView
-from gpu_device_plugin.cluster.agent_set import AgentSet
+from gpu_device_plugin.cluster.survey import AgentSet
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.counted import counted, few
