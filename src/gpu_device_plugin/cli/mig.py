@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gpu_device_plugin.cli.directories import directory_option
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.config.sources import LogFormat
 from gpu_device_plugin.errors import EdgeError
@@ -30,8 +30,7 @@ def mig() -> None:
 @directory_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
 @directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows who holds a GPU.")
 @directory_option("node_name", "With --watch: the name of this Node object. Also NODE_NAME.")
-@KUBECONFIG_OPTIONS[0]
-@KUBECONFIG_OPTIONS[1]
+@kubeconfig_options
 def apply_profile(
     profile: str | None, *, watch: bool, dry_run: bool, yes: bool, **places: Any
 ) -> None:

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from gpu_device_plugin.cli.directories import directory_option
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.config.nvidia_settings import NvidiaSettings, nvidia_configuration
 from gpu_device_plugin.config.sources import OWN_VARIABLES, LogFormat
@@ -69,8 +69,7 @@ def _as_the_agents(key: str, text: str) -> Callable[[_Command], _Command]:
     metavar="NAME",
     help="With --config-file-srcdir: the name of this Node object.",
 )
-@KUBECONFIG_OPTIONS[0]
-@KUBECONFIG_OPTIONS[1]
+@kubeconfig_options
 def mps_daemon(  # noqa: PLR0913 - one for each option
     *,
     nvml_library: str,

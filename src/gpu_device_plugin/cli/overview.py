@@ -4,19 +4,18 @@ They need a kubeconfig and nothing else: what they show stands in annotations of
 Events, and (for `top`) behind the API server's proxy.
 """
 
-import asyncio
 import dataclasses
 import datetime
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
@@ -66,12 +65,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
 
-def _kubeconfig(command: _Command) -> _Command:
-    for option in reversed(KUBECONFIG_OPTIONS):
-        command = option(command)
-    return command
-
-
 def _output(*formats: str) -> Callable[[_Command], _Command]:
     return click.option(
         "-o",
@@ -79,19 +72,6 @@ def _output(*formats: str) -> Callable[[_Command], _Command]:
         type=click.Choice(formats),
         help="Output format instead of the default text.",
     )
-
-
-def _ask(access: dict[str, Any], question: "Callable[[ApiServer], Awaitable[_Value]]") -> "_Value":
-    """The answer to a question about the cluster that these options choose."""
-
-    async def ask() -> _Value:
-        api = KubeconfigChoice(**access).api()
-        try:
-            return await question(api)
-        finally:
-            await api.close()
-
-    return asyncio.run(ask())
 
 
 def _screen() -> "OverviewScreen":
@@ -130,7 +110,7 @@ def gpu() -> None:
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @_output("json", "wide")
 @click.option("-w", "--watch", is_flag=True, help="Draw again with every change, until Ctrl-C.")
-@_kubeconfig
+@kubeconfig_options
 def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access: Any) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
@@ -143,7 +123,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
     screen = _screen()
     is_wide = output == "wide"
-    found = _chosen(_ask(access, read_cluster).cards, nodes)
+    found = _chosen(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
     if not watch:
         if output == "json":
             _echo_json(json_cards(found))
@@ -151,7 +131,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
             screen.cards(found, is_wide=is_wide)
         return
 
-    _ask(access, lambda api: _watched(api, found, nodes, is_wide=is_wide))
+    KubeconfigChoice(**access).ask(lambda api: _watched(api, found, nodes, is_wide=is_wide))
 
 
 async def _watched(
@@ -185,7 +165,7 @@ async def _watched(
     metavar="URL|NAMESPACE/SERVICE:PORT",
     help="Ask this Prometheus instead of each agent.",
 )
-@_kubeconfig
+@kubeconfig_options
 def top(prometheus: str | None, **access: Any) -> None:
     """Show what slices use of what they may.
 
@@ -194,7 +174,7 @@ def top(prometheus: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.apps.overview.questions import read_uses
 
-    uses, silent = _ask(access, lambda api: read_uses(api, prometheus))
+    uses, silent = KubeconfigChoice(**access).ask(lambda api: read_uses(api, prometheus))
     _screen().uses(uses, silent)
     if silent and not uses:
         sys.exit(EXIT_FAILED)
@@ -203,7 +183,7 @@ def top(prometheus: str | None, **access: Any) -> None:
 @gpu.command()
 @click.argument("pod", metavar="[NAMESPACE/]POD")
 @click.option("-n", "--namespace", help="Default: the namespace of the context.")
-@_kubeconfig
+@kubeconfig_options
 def why(pod: str, namespace: str | None, **access: Any) -> None:
     """Show why a pod is pending, was refused, or runs where it does.
 
@@ -212,7 +192,7 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
     from gpu_device_plugin.apps.overview.questions import read_story
 
     where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
-    found = _ask(access, lambda api: read_story(api, where, name))
+    found = KubeconfigChoice(**access).ask(lambda api: read_story(api, where, name))
     if found is None:
         raise no_such_pod(where, name)
     _screen().story(found)
@@ -220,7 +200,7 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
 
 @gpu.command()
 @_output("json")
-@_kubeconfig
+@kubeconfig_options
 def doctor(output: str | None, **access: Any) -> None:
     """Look for what is wrong with the installation, and name the cure of each.
 
@@ -229,7 +209,7 @@ def doctor(output: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.apps.overview.questions import read_findings
 
-    found, reading = _ask(access, lambda api: read_findings(api, __version__))
+    found, reading = KubeconfigChoice(**access).ask(lambda api: read_findings(api, __version__))
     if output == "json":
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
@@ -251,7 +231,7 @@ def doctor(output: str | None, **access: Any) -> None:
     help="Divide each pod's units equally over this many cards.",
 )
 @_output("json")
-@_kubeconfig
+@kubeconfig_options
 def capacity(units: int, percent: int, cards: int, output: str | None, **access: Any) -> None:
     """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
 
@@ -261,7 +241,7 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
     from gpu_device_plugin.apps.overview.capacity import capacities
     from gpu_device_plugin.apps.overview.questions import read_cluster
 
-    reading = _ask(access, read_cluster)
+    reading = KubeconfigChoice(**access).ask(read_cluster)
     facts = {node.metadata.name: node for node in reading.nodes}
     found = capacities(reading.cards.nodes, facts, units, percent, cards)
     if output == "json":
@@ -277,13 +257,13 @@ gpu.add_command(page)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("node", default="")
 @click.option("-d", "--details", is_flag=True, help="One table for each node, with its pods.")
-@_kubeconfig
+@kubeconfig_options
 def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     """Show the allocated GPU memory of the cluster, or of NODE, as ACK's tool of this name does."""
     from gpu_device_plugin.apps.overview import inspection
     from gpu_device_plugin.apps.overview.questions import read_cluster
 
-    reading = _ask(access, read_cluster)
+    reading = KubeconfigChoice(**access).ask(read_cluster)
     nodes = _chosen(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
     click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, node_view
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, asking_of, node_view
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod, NodesAndPods
 from gpu_device_plugin.cluster.reflector import Reflection, Source, keyed
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.errors import ClusterError, StateError
+from gpu_device_plugin.errors import StateError
 
 UNBOUND = ""
 """In place of a node's name: the pods that are bound to none."""
@@ -126,10 +126,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         """Keep a pod that asks for anything of ours; one that cannot be parsed holds nothing."""
         uid = pod.metadata.uid
         self._drop_pod(uid)
-        try:
-            asking = pod.as_asking()
-        except ClusterError:
-            return
+        asking = asking_of(pod)
         if asking is not None:
             self._pods[uid] = _Followed(pod, asking)
             self._by_node.setdefault(asking.node, set()).add(uid)
