@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gpu_device_plugin.errors import GpuPluginError
-from gpu_device_plugin.web.server import Listener
+from gpu_device_plugin.web.server import HttpListener
 from gpu_device_plugin.web.tls import ServingTls, caller_name
 
 
@@ -190,7 +190,7 @@ class Callers:
     api_server: str = ""
 
 
-class ExtenderServer:
+class ExtenderServer(HttpListener):
     """Serves `handlers` between `start` and `stop`.
 
     With TLS only kube-scheduler, by its certificate, may call what is its own. The API server shows
@@ -215,18 +215,13 @@ class ExtenderServer:
             tls: Certificate and key; None is plain HTTP, on which anybody may call.
             callers: Who may call, where there is TLS.
         """
-        self._listener = Listener("address", address, tls.context if tls else None)
+        super().__init__("address", address, tls.context if tls else None)
         self._callers = (callers if tls else None) or Callers()
         self._handlers = handlers
         self._questions = Bodies(
             BodyLimits(max_body_bytes, max_body_bytes, _MOST_QUESTIONS, _QUESTION_SECONDS)
         )
         self._bindings, self._reviews = Bodies(_BINDINGS), Bodies(_REVIEWS)
-
-    @property
-    def port(self) -> int:
-        """The port listened on; of use where the address says 0."""
-        return self._listener.port
 
     @property
     def kept_bytes(self) -> int:
@@ -254,11 +249,7 @@ class ExtenderServer:
         if handlers.mutate is not None:
             mutate = self._called("mutate", handlers.mutate, self._reviews, is_open=True)
             app.router.add_post(MUTATE, mutate)
-        await self._listener.start(app)
-
-    async def stop(self) -> None:
-        """Stop listening and close what is open."""
-        await self._listener.stop()
+        await self.listen(app)
 
     def _called(
         self, verb: str, handler: _Handler, bodies: Bodies, *, is_open: bool = False
