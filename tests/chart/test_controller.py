@@ -11,7 +11,7 @@ from tests.test_docs import page
 
 from gpu_device_plugin.apps.controller.certificates import SECRET
 from gpu_device_plugin.apps.controller.run import LEASE
-from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
+from gpu_device_plugin.cluster.lease import LEADER_LABEL
 from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.config.setting import settings_of
 from gpu_device_plugin.web.certificates import AUTHORITY, CLIENT, CLIENT_KEY

@@ -16,7 +16,7 @@ from gpu_device_plugin.apps.controller.certificates import SECRET
 from gpu_device_plugin.apps.controller.run import LEASE
 from gpu_device_plugin.apps.lifecycle.uninstall import _AGENTS
 from gpu_device_plugin.cluster.events import COMPONENT
-from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
+from gpu_device_plugin.cluster.lease import LEADER_LABEL
 from gpu_device_plugin.domain.labels import NODE_LABELS
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION

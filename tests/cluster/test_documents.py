@@ -9,8 +9,8 @@ from tests.waiting import until
 
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.claims import fetch_claim
-from gpu_device_plugin.cluster.documents import read
-from gpu_device_plugin.cluster.leader_label import LeaderLabel
+from gpu_device_plugin.cluster.lease import LeaderLabel
+from gpu_device_plugin.cluster.listing import read
 from gpu_device_plugin.cluster.patches import Patch, PatchQueue
 from gpu_device_plugin.cluster.resource_slices import ResourceSlices
 from gpu_device_plugin.errors import ClusterError

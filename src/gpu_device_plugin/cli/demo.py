@@ -33,9 +33,9 @@ def demo() -> None:
     # Not at the top: an agent should not load what only the demo needs.
     from rich.console import Console
 
-    from gpu_device_plugin.cli.demo_screen import Screen
+    from gpu_device_plugin.apps.demo.telling import Teller
 
-    screen = Screen(Console(highlight=False))
+    screen = Teller(Console(highlight=False))
     screen.opening(__version__)
     began = time.monotonic()
     try:

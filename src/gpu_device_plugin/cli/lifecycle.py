@@ -25,11 +25,19 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 def _installation_options(command: _Command) -> _Command:
-    namespace = click.option(
-        "--namespace", default=NAME, show_default=True, help="Namespace of the agents' DaemonSet."
+    options = (
+        click.option(
+            "--namespace",
+            default=NAME,
+            show_default=True,
+            help="Namespace of the agents' DaemonSet.",
+        ),
+        click.option("--daemonset", default=NAME, show_default=True, help="Its name."),
+        kubeconfig_options,
     )
-    daemonset = click.option("--daemonset", default=NAME, show_default=True, help="Its name.")
-    return namespace(daemonset(kubeconfig_options(command)))
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def _timeout_option(seconds: int, text: str) -> Callable[[_Command], _Command]:
@@ -44,27 +52,20 @@ def _timeout_option(seconds: int, text: str) -> Callable[[_Command], _Command]:
 
 
 def _with_fleet(
-    access: KubeconfigChoice,
+    work: "Callable[[Fleet], Coroutine[Any, Any, None]]",
     namespace: str,
     daemonset: str,
-    work: "Callable[[Fleet], Coroutine[Any, Any, None]]",
+    **access: Any,
 ) -> None:
     from gpu_device_plugin.cluster.fleet import Fleet
 
-    async def run() -> None:
-        api = access.api()
-        try:
-            await work(Fleet(api, namespace, daemonset))
-        finally:
-            await api.close()
-
-    asyncio.run(run())
+    KubeconfigChoice(**access).ask(lambda api: work(Fleet(api, namespace, daemonset)))
 
 
 @click.command()
 @_installation_options
 @_timeout_option(240, "How long to wait for all nodes.")
-def uninstall(namespace: str, daemonset: str, timeout: int, **access: Any) -> None:
+def uninstall(timeout: int, **installation: Any) -> None:
     """Make every agent withdraw from its node.
 
     Marks the nodes and waits until each agent has removed what no running pod needs. The
@@ -72,16 +73,13 @@ def uninstall(namespace: str, daemonset: str, timeout: int, **access: Any) -> No
     """
     from gpu_device_plugin.apps.lifecycle.uninstall import Uninstall
 
-    async def work(fleet: "Fleet") -> None:
-        await Uninstall(fleet, click.echo).run(timeout)
-
-    _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
+    _with_fleet(lambda fleet: Uninstall(fleet, click.echo).run(timeout), **installation)
 
 
 @click.command("clear-nodes")
 @_installation_options
 @_timeout_option(60, "How long to wait for the agents to end.")
-def clear_nodes(namespace: str, daemonset: str, timeout: int, **access: Any) -> None:
+def clear_nodes(timeout: int, **installation: Any) -> None:
     """Remove what former agents left on the Node objects.
 
     Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
@@ -96,7 +94,7 @@ def clear_nodes(namespace: str, daemonset: str, timeout: int, **access: Any) -> 
         for name in cleared:
             click.echo(f"  {name}")
 
-    _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
+    _with_fleet(work, **installation)
 
 
 @click.command("check-upgrade")
@@ -119,15 +117,13 @@ def clear_nodes(namespace: str, daemonset: str, timeout: int, **access: Any) -> 
     is_flag=True,
     help="The new agents prepare no claims: refuse while pods hold slices by claims.",
 )
-def check_upgrade(  # noqa: PLR0913 - one for each option
-    namespace: str,
-    daemonset: str,
+def check_upgrade(
     mode: str,
     memory_unit: str,
     upgrades_from: str | None,
     *,
     without_claims: bool,
-    **access: Any,
+    **installation: Any,
 ) -> None:
     """Refuse settings that would change slices held by pods.
 
@@ -147,7 +143,7 @@ def check_upgrade(  # noqa: PLR0913 - one for each option
         publish = "publishes" if nodes == 1 else "publish"
         click.echo(f"{counted(nodes, 'node')} {publish} cards; no pod prevents the upgrade")
 
-    _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
+    _with_fleet(work, **installation)
 
 
 @click.command()

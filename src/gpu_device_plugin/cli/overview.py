@@ -4,29 +4,28 @@ They need a kubeconfig and nothing else: what they show stands in annotations of
 Events, and (for `top`) behind the API server's proxy.
 """
 
-import asyncio
 import dataclasses
 import datetime
 import json
+import re
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
-from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ConfigError, NotKnownError
 
+# What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+    from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.cluster.api import ApiServer
-import re
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _TYPES = frozenset({"pod", "pods", "po"})
@@ -78,19 +77,6 @@ def _output(*formats: str) -> Callable[[_Command], _Command]:
     )
 
 
-def _ask(access: dict[str, Any], question: "Callable[[ApiServer], Awaitable[_Value]]") -> "_Value":
-    """The answer to a question about the cluster that these options choose."""
-
-    async def ask() -> _Value:
-        api = KubeconfigChoice(**access).api()
-        try:
-            return await question(api)
-        finally:
-            await api.close()
-
-    return asyncio.run(ask())
-
-
 def _screen() -> "OverviewScreen":
     from rich.console import Console
 
@@ -140,7 +126,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
     screen = _screen()
     is_wide = output == "wide"
-    found = _chosen(_ask(access, read_cluster).cards, nodes)
+    found = _chosen(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
     if not watch:
         if output == "json":
             _echo_json(json_cards(found))
@@ -148,7 +134,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
             screen.cards(found, is_wide=is_wide)
         return
 
-    _ask(access, lambda api: _watched(api, found, nodes, is_wide=is_wide))
+    KubeconfigChoice(**access).ask(lambda api: _watched(api, found, nodes, is_wide=is_wide))
 
 
 async def _watched(
@@ -191,7 +177,7 @@ def top(prometheus: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.apps.overview.questions import read_uses
 
-    uses, silent = _ask(access, lambda api: read_uses(api, prometheus))
+    uses, silent = KubeconfigChoice(**access).ask(lambda api: read_uses(api, prometheus))
     _screen().uses(uses, silent)
     if silent and not uses:
         sys.exit(EXIT_FAILED)
@@ -209,7 +195,7 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
     from gpu_device_plugin.apps.overview.questions import read_story
 
     where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
-    found = _ask(access, lambda api: read_story(api, where, name))
+    found = KubeconfigChoice(**access).ask(lambda api: read_story(api, where, name))
     if found is None:
         raise no_such_pod(where, name)
     _screen().story(found)
@@ -226,7 +212,7 @@ def doctor(output: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.apps.overview.questions import read_findings
 
-    found, reading = _ask(access, lambda api: read_findings(api, __version__))
+    found, reading = KubeconfigChoice(**access).ask(lambda api: read_findings(api, __version__))
     if output == "json":
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
@@ -258,7 +244,7 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
     from gpu_device_plugin.apps.overview.capacity import capacities
     from gpu_device_plugin.apps.overview.questions import read_cluster
 
-    reading = _ask(access, read_cluster)
+    reading = KubeconfigChoice(**access).ask(read_cluster)
     facts = {node.metadata.name: node for node in reading.nodes}
     found = capacities(reading.cards.nodes, facts, units, percent, cards)
     if output == "json":
@@ -280,7 +266,7 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     from gpu_device_plugin.apps.overview import inspection
     from gpu_device_plugin.apps.overview.questions import read_cluster
 
-    reading = _ask(access, read_cluster)
+    reading = KubeconfigChoice(**access).ask(read_cluster)
     nodes = _chosen(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
     click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)
@@ -309,3 +295,42 @@ def complete(arguments: Sequence[str] | None = None) -> None:
 
 def _echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
+
+
+def json_cards(found: "ClusterCards") -> dict[str, object]:
+    """Every node with its cards and who holds them, as plain values."""
+    nodes = [
+        {
+            "name": node.name,
+            "mode": node.mode,
+            "unit_mib": node.unit_mib,
+            "cards": [_json_card(card) for card in node.cards],
+            "waiting": [
+                {"namespace": pod.namespace, "name": pod.name, "units": units}
+                for pod, units in node.waiting
+            ],
+            "instances": [
+                {"uuid": uuid, "namespace": pod.namespace, "name": pod.name}
+                for uuid, pod in node.instances
+            ],
+        }
+        for node in found.nodes
+    ]
+    unreadable = [{"name": name, "error": error} for name, error in found.unreadable]
+    return {"nodes": nodes, "unreadable": unreadable}
+
+
+def _json_card(card: "CardView") -> dict[str, object]:
+    plain = dataclasses.asdict(card)
+    plain["holders"] = [
+        {
+            "namespace": holder.pod.namespace,
+            "name": holder.pod.name,
+            "units": holder.units,
+            "percent": holder.percent,
+            "is_granted": holder.is_granted,
+        }
+        for holder in card.holders
+    ]
+    plain["pods"] = [{"namespace": pod.namespace, "name": pod.name} for pod in card.pods]
+    return plain

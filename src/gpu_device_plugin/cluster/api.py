@@ -13,8 +13,7 @@ import msgspec
 from gpu_device_plugin.cluster.connections import connection_error, content, lines, open_session
 from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.foreign_text import without_controls
-from gpu_device_plugin.cluster.reach import Pace, Reach
-from gpu_device_plugin.cluster.throttle import Throttle
+from gpu_device_plugin.cluster.reach import Pace, Reach, Throttle
 from gpu_device_plugin.cluster.wire import Status
 from gpu_device_plugin.errors import (
     AccessError,

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpu_device_plugin.cluster.api import ApiServer, Request
-from gpu_device_plugin.cluster.foreign_text import decode
-from gpu_device_plugin.cluster.listing import list_items
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.listing import list_items, read_object
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.wire import Bare, OwnerReference
 from gpu_device_plugin.domain.claims import DRIVER, AllocatedDevice, Claim, ClaimRef
@@ -74,7 +73,6 @@ class _Claim(Bare):
 
 
 _LIST = "/apis/resource.k8s.io/v1/resourceclaims"
-_claim = msgspec.json.Decoder(_Claim)
 
 
 async def fetch_claim(
@@ -86,15 +84,8 @@ async def fetch_claim(
         ClusterError: The API server does not answer in time, or not with a claim.
     """
     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
-    answer = await api.call(Request("GET", path), deadline_seconds=deadline_seconds)
-    if answer.is_not_found:
-        return None
-    if not answer.is_success:
-        raise ClusterError(f"GET {path}: {answer.text}")
-    try:
-        return _understood(decode(_claim, answer.body))
-    except msgspec.MsgspecError as error:
-        raise ClusterError(f"GET {path}: {error}") from error
+    found = await read_object(api, path, _Claim, deadline_seconds)
+    return _understood(found) if found else None
 
 
 async def list_allocated(api: ApiServer) -> Sequence[Claim]:

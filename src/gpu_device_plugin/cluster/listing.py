@@ -1,4 +1,7 @@
-"""Lists of the Kubernetes API in pages, and objects that are read once, for commands."""
+"""Lists of the Kubernetes API in pages, and objects that are read once.
+
+Objects that replicas share are also made and replaced, each with the answer in mind.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -16,6 +19,7 @@ _MOST_OBJECTS = 500
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_WAITS = 5
 _Object = TypeVar("_Object", bound=Bare)
+_Read = TypeVar("_Read")
 
 
 class _Page(msgspec.Struct):
@@ -66,17 +70,22 @@ async def list_items(
             yield item
 
 
-async def read_object(api: ApiServer, path: str, kind: type[_Object]) -> _Object | None:
-    """The object at `path`, or None where there is none.
+async def read_object(
+    api: ApiServer, path: str, kind: type[_Read], deadline_seconds: float | None = None
+) -> _Read | None:
+    """The object at `path` by one GET, or None where there is none.
+
+    With a deadline a server that asks us to come later is not asked again.
 
     Raises:
-        ClusterError: The API server does not serve it.
+        ClusterError: The API server does not serve it, or not in time.
     """
-    answer = await _asked(api, Request("GET", path))
-    if answer.is_not_found:
-        return None
-    found: _Object = decoded(served(answer, path), kind)
-    return found
+    request = Request("GET", path)
+    if deadline_seconds is None:
+        answer = await _asked(api, request)
+    else:
+        answer = await api.call(request, deadline_seconds=deadline_seconds)
+    return None if answer.is_not_found else decoded(served(answer, f"GET {path}"), kind)
 
 
 async def _asked(api: ApiServer, request: Request) -> Answer:
@@ -106,7 +115,7 @@ def served(answer: Answer, path: str) -> Answer:
     return answer
 
 
-def decoded(answer: Answer, kind: Any) -> Any:
+def decoded(answer: Answer, kind: type[_Read]) -> _Read:
     """The answer's body.
 
     Raises:
@@ -121,3 +130,45 @@ def decoded(answer: Answer, kind: Any) -> Any:
                 "in front of it"
             ) from error
         raise ClusterError(f"an answer of the API server cannot be parsed: {error}") from error
+
+
+Document = Mapping[str, Any]
+_SECONDS = 4.0
+
+
+async def read(api: ApiServer, path: str) -> Document | None:
+    """The object, or None where there is none.
+
+    Raises:
+        ClusterError: The API server does not answer, or refuses.
+    """
+    return await read_object(api, path, dict[str, Any], _SECONDS)
+
+
+async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
+    """The object as it was made, or None where there is one of that name.
+
+    Raises:
+        ClusterError: As for `read`.
+    """
+    answer = await api.call(Request("POST", collection, body=body), deadline_seconds=_SECONDS)
+    return None if answer.status == 409 else _decoded(collection, answer)
+
+
+async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
+    """The object as it is now, or None where it has changed since, or is gone.
+
+    Args:
+        api: Where.
+        path: The object's.
+        body: All of it, with the resourceVersion that was read.
+
+    Raises:
+        ClusterError: As for `read`.
+    """
+    answer = await api.call(Request("PUT", path, body=body), deadline_seconds=_SECONDS)
+    return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
+
+
+def _decoded(path: str, answer: Answer) -> Document:
+    return decoded(served(answer, path), dict[str, Any])

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-import msgspec
 import structlog
 
-from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.listing import read_object
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import MIRROR, Pod
@@ -16,7 +16,6 @@ from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError, clip
 
 _log = structlog.get_logger(__name__)
-_pod = msgspec.json.Decoder(Pod)
 
 Key = tuple[str, str]
 
@@ -104,7 +103,7 @@ class PodWatch:
             raise ClusterError(
                 f"GET {path}: the API server cannot be reached: {self._api.reach.trouble}"
             )
-        pod = await fetch_pod(self._api, path, deadline_seconds)
+        pod = await read_object(self._api, path, Pod, deadline_seconds)
         if pod is None or pod.spec.node_name != self._node_name:
             return None
         return _request(pod, self._resources)
@@ -168,23 +167,6 @@ def _request(pod: Pod, resources: Collection[str]) -> PodRequest:
         return request
     ref = replace(request.ref, uid=clip(own) or request.ref.uid)
     return replace(request, ref=ref, is_mirror=True)
-
-
-async def fetch_pod(api: ApiServer, path: str, deadline_seconds: float) -> Pod | None:
-    """The pod at `path` by one GET; None if there is none.
-
-    Raises:
-        ClusterError: The API server did not answer in time, or with no pod.
-    """
-    answer = await api.call(Request("GET", path), deadline_seconds=deadline_seconds)
-    if answer.is_not_found:
-        return None
-    if not answer.is_success:
-        raise ClusterError(f"GET {path}: {answer.text}")
-    try:
-        return _pod.decode(answer.body)
-    except msgspec.MsgspecError as error:
-        raise ClusterError(f"GET {path}: {error}") from error
 
 
 def pod_path(ref: PodRef) -> str:

@@ -1,4 +1,8 @@
-"""Whether the API server answers, and whose turn it is to try while it does not."""
+"""Whether the API server answers, and whose turn it is to try while it does not.
+
+The server throttles kinds of calls (API priority and fairness, the rate limit of Events, a slow
+storage). So a 429 says nothing about other calls, and does not mean that the server is away.
+"""
 
 import asyncio
 import random
@@ -8,6 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 _log = structlog.get_logger(__name__)
+# A server may ask for any delay; this is the longest that is honoured.
+LONGEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +108,56 @@ class Reach:
 
     def _spacing(self) -> float:
         return self.pace.away_seconds * random.uniform(1.0, 1.5)  # noqa: S311 jitter
+
+
+@dataclass(slots=True)
+class _Hold:
+    """Until when a kind of call waits (the loop's clock), after so many refusals in a row."""
+
+    until_seconds: float
+    refusals: int
+
+
+class Throttle:
+    """Until when each kind of call has to wait.
+
+    Args:
+        pace: How long to wait if the server does not say.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._holds: dict[str, _Hold] = {}
+
+    def wait_seconds(self, kind: str) -> float:
+        """Seconds until a call of this kind may be sent; 0 for now."""
+        hold = self._holds.get(kind)
+        return max(0.0, hold.until_seconds - self._now()) if hold else 0.0
+
+    def refused(self, kind: str, retry_after: str) -> float:
+        """Note that the server throttles a kind of call; returns for how many seconds.
+
+        Args:
+            kind: Which calls.
+            retry_after: The header's value. Seconds are honoured, up to `LONGEST_SECONDS`. Without
+                it, or with a date (which Kubernetes never sends), our own pauses grow.
+        """
+        before = self._holds.get(kind)
+        refusals = before.refusals + 1 if before else 1
+        seconds = self._pace.pause(refusals)
+        if retry_after.isdecimal():
+            seconds = min(float(retry_after), LONGEST_SECONDS)
+        self._holds[kind] = _Hold(self._now() + seconds, refusals)
+        return seconds
+
+    def answered(self, kind: str) -> None:
+        """A call of this kind was served."""
+        self._holds.pop(kind, None)
+
+    async def turn(self, kind: str) -> None:
+        """Wait until a call of this kind may be sent."""
+        while (seconds := self.wait_seconds(kind)) > 0:
+            await asyncio.sleep(seconds)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -16,8 +16,7 @@ from tests.fakes.api_server import FakeApiServer, Seen, running
 from tests.waiting import until
 
 from gpu_device_plugin.apps.controller.run import LEASE, Times
-from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
-from gpu_device_plugin.cluster.lease import LeasePace
+from gpu_device_plugin.cluster.lease import LEADER_LABEL, LeasePace
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
 
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/ns/leases/{LEASE}"

@@ -17,7 +17,7 @@ from gpu_device_plugin.apps.demo.at_work import (
 from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, FIRST, PROFILE
 from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
 from gpu_device_plugin.apps.demo.promises import Promises
-from gpu_device_plugin.cli.demo_screen import Screen
+from gpu_device_plugin.apps.demo.telling import Teller
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.api_server import StandInApiServer
@@ -38,7 +38,7 @@ def demo_node(tmp_path: Path, *, is_isolated: bool) -> DemoNode:
 
 async def told(node: DemoNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What the chapter tells of that node, with not one promise made."""
-    screen = Screen(Console(width=80, highlight=False))
+    screen = Teller(Console(width=80, highlight=False))
     promises = Promises(screen)
     await run_in_slices(node, tmp_path, screen, promises)
     assert promises.made == []

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from gpu_device_plugin.cluster.leader_label import LeaderLabel
-from gpu_device_plugin.cluster.lease import Lease
+from gpu_device_plugin.cluster.lease import LeaderLabel, Lease
 from gpu_device_plugin.errors import ClusterError
 
 _LABEL_SECONDS = 30.0

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.documents import read
 from gpu_device_plugin.cluster.events import ConfigMapRef, EventNote
+from gpu_device_plugin.cluster.listing import read
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Bare, ConfigMap
 from gpu_device_plugin.config.models_by_label import load_catalogue, parse_profile

@@ -24,8 +24,7 @@ from gpu_device_plugin.apps.controller.webhook_trust import WebhookTrust
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.cluster.credentials import load_credentials
-from gpu_device_plugin.cluster.leader_label import LeaderLabel
-from gpu_device_plugin.cluster.lease import Lease, LeaseName, LeasePace
+from gpu_device_plugin.cluster.lease import LeaderLabel, Lease, LeaseName, LeasePace
 from gpu_device_plugin.config.controller import ControllerSettings, Koordinator, UnhealthyConfigMaps
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics, Facts
 from gpu_device_plugin.web.extender import Callers, ExtenderServer, Handlers

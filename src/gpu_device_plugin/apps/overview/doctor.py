@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView
-from gpu_device_plugin.cluster.agent_set import AgentSet
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, asking_of
+from gpu_device_plugin.cluster.survey import AgentSet
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.counted import counted, few
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, parse_door
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
-from gpu_device_plugin.errors import ClusterError
 
 _COMPONENT = "gpu-device-plugin"
 _IS_OVER = "Over"  # a reason with it is the Event that the fault has ended
@@ -386,7 +385,7 @@ def _refused(facts: Facts) -> Iterator[Finding]:
         for pod in facts.pods
         if pod.status.reason == "UnexpectedAdmissionError"
         and pod.spec.node_name in served
-        and _asks_us(pod)
+        and asking_of(pod)
     ]
     if asking:
         first = asking[-1].metadata
@@ -394,14 +393,6 @@ def _refused(facts: Facts) -> Iterator[Finding]:
             f"refused at their start: {counted(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
-
-
-def _asks_us(pod: SurveyedPod) -> bool:
-    """Whether it asks for a resource of this plugin, so that another's refusal is not counted."""
-    try:
-        return pod.as_asking() is not None
-    except ClusterError:
-        return False
 
 
 def _unexamined(facts: Facts) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.cluster.survey_objects import SurveyedPod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.doors import Door
@@ -37,7 +38,7 @@ from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.errors import RequestError, StateError
+from gpu_device_plugin.errors import ClusterError, RequestError, StateError
 
 _Devices = Mapping[str, tuple[PodRef, ...]]
 
@@ -316,6 +317,14 @@ class ClusterCards:
             return self
         nodes = tuple(node for node in self.nodes if node.name in names)
         return ClusterCards(nodes, tuple(each for each in self.unreadable if each[0] in names))
+
+
+def asking_of(pod: SurveyedPod) -> ClusterPod | None:
+    """What a pod asks of ours; None for nothing: one that cannot be parsed holds nothing."""
+    try:
+        return pod.as_asking()
+    except ClusterError:
+        return None
 
 
 def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
-from gpu_device_plugin.cluster.explained_pod import ExplainedPod
+from gpu_device_plugin.cluster.survey import ExplainedPod
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted, few
 from gpu_device_plugin.domain.doors import Door

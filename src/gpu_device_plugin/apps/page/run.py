@@ -20,8 +20,7 @@ from gpu_device_plugin.apps.page.drawing import Drawing
 from gpu_device_plugin.apps.page.rows import Uses
 from gpu_device_plugin.cluster.access_review import Right, is_allowed, user_of
 from gpu_device_plugin.cluster.api import ApiServer, Request
-from gpu_device_plugin.cluster.prometheus import query_path
-from gpu_device_plugin.cluster.survey import Survey
+from gpu_device_plugin.cluster.survey import Survey, query_path
 from gpu_device_plugin.errors import ClusterError, ConfigError, WrongServerError
 from gpu_device_plugin.web.page.html import Html
 from gpu_device_plugin.web.page.server import Content, PageServer, Refusal
