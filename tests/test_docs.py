@@ -20,7 +20,7 @@ from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, OWN_VARIABLES, describe, kind_of
+from gpu_device_plugin.config.setting import settings_of
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_whole
 from gpu_device_plugin.domain.node_state import NodeTerms
@@ -131,25 +131,21 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("docs/settings.md", Settings), ("docs/controller.md", ControllerSettings)]
 )
-def test_every_setting_stands_in_the_table_with_its_default(
-    name: str, kind: type[msgspec.Struct]
-) -> None:
-    """Flag, environment, key, default and effect are those of the program."""
-    texts = describe(kind)
+def test_every_setting_stands_in_the_table_with_its_default(name: str, kind: type) -> None:
+    """Flag, environment, key, default and effect are those of the program, in the order of --help."""
     expected = []
-    for field in msgspec.structs.fields(kind):
-        value = getattr(field.default, "value", field.default)
-        variable = f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`"
-        own = ", ".join(f"`{name}`" for name in OWN_VARIABLES.get(field.name, ()))
-        members = getattr(kind_of(field), "__members__", {})
-        choices = ", ".join(f"`{member.value}`" for member in members.values())
+    for each in settings_of(kind):
+        variable, *own = (f"`{name}`" for name in each.variables)
+        choices = ", ".join(f"`{name}`" for name in each.choices)
         expected.append(
             [
-                f"`--{field.name.replace('_', '-')}`",
-                f"{own}, {variable}" if own else variable,
-                f"`{field.name}`",
-                {"": "none", None: "none", False: "off"}.get(value, f"`{value}`"),
-                texts[field.name] + (f" One of {choices}." if choices else ""),
+                f"`{each.flag}`",
+                ", ".join([*own, variable]),
+                f"`{each.key}`",
+                f"`{each.shown_default}`"
+                if each.shown_default
+                else ("off" if each.default is False else "none"),
+                each.text + (f" One of {choices}." if choices else ""),
             ]
         )
 
@@ -162,7 +158,7 @@ def test_the_example_of_a_settings_file_is_read() -> None:
     keys = set(yaml.safe_load(example))
 
     assert keys
-    assert keys <= set(describe(Settings))
+    assert keys <= {each.key for each in settings_of(Settings)}
 
 
 def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:

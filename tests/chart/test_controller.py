@@ -13,7 +13,7 @@ from gpu_device_plugin.apps.controller.certificates import SECRET
 from gpu_device_plugin.apps.controller.run import LEASE
 from gpu_device_plugin.cluster.lease import LEADER_LABEL
 from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.config.sources import field_names
+from gpu_device_plugin.config.setting import settings_of
 from gpu_device_plugin.web.certificates import AUTHORITY, CLIENT, CLIENT_KEY
 from gpu_device_plugin.web.extender import PREFIX
 
@@ -53,7 +53,7 @@ def test_every_flag_of_the_controllers_pod_is_one_of_its_settings() -> None:
     for settings in (BOTH[:1], (*BOTH[:1], "controller.tls.secretName=mine")):
         (container,) = pod_of(manifests(*settings), CONTROLLER)["containers"]
         flags = {flag.partition("=")[0] for flag in container["args"]}
-        assert flags <= {"--" + key.replace("_", "-") for key in field_names(ControllerSettings)}
+        assert flags <= {each.flag for each in settings_of(ControllerSettings)}
         fields = {each["name"] for each in container["env"]}
         assert fields == {"POD_NAME", "POD_NAMESPACE"}
 

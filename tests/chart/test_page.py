@@ -4,7 +4,7 @@ import pytest
 from click import Command
 from tests.chart.rendering import NAME, RefusedError, manifests, one, render, rights
 
-from gpu_device_plugin.apps.page.access import NEEDED
+from gpu_device_plugin.apps.page.run import NEEDED
 from gpu_device_plugin.cli.page import page as command
 
 PAGE = f"{NAME}-page"

@@ -14,7 +14,7 @@ from tests.test_docs import page
 
 from gpu_device_plugin.apps.controller.certificates import SECRET
 from gpu_device_plugin.apps.controller.run import LEASE
-from gpu_device_plugin.apps.lifecycle.clear_nodes import _AGENTS
+from gpu_device_plugin.apps.lifecycle.uninstall import _AGENTS
 from gpu_device_plugin.cluster.events import COMPONENT
 from gpu_device_plugin.cluster.lease import LEADER_LABEL
 from gpu_device_plugin.domain.labels import NODE_LABELS

@@ -13,17 +13,17 @@ from gpu_device_plugin.apps.demo.telling import (
     RealCard,
     Received,
     Share,
+    Teller,
     Verdict,
 )
-from gpu_device_plugin.cli.demo_screen import Screen
 
 UUID = "GPU-fbe2901d-8128-59f9-9ae5-417b49a41849"
 
 
-def drawn(width: int = 80) -> tuple[Screen, io.StringIO]:
+def drawn(width: int = 80) -> tuple[Teller, io.StringIO]:
     """A screen, and what is drawn on it."""
     paper = io.StringIO()
-    return Screen(Console(file=paper, width=width, highlight=False)), paper
+    return Teller(Console(file=paper, width=width, highlight=False)), paper
 
 
 def test_a_card_map_shows_each_unit_and_who_holds_it() -> None:

@@ -20,8 +20,7 @@ from tests.waiting import until
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.overview.capacity import NodeCapacity
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.node_cards import NodeView
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
 from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect

@@ -10,9 +10,9 @@ from tests.apps.overview.test_inspection import view
 from tests.fakes.api_server import running, working
 from tests.waiting import until
 
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
-from gpu_device_plugin.cli.overview_watch import WatchScreen, stale_text
+from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
 
 TEN_NODES = ClusterCards(tuple(view(f"gpu-{n}", [16160] * 4, []) for n in range(10)))
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")

@@ -8,8 +8,8 @@ from tests.fakes.api_server import FakeApiServer, Seen, running, working
 from tests.waiting import until
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.documents import read
 from gpu_device_plugin.cluster.lease import LeaderLabel
+from gpu_device_plugin.cluster.listing import read
 from gpu_device_plugin.cluster.patches import Patch, PatchQueue
 from gpu_device_plugin.cluster.resource_slices import ResourceSlices, fetch_claim
 from gpu_device_plugin.errors import ClusterError

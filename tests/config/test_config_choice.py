@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.config_choice import Found, chosen, read_if_changed
+from gpu_device_plugin.config.nvidia_configuration import Found, chosen, read_if_changed
 from gpu_device_plugin.domain.schemes.nvidia.configuration import MigStrategy
 from gpu_device_plugin.errors import ConfigError
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from gpu_device_plugin.config.catalogue import load_catalogue
-from gpu_device_plugin.config.profile import parse_profile
+from gpu_device_plugin.config.models_by_label import load_catalogue, parse_profile
 from gpu_device_plugin.domain.models.label_selector import Expression, LabelSelector, Operator
 from gpu_device_plugin.domain.models.profile import ProfileRule
 from gpu_device_plugin.errors import ConfigError

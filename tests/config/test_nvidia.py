@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_device_plugin.config.nvidia import ConfigFile, read_config_file
+from gpu_device_plugin.config.nvidia_configuration import ConfigFile, read_config_file
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Devices,

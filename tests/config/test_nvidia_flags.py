@@ -7,7 +7,8 @@ import pytest
 
 from gpu_device_plugin.cli.main import agent
 from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
+from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX
+from gpu_device_plugin.domain.health_values import XidChoice
 from gpu_device_plugin.errors import ConfigError
 
 # NVIDIA's flags, its variables, our key, a value, and what the setting then is.
@@ -75,7 +76,12 @@ NAMED = {"node_name": "n"}
 
 
 def setting(settings: Settings, key: str) -> object:
+    """As one writes it."""
     value = getattr(settings, key)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, XidChoice):
+        return ",".join(map(str, sorted(value.codes)))
     return getattr(value, "value", value)
 
 
@@ -117,6 +123,15 @@ def test_a_list_given_in_several_flags_is_one_list(flag: str, values: tuple[str,
     assert agent.make_context("agent", []).params[key] is None
 
 
+@pytest.mark.parametrize("key", ["mig_strategy", "device_list_strategy", "driver_root", "gfd"])
+def test_a_key_without_a_value_in_the_settings_file_is_not_given(tmp_path: Path, key: str) -> None:
+    """As in NVIDIA's own file."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{key}:\n")
+
+    assert load_settings(NAMED, {}, file) == Settings(node_name="n")
+
+
 @pytest.mark.parametrize(
     ("text", "key", "wanted"),
     [
@@ -132,4 +147,4 @@ def test_a_list_in_the_settings_file_may_be_written_as_one(
     file = tmp_path / "settings.yaml"
     file.write_text(text)
 
-    assert getattr(load_settings({"node_name": "n1"}, {}, file), key) == wanted
+    assert setting(load_settings(NAMED, {}, file), key) == wanted

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
+from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.domain.container_edits import DeviceAccess, ListStrategy
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,

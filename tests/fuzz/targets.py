@@ -15,7 +15,7 @@ from gpu_device_plugin.cluster.extender_wire import read_binding, read_preemptio
 from gpu_device_plugin.cluster.foreign_text import decode, without_controls
 from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.nvidia import read_config_file
+from gpu_device_plugin.config.nvidia_configuration import read_config_file
 from gpu_device_plugin.domain.annotations import counted_unit_mib, kept_pods, served_mode
 from gpu_device_plugin.domain.holdings import held_devices, parse_holdings, told_devices
 from gpu_device_plugin.domain.schemes.aliyun.annotations import with_wish

@@ -26,8 +26,8 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
-from gpu_device_plugin.config.sources import parse_yaml
+from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.config.yaml_text import parse_yaml
 from gpu_device_plugin.domain.caller import Call, who_allocates
 from gpu_device_plugin.domain.decision_log import Decision, DecisionLog
 from gpu_device_plugin.domain.ledger import Ledger

@@ -19,7 +19,7 @@ from tests.fakes.api_server import FakeApiServer, running, working
 from tests.hostile.work import lines_run
 from tests.waiting import until
 
-from gpu_device_plugin.apps.overview.cluster_cards import cluster_cards
+from gpu_device_plugin.apps.overview.node_cards import cluster_cards
 from gpu_device_plugin.cluster.resource_slices import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.domain.claims import Claim

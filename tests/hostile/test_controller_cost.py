@@ -22,7 +22,7 @@ from tests.hostile.work import lines_run
 from gpu_device_plugin.apps.controller.extender import Extender
 from gpu_device_plugin.apps.controller.kept_answers import KeptAnswers
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
-from gpu_device_plugin.apps.overview.cluster_cards import cluster_cards
+from gpu_device_plugin.apps.overview.node_cards import cluster_cards
 from gpu_device_plugin.apps.overview.verdicts import node_verdicts
 from gpu_device_plugin.cluster.admission_wire import read_review
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod

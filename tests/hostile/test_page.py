@@ -11,8 +11,8 @@ from tests.apps.page.test_access import exposed as exposed
 from tests.fakes.api_server import running
 from tests.waiting import until
 
-from gpu_device_plugin.apps.page.access import Access
-from gpu_device_plugin.apps.page.parts import Parts
+from gpu_device_plugin.apps.page.drawing import Parts
+from gpu_device_plugin.apps.page.run import Access
 
 
 @pytest.mark.parametrize("guesses", [500, 2000])

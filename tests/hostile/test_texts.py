@@ -21,7 +21,7 @@ from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.quantity import milli, whole_number
 from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.sources import LogFormat
+from gpu_device_plugin.config.setting import LogFormat
 from gpu_device_plugin.domain.decision_log import Decision, DecisionLog
 from gpu_device_plugin.domain.models.admission import Applicant, Denied, admit
 from gpu_device_plugin.domain.models.catalogue import Catalogue

@@ -1,9 +1,11 @@
 """Which cluster a command speaks to: kubectl's flags and rules."""
 
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,17 +13,21 @@ import click
 if TYPE_CHECKING:
     from gpu_device_plugin.cluster.api import ApiServer
 
-KUBECONFIG_OPTIONS = (
-    click.option(
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
+
+
+def kubeconfig_options(command: _Command) -> _Command:
+    """Give a command the options that choose the cluster; `KubeconfigChoice` takes their values."""
+    command = click.option(
+        "--context", metavar="NAME", default="", help="Default: the kubeconfig's current context."
+    )(command)
+    return click.option(
         "--kubeconfig",
         metavar="PATH",
         type=click.Path(path_type=Path),
         help="Default: the files of KUBECONFIG, else ~/.kube/config, else the pod's service account.",
-    ),
-    click.option(
-        "--context", metavar="NAME", default="", help="Default: the kubeconfig's current context."
-    ),
-)
+    )(command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,18 @@ class KubeconfigChoice:
         if files:
             read_context(files, self.context)
         return ApiServer.reached_by(files, self.context)
+
+    def ask(self, question: "Callable[[ApiServer], Awaitable[_Value]]") -> "_Value":
+        """The answer to a question about the cluster; as `api`, it raises AccessError."""
+
+        async def ask() -> _Value:
+            api = self.api()
+            try:
+                return await question(api)
+            finally:
+                await api.close()
+
+        return asyncio.run(ask())
 
     def namespace(self) -> str:
         """The namespace of the context."""

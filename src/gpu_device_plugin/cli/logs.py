@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from gpu_device_plugin.config.sources import LogFormat
+from gpu_device_plugin.config.setting import LogFormat
 from gpu_device_plugin.errors import bounded
 
 _MOST_ENTRIES = 64

@@ -2,33 +2,30 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+import gpu_device_plugin
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
-from gpu_device_plugin.cli.commit import commit
+from gpu_device_plugin.cli.card_commands import mig, mps_daemon
 from gpu_device_plugin.cli.demo import demo
-from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.cli.mig import mig
-from gpu_device_plugin.cli.mps import mps_daemon
+from gpu_device_plugin.cli.overview import parse_pod
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.setting_options import setting_options
+from gpu_device_plugin.cli.program import run_program
+from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
+from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_UNKNOWN = 3
-_run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
+_run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -52,7 +49,7 @@ _config = click.option(
 )
 
 
-@cli.command()
+@cli.command(cls=SettingsCommand, settings=Settings)
 @_config
 def agent(config: Path | None, **flags: object) -> None:
     """Serve this node's cards to its kubelet, until SIGTERM.
@@ -86,10 +83,7 @@ def agent(config: Path | None, **flags: object) -> None:
     sys.exit(asyncio.run(run_agent(settings, chosen=chosen)))
 
 
-setting_options(Settings, agent)
-
-
-@cli.command()
+@cli.command(cls=SettingsCommand, settings=ControllerSettings)
 @_config
 def controller(config: Path | None, **flags: object) -> None:
     """Answer kube-scheduler as its extender, until SIGTERM.
@@ -106,9 +100,6 @@ def controller(config: Path | None, **flags: object) -> None:
     asyncio.run(run_controller(settings))
 
 
-setting_options(ControllerSettings, controller)
-
-
 @cli.command()
 @click.argument("pod", metavar="NAMESPACE/POD")
 @_run_dir
@@ -118,9 +109,7 @@ def why(pod: str, run_dir: str) -> None:
     Shows what it asked, what each card had free at that moment, what was decided and why, and
     what it holds now. The agent keeps its last 1000 decisions until it is restarted.
     """
-    namespace, slash, name = pod.partition("/")
-    if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(f"{pod!r} is not NAMESPACE/POD; for instance default/cuda-sample")
+    namespace, name = parse_pod(pod)
     question = {"command": "why", "namespace": namespace, "name": name}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
 
@@ -169,15 +158,26 @@ for _command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; a GpuPluginError becomes one line and an exit code."""
+    """Run the program."""
+    run_program(cli, "gpu-device-plugin", arguments)
+
+
+_PACKAGE = Path(gpu_device_plugin.__file__).parent
+_CHECKOUT = _PACKAGE.parents[1]
+
+
+def commit() -> str:
+    """As the image's build wrote it beside the package, or of the checkout; else empty."""
+    written = _PACKAGE / "COMMIT"
+    if written.is_file():
+        return written.read_text(encoding="utf-8").strip()
+    if not (_CHECKOUT / ".git").exists():
+        return ""
+    command = ["git", "-C", str(_CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        cli(arguments, standalone_mode=True)
-    except ConfigError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_USAGE)
-    except NotKnownError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_UNKNOWN)
-    except GpuPluginError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        found = subprocess.run(  # noqa: S603 - a fixed command
+            command, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -13,8 +14,8 @@ from gpu_device_plugin.cluster.listing import read_object
 from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.pods import pod_path
 from gpu_device_plugin.cluster.quantity import milli
-from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source
-from gpu_device_plugin.cluster.wire import Node, Pod
+from gpu_device_plugin.cluster.reflector import UNFINISHED, Listener, Reflection, Source, keyed
+from gpu_device_plugin.cluster.wire import Bare, Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.models.catalogue import SERIES_ANNOTATION
@@ -22,6 +23,8 @@ from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.processors import Processors
 from gpu_device_plugin.errors import ClusterError
 
+NodeItem = TypeVar("NodeItem", bound=Bare)
+PodItem = TypeVar("PodItem", bound=Bare)
 _log = structlog.get_logger(__name__)
 
 
@@ -84,7 +87,38 @@ class _News:
     newest: float = -1
 
 
-class ClusterWatch:
+class NodesAndPods(Generic[NodeItem, PodItem]):
+    """The lists of all nodes and of pods, as they are followed."""
+
+    def __init__(self, nodes: Reflection[NodeItem], pods: Reflection[PodItem]) -> None:
+        self._node_list = nodes
+        self._pod_list = pods
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether nodes and pods were both listed since the start."""
+        return self._node_list.is_synced and self._pod_list.is_synced
+
+    @property
+    def trouble(self) -> str:
+        """Why the view is not current; empty if it is."""
+        return self._node_list.trouble or self._pod_list.trouble
+
+    @property
+    def trouble_seconds(self) -> float:
+        """For how long the view has not been current."""
+        return max(self._node_list.trouble_seconds, self._pod_list.trouble_seconds)
+
+    async def run_nodes(self) -> None:
+        """Follow the nodes until cancelled."""
+        await self._node_list.run()
+
+    async def run_pods(self) -> None:
+        """Follow the pods until cancelled."""
+        await self._pod_list.run()
+
+
+class ClusterWatch(NodesAndPods[Node, Pod]):
     """Follows every node and pod; keeps only what it needs to report their end."""
 
     def __init__(
@@ -106,33 +140,12 @@ class ClusterWatch:
         self._learned: dict[str, int] = {}
         self._since_list: set[str] = set()
         self._news: dict[str, _News] = {}
-        self._node_list = Reflection(
-            api,
-            Source("/api/v1/nodes", ""),
-            Node,
-            Listener(self._replace_nodes, self._put_node, self._remove_node),
+        nodes = keyed(_name, lambda: self._nodes, self._put_node, self._drop_node)
+        pods = Listener(self._replace_pods, self._put_pod, self._remove_pod, self._since_list.clear)
+        super().__init__(
+            Reflection(api, Source("/api/v1/nodes", ""), Node, nodes),
+            Reflection(api, Source("/api/v1/pods", UNFINISHED), Pod, pods),
         )
-        self._pod_list = Reflection(
-            api,
-            Source("/api/v1/pods", UNFINISHED),
-            Pod,
-            Listener(self._replace_pods, self._put_pod, self._remove_pod, self._since_list.clear),
-        )
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether nodes and pods were both listed since the start."""
-        return self._node_list.is_synced and self._pod_list.is_synced
-
-    @property
-    def trouble(self) -> str:
-        """Why the view is not current; empty if it is."""
-        return self._node_list.trouble or self._pod_list.trouble
-
-    @property
-    def trouble_seconds(self) -> float:
-        """For how long the view has not been current."""
-        return max(self._node_list.trouble_seconds, self._pod_list.trouble_seconds)
 
     async def catch_up(self) -> None:
         """Read the cluster as it is now, past every cache."""
@@ -180,20 +193,6 @@ class ClusterWatch:
         self._pods[ref.uid] = ref
         self._changes.pod(ref, pod)
 
-    async def run_nodes(self) -> None:
-        """Follow the nodes until cancelled."""
-        await self._node_list.run()
-
-    async def run_pods(self) -> None:
-        """Follow the pods until cancelled."""
-        await self._pod_list.run()
-
-    def _replace_nodes(self, nodes: Sequence[Node]) -> None:
-        for name in self._nodes - {node.metadata.name for node in nodes}:
-            self._drop_node(name)
-        for node in nodes:
-            self._put_node(node)
-
     def _put_node(self, node: Node) -> None:
         name, annotations = node.metadata.name, node.metadata.annotations or {}
         cards, series = annotations.get(CARDS_ANNOTATION), annotations.get(SERIES_ANNOTATION)
@@ -205,9 +204,6 @@ class ClusterWatch:
         holdings = annotations.get(HOLDINGS_ANNOTATION, "")
         labels = node.metadata.labels or {}
         self._changes.node(name, ClusterNode(name, cards, labels, series, holdings))
-
-    def _remove_node(self, node: Node) -> None:
-        self._drop_node(node.metadata.name)
 
     def _drop_node(self, name: str) -> None:
         if name in self._nodes:
@@ -265,6 +261,10 @@ class ClusterWatch:
         ref = self._pods.pop(uid, None)
         if ref is not None:
             self._changes.pod(ref, None)
+
+
+def _name(node: Node) -> str:
+    return node.metadata.name
 
 
 def _number(version: str) -> int:

@@ -1,8 +1,11 @@
-"""Lists of the Kubernetes API in pages, and objects that are read once."""
+"""Lists of the Kubernetes API in pages, and objects that are read once.
+
+Objects that replicas share are also made and replaced, each with the answer in mind.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,8 +19,7 @@ _MOST_OBJECTS = 500
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_WAITS = 5
 _Object = TypeVar("_Object", bound=Bare)
-_Value = TypeVar("_Value")
-_decoder = lru_cache(msgspec.json.Decoder)
+_Read = TypeVar("_Read")
 
 
 class _Page(msgspec.Struct):
@@ -69,16 +71,11 @@ async def list_items(
 
 
 async def read_object(
-    api: ApiServer, path: str, kind: type[_Value], deadline_seconds: float | None = None
-) -> _Value | None:
-    """The object at `path`, or None where there is none.
+    api: ApiServer, path: str, kind: type[_Read], deadline_seconds: float | None = None
+) -> _Read | None:
+    """The object at `path` by one GET, or None where there is none.
 
-    Args:
-        api: Where.
-        path: The object's.
-        kind: Its type.
-        deadline_seconds: The answer has to come within it, and a server that asks us to come later
-            is not asked again; None for commands, which wait.
+    With a deadline a server that asks us to come later is not asked again.
 
     Raises:
         ClusterError: The API server does not serve it, or not in time.
@@ -88,10 +85,7 @@ async def read_object(
         answer = await _asked(api, request)
     else:
         answer = await api.call(request, deadline_seconds=deadline_seconds)
-    if answer.is_not_found:
-        return None
-    found: _Value = decoded(served(answer, path), kind)
-    return found
+    return None if answer.is_not_found else decoded(served(answer, f"GET {path}"), kind)
 
 
 async def _asked(api: ApiServer, request: Request) -> Answer:
@@ -121,14 +115,14 @@ def served(answer: Answer, path: str) -> Answer:
     return answer
 
 
-def decoded(answer: Answer, kind: Any) -> Any:
+def decoded(answer: Answer, kind: type[_Read]) -> _Read:
     """The answer's body.
 
     Raises:
         ClusterError: It is none of that kind.
     """
     try:
-        return decode(_decoder(kind), answer.body)
+        return decode(msgspec.json.Decoder(kind), answer.body)
     except msgspec.MsgspecError as error:
         if answer.body.lstrip().startswith(b"<"):
             raise ClusterError(
@@ -136,3 +130,45 @@ def decoded(answer: Answer, kind: Any) -> Any:
                 "in front of it"
             ) from error
         raise ClusterError(f"an answer of the API server cannot be parsed: {error}") from error
+
+
+Document = Mapping[str, Any]
+_SECONDS = 4.0
+
+
+async def read(api: ApiServer, path: str) -> Document | None:
+    """The object, or None where there is none.
+
+    Raises:
+        ClusterError: The API server does not answer, or refuses.
+    """
+    return await read_object(api, path, dict[str, Any], _SECONDS)
+
+
+async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
+    """The object as it was made, or None where there is one of that name.
+
+    Raises:
+        ClusterError: As for `read`.
+    """
+    answer = await api.call(Request("POST", collection, body=body), deadline_seconds=_SECONDS)
+    return None if answer.status == 409 else _decoded(collection, answer)
+
+
+async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
+    """The object as it is now, or None where it has changed since, or is gone.
+
+    Args:
+        api: Where.
+        path: The object's.
+        body: All of it, with the resourceVersion that was read.
+
+    Raises:
+        ClusterError: As for `read`.
+    """
+    answer = await api.call(Request("PUT", path, body=body), deadline_seconds=_SECONDS)
+    return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
+
+
+def _decoded(path: str, answer: Answer) -> Document:
+    return decoded(served(answer, path), dict[str, Any])

@@ -1,7 +1,7 @@
-"""Whether the API server answers, whose turn it is to try while it does not, and what it throttles.
+"""Whether the API server answers, and whose turn it is to try while it does not.
 
-It throttles kinds of calls (API priority and fairness, the rate limit of Events, a slow storage).
-So a 429 says nothing about other calls, and does not mean that the server is away.
+The server throttles kinds of calls (API priority and fairness, the rate limit of Events, a slow
+storage). So a 429 says nothing about other calls, and does not mean that the server is away.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 _log = structlog.get_logger(__name__)
+# A server may ask for any delay; this is the longest that is honoured.
+LONGEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,6 @@ class Reach:
 
     def _spacing(self) -> float:
         return self.pace.away_seconds * random.uniform(1.0, 1.5)  # noqa: S311 jitter
-
-
-# A server may ask for any delay; this is the longest that is honoured.
-LONGEST_SECONDS = 60.0
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +59,33 @@ class Listener(Generic[Item]):
     put: Callable[[Item], None]
     remove: Callable[[Item], None]
     lists: Callable[[], None] = lambda: None
+
+
+def keyed(
+    key: Callable[[Item], str],
+    known: Callable[[], Iterable[str]],
+    put: Callable[[Item], None],
+    drop: Callable[[str], None],
+    replaced: Callable[[], None] = lambda: None,
+) -> Listener[Item]:
+    """The listener of one who keeps objects by a key.
+
+    Args:
+        key: Of an object.
+        known: Keys of those that are kept.
+        put: Keep a new object, or another state of one.
+        drop: Of that key there is none; called also for one that was never put.
+        replaced: Called after each list.
+    """
+
+    def replace(items: Sequence[Item]) -> None:
+        for gone in set(known()).difference(map(key, items)):
+            drop(gone)
+        for item in items:
+            put(item)
+        replaced()
+
+    return Listener(replace, put, lambda item: drop(key(item)))
 
 
 class _Decoded(Sequence[Item]):

@@ -1,27 +1,123 @@
-"""A whole cluster, read once for a person, and the DaemonSet of the agents: which nodes it is meant for."""
+"""A whole cluster, read once for a person: nodes, pods, agents, policies, and what Prometheus says."""
 
+import re
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
+import aiohttp
 import msgspec
 
-from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
+from gpu_device_plugin.cluster.connections import connection_error
 from gpu_device_plugin.cluster.listing import list_items, read_object, served
-from gpu_device_plugin.cluster.prometheus import Series, instant_query
 from gpu_device_plugin.cluster.survey_objects import (
     Event,
-    ExplainedPod,
     SurveyedNode,
     SurveyedPod,
     SurveyedPodSpec,
+    SurveyedPodStatus,
     agent_container,
 )
-from gpu_device_plugin.cluster.wire import Bare
+from gpu_device_plugin.cluster.wire import Bare, ObjectMeta
 from gpu_device_plugin.domain.models.label_selector import Expression, Operator
+from gpu_device_plugin.errors import ClusterError, ConfigError
 
-_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-_MUTATING_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
-_CLAIM_TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
-_RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+
+class Waiting(msgspec.Struct):
+    """`state.waiting` of a container."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(msgspec.Struct, rename="camel"):
+    """`state.terminated` of a container."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct):
+    """`state` of a container."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct):
+    """One entry of `containerStatuses`."""
+
+    name: str
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+    def __str__(self) -> str:
+        """What it waits for, or how it ended; empty where it runs or ended well."""
+        waiting, ended = self.state.waiting, self.state.terminated
+        if waiting is not None:
+            why = ": ".join(filter(None, (waiting.reason, waiting.message)))
+            return f"container {self.name} waits: {why}" if why else ""
+        if ended is None or not ended.exit_code:
+            return ""
+        reason = f" ({ended.reason})" if ended.reason else ""
+        message = f": {ended.message}" if ended.message else ""
+        return f"container {self.name} ended with exit code {ended.exit_code}{reason}{message}"
+
+
+class SchedulingGate(msgspec.Struct):
+    """One entry of `schedulingGates`."""
+
+    name: str
+
+
+class ExplainedMeta(ObjectMeta):
+    """`metadata` of the pod."""
+
+    deletion_timestamp: str | None = None
+
+
+class ExplainedSpec(SurveyedPodSpec):
+    """`spec` of the pod."""
+
+    scheduler_name: str = "default-scheduler"
+    scheduling_gates: list[SchedulingGate] | None = None
+
+
+class ExplainedStatus(SurveyedPodStatus, rename="camel"):
+    """`status` of the pod."""
+
+    start_time: str | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class ExplainedPod(SurveyedPod):
+    """The pod."""
+
+    metadata: ExplainedMeta = msgspec.field(default_factory=ExplainedMeta)
+    spec: ExplainedSpec = msgspec.field(default_factory=ExplainedSpec)
+    status: ExplainedStatus = msgspec.field(default_factory=ExplainedStatus)
+
+    @property
+    def containers(self) -> tuple[ContainerStatus, ...]:
+        """What is known of its containers, init containers first."""
+        status = self.status
+        return (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+
+    @property
+    def failed_by_itself(self) -> tuple[str, ...]:
+        """Containers by which it failed; empty where the kubelet refused or ended it, with a reason."""
+        if self.status.phase != "Failed" or self.status.reason:
+            return ()
+        ended = (each for each in self.containers if each.state.terminated)
+        return tuple(each.name for each in ended if str(each))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended; what it held is free."""
+        return self.status.phase in ("Failed", "Succeeded")
+
+
 _OPERATORS = frozenset(operator.value for operator in Operator)  # without Gt and Lt
 
 
@@ -106,6 +202,82 @@ class AgentSet(Bare):
     def runtime_class(self) -> str:
         """The RuntimeClass of its pods; empty for the nodes' default."""
         return self.spec.template.spec.runtime_class_name
+
+
+_SECONDS = 10.0
+Series = tuple[dict[str, str], float]
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    result: list[_Series]
+
+
+class _Result(msgspec.Struct):
+    data: _Data
+
+
+async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence[Series]:
+    """Labels and value of each series.
+
+    Args:
+        api: The API server.
+        prometheus: An address (`http://…`), or `NAMESPACE/SERVICE:PORT` behind `api`.
+        query: In PromQL.
+
+    Raises:
+        ConfigError: It is neither.
+        ClusterError: No answer, or none that a Prometheus gives; the text names which was asked.
+    """
+    path = query_path(prometheus)
+    if path.startswith("/"):
+        answer = await api.call(Request("GET", path, {"query": query}))
+    else:
+        answer = await _direct(path, query)
+    try:
+        found = msgspec.json.decode(served(answer, path).body, type=_Result).data.result
+        return [(each.metric, float(each.value[1])) for each in found]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ClusterError(f"{path}: not the answer of a Prometheus: {error}") from error
+
+
+def query_path(prometheus: str) -> str:
+    """Where it is asked: a URL, or a path at the API server.
+
+    Raises:
+        ConfigError: It is neither an address nor `NAMESPACE/SERVICE:PORT`.
+    """
+    if re.match(r"https?://[^/:]", prometheus):
+        return prometheus.rstrip("/") + "/api/v1/query"
+    namespace, slash, name = prometheus.partition("/")
+    if not namespace or not slash or ":" not in name:
+        raise ConfigError(
+            f"prometheus: {prometheus!r} is neither http://… nor NAMESPACE/SERVICE:PORT, "
+            f"for instance monitoring/prometheus:9090"
+        )
+    return f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}/proxy/api/v1/query"
+
+
+async def _direct(url: str, query: str) -> Answer:
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, params={"query": query}) as response,
+        ):
+            return Answer(response.status, await response.read())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise connection_error(url, f"GET {url}", error) from error
+
+
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_MUTATING_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+_CLAIM_TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
+_RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 
 
 class Survey:

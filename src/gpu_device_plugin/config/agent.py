@@ -3,22 +3,26 @@
 import enum
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import ClassVar
 
-from gpu_device_plugin.config.config_choice import fallbacks
-from gpu_device_plugin.config.nvidia_settings import (
-    NvidiaSettings,
-    check_twice,
-    nvidia_configuration,
+from gpu_device_plugin.config.nvidia_configuration import check_twice, nvidia_configuration
+from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
+from gpu_device_plugin.config.setting import (
+    LogFormat,
+    directory,
+    load,
+    optional_directory,
+    setting,
 )
-from gpu_device_plugin.config.sources import LogFormat, load, parse_yaml, says
+from gpu_device_plugin.config.yaml_text import parse_yaml
 from gpu_device_plugin.domain.claims import DRIVER
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.health_values import XidChoice
+from gpu_device_plugin.domain.health_values import NO_XID, XidChoice
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
@@ -36,158 +40,6 @@ class Isolation(enum.Enum):
     OFF = "off"
 
 
-class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the operator decided. A node label for a setting takes precedence."""
-
-    node_name: Annotated[
-        str,
-        says("Name of this Node object; required. Also NODE_NAME, usually from the downward API."),
-    ] = ""
-    kubeconfig: Annotated[
-        str, says("Path of a kubeconfig; by default the pod's service account is used.")
-    ] = ""
-    standalone: Annotated[
-        bool, says("Work without an API server: no labels, no Events, no pod specs.")
-    ] = False
-    mode: Annotated[
-        NodeMode, says("Node mode, if the node has no label `ack.node.gpu.schedule`.")
-    ] = NodeMode.CORE_MEM
-    memory_unit: Annotated[
-        MemoryUnit, says("Size of one aliyun.com/gpu-mem; 128MiB only with mode share.")
-    ] = MemoryUnit.GIB
-    placement: Annotated[
-        PlacementPolicy,
-        says("Placement policy, if the node has no label `ack.node.gpu.placement`."),
-    ] = PlacementPolicy.BINPACK
-    compute_policy: Annotated[
-        ComputePolicy,
-        says(
-            "What a percentage of compute means on a card that is otherwise idle, if the node has no label "
-            "`gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same."
-        ),
-    ] = ComputePolicy.FIXED
-    honor_pod_compute_policy: Annotated[
-        bool,
-        says(
-            "Whether a pod's annotation `gpu-device-plugin/compute-policy` takes precedence over node label and setting."
-        ),
-    ] = False
-    nvml_library: Annotated[
-        str, says("Path of libnvidia-ml.so.1; by default the dynamic loader finds it.")
-    ] = ""
-    simulator_dir: Annotated[
-        str,
-        says(
-            "Directory of a simulated node, for evaluation: its cards are offered, and containers get its driver."
-        ),
-    ] = ""
-    isolation: Annotated[
-        Isolation,
-        says(
-            "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy."
-        ),
-    ] = Isolation.ON
-    door: Annotated[
-        Door,
-        says(
-            "The API by which pods ask for this node's cards, if it has no label `gpu-device-plugin/door`: the "
-            "device plugin API (limits), or dra (ResourceClaims; Kubernetes 1.36 or later)."
-        ),
-    ] = Door.DEVICE_PLUGIN
-    cdi_dir: Annotated[
-        str, says("Directory of the container runtime's CDI files, for the claims of door `dra`.")
-    ] = "/var/run/cdi"
-    driver_capabilities: Annotated[
-        str,
-        says(
-            "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they "
-            "get. The use of any other is limited by neither cap.",
-            pattern=f"^({_CAPABILITY})(,({_CAPABILITY}))*$",
-        ),
-    ] = "compute,utility"
-    library_dir: Annotated[
-        str, says("Directory on the host for the versions of the isolation library.")
-    ] = "/usr/local/lib/gpu-device-plugin"
-    honor_cgpu_disable: Annotated[
-        bool,
-        says("Whether CGPU_DISABLE=true in a container's own env turns its isolation off."),
-    ] = False
-    allow_other_plugin: Annotated[
-        bool, says("Serve even if another GPU device plugin serves this node's cards.")
-    ] = False
-    recovery_seconds: Annotated[
-        float,
-        says(
-            "Seconds without a failed probe or a new XID before a card with recovery `probe` is back in service.",
-            ge=1,
-            le=86400,
-        ),
-    ] = 30
-    xid_table: Annotated[
-        str, says("A YAML file with rows that replace or extend the built-in table of XIDs.")
-    ] = ""
-    disable_healthchecks: Annotated[
-        str,
-        says(
-            "XIDs that leave their card in service, separated by commas; `all` or `xids` for every one."
-        ),
-    ] = ""
-    enable_healthchecks: Annotated[
-        str,
-        says(
-            "XIDs that take their card out of service, even if disabled above; separated by commas, or `all`."
-        ),
-    ] = ""
-    kubelet_dir: Annotated[
-        str, says("The kubelet's directory, which has device-plugins/ and pod-resources/.")
-    ] = "/var/lib/kubelet"
-    state_dir: Annotated[
-        str,
-        says(
-            "Directory of the state that survives reboots: grants, card numbers, health, the lock."
-        ),
-    ] = "/var/lib/gpu-device-plugin"
-    run_dir: Annotated[
-        str, says("Directory of the slices' files and the admin socket; empty after a reboot.")
-    ] = "/run/gpu-device-plugin"
-    node_settings_dir: Annotated[
-        str,
-        says(
-            "Directory of files `node-NAME.yaml`, settings for nodes with the label "
-            "`gpu-device-plugin/settings: NAME`; they take precedence over those of `--config`."
-        ),
-    ] = ""
-    metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9445"
-    log_level: Annotated[
-        str, says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
-    ] = "info"
-    log_format: Annotated[LogFormat, says("json, or text for a terminal.")] = LogFormat.JSON
-
-
-def load_settings(
-    flags: Mapping[str, object],
-    environ: Mapping[str, str],
-    file: Path | None,
-    over: Path | None = None,
-) -> Settings:
-    """Merge flags, environment and files into checked settings; see `sources.load`.
-
-    Raises:
-        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
-    """
-    settings, sources = load(Settings, flags, environ, file, over)
-    _check_combination(settings, sources)
-    check_twice(settings, sources, file)
-    nvidia_configuration(settings)
-    fallbacks(settings)
-    for key in ("disable_healthchecks", "enable_healthchecks"):
-        try:
-            xid_choice(getattr(settings, key))
-        except ConfigError as error:
-            raise ConfigError(f"{sources[key]}: {error}") from error
-    return settings
-
-
 def xid_choice(text: str) -> XidChoice:
     """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
 
@@ -203,6 +55,142 @@ def xid_choice(text: str) -> XidChoice:
     if wrong:
         raise ConfigError(f"{wrong[0]!r} is not valid: wanted numbers of XIDs, all or xids")
     return XidChoice(frozenset(map(int, numbers)), is_all=len(numbers) < len(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(NvidiaSettings):
+    """What the operator decided. A node label for a setting takes precedence."""
+
+    HEADING: ClassVar = "The node and its agent"
+
+    node_name: str = setting(
+        "",
+        "Name of this Node object; required. Also NODE_NAME, usually from the downward API.",
+        "NODE_NAME",
+    )
+    kubeconfig: str = setting(
+        "", "Path of a kubeconfig; by default the pod's service account is used.", "KUBECONFIG"
+    )
+    standalone: bool = setting(
+        False, "Work without an API server: no labels, no Events, no pod specs."
+    )
+    mode: NodeMode = setting(
+        NodeMode.CORE_MEM, "Node mode, if the node has no label `ack.node.gpu.schedule`."
+    )
+    memory_unit: MemoryUnit = setting(
+        MemoryUnit.GIB, "Size of one aliyun.com/gpu-mem; 128MiB only with mode share."
+    )
+    placement: PlacementPolicy = setting(
+        PlacementPolicy.BINPACK,
+        "Placement policy, if the node has no label `ack.node.gpu.placement`.",
+    )
+    compute_policy: ComputePolicy = setting(
+        ComputePolicy.FIXED,
+        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same.",
+    )
+    honor_pod_compute_policy: bool = setting(
+        False,
+        "Whether a pod's annotation `gpu-device-plugin/compute-policy` takes precedence over node label and setting.",
+    )
+    nvml_library: str = setting(
+        "", "Path of libnvidia-ml.so.1; by default the dynamic loader finds it."
+    )
+    simulator_dir: str = setting(
+        "",
+        "Directory of a simulated node, for evaluation: its cards are offered, and containers get its driver.",
+        convert=optional_directory,
+    )
+    isolation: Isolation = setting(
+        Isolation.ON,
+        "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy.",
+    )
+    door: Door = setting(
+        Door.DEVICE_PLUGIN,
+        "The API by which pods ask for this node's cards, if it has no label `gpu-device-plugin/door`: the device plugin API (limits), or dra (ResourceClaims; Kubernetes 1.36 or later).",
+    )
+    cdi_dir: str = setting(
+        "/var/run/cdi",
+        "Directory of the container runtime's CDI files, for the claims of door `dra`.",
+        convert=directory,
+    )
+    driver_capabilities: str = setting(
+        "compute,utility",
+        "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they get. The use of any other is limited by neither cap.",
+        bounds={"pattern": f"^({_CAPABILITY})(,({_CAPABILITY}))*$"},
+    )
+    library_dir: str = setting(
+        "/usr/local/lib/gpu-device-plugin",
+        "Directory on the host for the versions of the isolation library.",
+        convert=directory,
+    )
+    honor_cgpu_disable: bool = setting(
+        False, "Whether CGPU_DISABLE=true in a container's own env turns its isolation off."
+    )
+    allow_other_plugin: bool = setting(
+        False, "Serve even if another GPU device plugin serves this node's cards."
+    )
+    recovery_seconds: float = setting(
+        30,
+        "Seconds without a failed probe or a new XID before a card with recovery `probe` is back in service.",
+        bounds={"ge": 1, "le": 86400},
+    )
+    xid_table: str = setting(
+        "", "A YAML file with rows that replace or extend the built-in table of XIDs."
+    )
+    disable_healthchecks: XidChoice = setting(
+        NO_XID,
+        "XIDs that leave their card in service, separated by commas; `all` or `xids` for every one.",
+        "DP_DISABLE_HEALTHCHECKS",
+        convert=xid_choice,
+    )
+    enable_healthchecks: XidChoice = setting(
+        NO_XID,
+        "XIDs that take their card out of service, even if disabled above; separated by commas, or `all`.",
+        "DP_ENABLE_HEALTHCHECKS",
+        convert=xid_choice,
+    )
+    kubelet_dir: str = setting(
+        "/var/lib/kubelet",
+        "The kubelet's directory, which has device-plugins/ and pod-resources/.",
+        convert=directory,
+    )
+    state_dir: str = setting(
+        "/var/lib/gpu-device-plugin",
+        "Directory of the state that survives reboots: grants, card numbers, health, the lock.",
+        convert=directory,
+    )
+    run_dir: str = setting(
+        "/run/gpu-device-plugin",
+        "Directory of the slices' files and the admin socket; empty after a reboot.",
+        convert=directory,
+    )
+    node_settings_dir: str = setting(
+        "",
+        "Directory of files `node-NAME.yaml`, settings for nodes with the label `gpu-device-plugin/settings: NAME`; they take precedence over those of `--config`.",
+    )
+    metrics_address: str = setting(":9445", "Address of /metrics, /healthz and /readyz.")
+    log_level: str = setting(
+        "info", "debug, info, warning or error.", bounds={"pattern": "^(debug|info|warning|error)$"}
+    )
+    log_format: LogFormat = setting(LogFormat.JSON, "json, or text for a terminal.")
+
+
+def load_settings(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None,
+    over: Path | None = None,
+) -> Settings:
+    """Merge flags, environment and files into checked settings; see `setting.load`.
+
+    Raises:
+        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
+    """
+    settings, sources = load(Settings, flags, environ, file, over)
+    _check_combination(settings, sources)
+    check_twice(settings, sources, file)
+    nvidia_configuration(settings)
+    return settings
 
 
 def may_take_mig(settings: Settings) -> bool:
@@ -257,11 +245,6 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
             f"{sources['kubelet_socket']}: {settings.kubelet_socket!r} is not {served}: --kubelet-dir "
             f"says where the kubelet is"
         )
-    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "cdi_dir", "simulator_dir"):
-        value = getattr(settings, key)
-        is_left_out = key == "simulator_dir" and not value
-        if not is_left_out and not Path(value).is_absolute():
-            raise ConfigError(f"{sources[key]}: {value!r} is not an absolute path")
     for key, longest in _SOCKETS.items():
         size = len(os.fsencode(Path(getattr(settings, key)) / longest))
         if size > LONGEST_PATH:

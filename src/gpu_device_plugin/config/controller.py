@@ -2,12 +2,11 @@
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
-import msgspec
-
-from gpu_device_plugin.config.sources import LogFormat, load, says
+from gpu_device_plugin.config.setting import LogFormat, load, setting
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.errors import ConfigError
@@ -35,96 +34,79 @@ class UnhealthyConfigMaps(enum.Enum):
     READ = "read"
 
 
-class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
     """What the operator decided. A pod's annotation or a node's label takes precedence."""
 
-    address: Annotated[str, says("Address on which kube-scheduler calls it.")] = ":8443"
-    plain_http: Annotated[bool, says("Serve HTTP without TLS; only on a loopback address.")] = False
-    tls_cert_file: Annotated[
-        str,
-        says(
-            "Serving certificate, PEM; by default the controller makes one and keeps it in a Secret."
-        ),
-    ] = ""
-    tls_key_file: Annotated[str, says("Its private key, PEM.")] = ""
-    client_ca_file: Annotated[
-        str,
-        says(
-            "CA that signs kube-scheduler's client certificate, PEM; needed with --tls-cert-file."
-        ),
-    ] = ""
-    client_name: Annotated[
-        str,
-        says(
-            "Common name of kube-scheduler's client certificate.",
-            pattern="^[ -~]{1,64}$",
-        ),
-    ] = "gpu-device-plugin-scheduler"
-    tls_names: Annotated[
-        str,
-        says(
-            "DNS names and IP addresses of a certificate that it makes, separated by commas.",
-            pattern="^[ -~]*$",
-        ),
-    ] = "localhost,127.0.0.1"
-    namespace: Annotated[
-        str, says("Namespace of its Secret and its Lease. Also POD_NAMESPACE.")
-    ] = "kube-system"
-    pod_name: Annotated[
-        str, says("Name of this pod, for the Lease and the leader's label. Also POD_NAME.")
-    ] = ""
-    webhook_configuration: Annotated[
-        str, says("MutatingWebhookConfiguration whose caBundle it keeps up to date.")
-    ] = ""
-    webhook_client_name: Annotated[
-        str,
-        says(
-            "Common name of the API server's client certificate, which /mutate then wants.",
-            pattern="^[ -~]{0,64}$",
-        ),
-    ] = ""
-    webhook_client_ca_file: Annotated[
-        str,
-        says("CA that signs it, PEM; by default the one of kube-scheduler's certificate."),
-    ] = ""
-    kubeconfig: Annotated[
-        str, says("Path of a kubeconfig; by default the pod's service account is used.")
-    ] = ""
-    placement: Annotated[
-        PlacementPolicy,
-        says("Placement policy, if neither the pod nor the node names another."),
-    ] = PlacementPolicy.BINPACK
-    unhealthy_configmaps: Annotated[
-        UnhealthyConfigMaps,
-        says(
-            "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or only read them."
-        ),
-    ] = UnhealthyConfigMaps.WRITE
-    koordinator: Annotated[
-        Koordinator,
-        says(
-            "Translate koordinator.sh/gpu-memory and gpu-core, with memory in units of this size; or off."
-        ),
-    ] = Koordinator.OFF
-    max_body: Annotated[
-        int,
-        says(
-            "Largest question of kube-scheduler in MiB; a larger one is answered with 413. "
-            "All at a time may have as much.",
-            ge=1,
-        ),
-    ] = 96
-    metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9446"
-    log_level: Annotated[
-        str, says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
-    ] = "info"
-    log_format: Annotated[LogFormat, says("json, or text for a terminal.")] = LogFormat.JSON
+    HEADING: ClassVar = "The controller"
+
+    address: str = setting(":8443", "Address on which kube-scheduler calls it.")
+    plain_http: bool = setting(False, "Serve HTTP without TLS; only on a loopback address.")
+    tls_cert_file: str = setting(
+        "",
+        "Serving certificate, PEM; by default the controller makes one and keeps it in a Secret.",
+    )
+    tls_key_file: str = setting("", "Its private key, PEM.")
+    client_ca_file: str = setting(
+        "", "CA that signs kube-scheduler's client certificate, PEM; needed with --tls-cert-file."
+    )
+    client_name: str = setting(
+        "gpu-device-plugin-scheduler",
+        "Common name of kube-scheduler's client certificate.",
+        bounds={"pattern": "^[ -~]{1,64}$"},
+    )
+    tls_names: str = setting(
+        "localhost,127.0.0.1",
+        "DNS names and IP addresses of a certificate that it makes, separated by commas.",
+        bounds={"pattern": "^[ -~]*$"},
+    )
+    namespace: str = setting(
+        "kube-system", "Namespace of its Secret and its Lease. Also POD_NAMESPACE.", "POD_NAMESPACE"
+    )
+    pod_name: str = setting(
+        "", "Name of this pod, for the Lease and the leader's label. Also POD_NAME.", "POD_NAME"
+    )
+    webhook_configuration: str = setting(
+        "", "MutatingWebhookConfiguration whose caBundle it keeps up to date."
+    )
+    webhook_client_name: str = setting(
+        "",
+        "Common name of the API server's client certificate, which /mutate then wants.",
+        bounds={"pattern": "^[ -~]{0,64}$"},
+    )
+    webhook_client_ca_file: str = setting(
+        "", "CA that signs it, PEM; by default the one of kube-scheduler's certificate."
+    )
+    kubeconfig: str = setting(
+        "", "Path of a kubeconfig; by default the pod's service account is used.", "KUBECONFIG"
+    )
+    placement: PlacementPolicy = setting(
+        PlacementPolicy.BINPACK, "Placement policy, if neither the pod nor the node names another."
+    )
+    unhealthy_configmaps: UnhealthyConfigMaps = setting(
+        UnhealthyConfigMaps.WRITE,
+        "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or only read them.",
+    )
+    koordinator: Koordinator = setting(
+        Koordinator.OFF,
+        "Translate koordinator.sh/gpu-memory and gpu-core, with memory in units of this size; or off.",
+    )
+    max_body: int = setting(
+        96,
+        "Largest question of kube-scheduler in MiB; a larger one is answered with 413. All at a time may have as much.",
+        bounds={"ge": 1},
+    )
+    metrics_address: str = setting(":9446", "Address of /metrics, /healthz and /readyz.")
+    log_level: str = setting(
+        "info", "debug, info, warning or error.", bounds={"pattern": "^(debug|info|warning|error)$"}
+    )
+    log_format: LogFormat = setting(LogFormat.JSON, "json, or text for a terminal.")
 
 
 def load_controller_settings(
     flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
 ) -> ControllerSettings:
-    """Merge flags, environment and file into checked settings; see `sources.load`.
+    """Merge flags, environment and file into checked settings; see `setting.load`.
 
     Raises:
         ConfigError: A key is unknown, a value is malformed, or a combination is impossible.

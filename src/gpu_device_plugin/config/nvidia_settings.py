@@ -1,214 +1,263 @@
-"""The settings under NVIDIA's names, and what they and NVIDIA's configuration file decide together.
+"""The settings under the names of NVIDIA's device plugin and its feature discovery.
 
-A setting that was not given is None, so that the file's value or the default counts. Flag and
+One that was not given is None, so that NVIDIA's configuration file or the default counts. Flag and
 environment take precedence over both files.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, NamedTuple
 
-import msgspec
-
-from gpu_device_plugin.config.nvidia import ConfigFile, read_config_file
-from gpu_device_plugin.config.nvidia_fields import (
-    ACCESS_FIELDS,
-    FEATURE_FIELDS,
-    FIELDS,
-    converted,
+from gpu_device_plugin.config.setting import (
+    Setting,
+    choice,
+    optional_directory,
+    setting,
+    settings_of,
 )
-from gpu_device_plugin.config.sources import says
-from gpu_device_plugin.domain.container_edits import DeviceAccess
+from gpu_device_plugin.domain.container_edits import ListStrategy
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,
-    Configuration,
-    FeatureSettings,
     IdStrategy,
     MigStrategy,
-    check,
 )
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 
-__all__ = [
-    "Configuration",
-    "FeatureSettings",
-    "NvidiaSettings",
-    "check_twice",
-    "nvidia_configuration",
-]
+
+class Fallback(StrEnum):
+    """What counts where neither the label nor `--default-config` names a file."""
+
+    NAMED = "named"
+    SINGLE = "single"
+    EMPTY = "empty"
+
+
+def _strategies(names: Sequence[str]) -> tuple[ListStrategy, ...]:
+    if not names:
+        raise ConfigError(f"the list is empty: wanted some of {', '.join(ListStrategy)}")
+    return tuple(dict.fromkeys(choice(ListStrategy, name.strip()) for name in names))
+
+
+def _fallbacks(names: Sequence[str]) -> tuple[Fallback, ...]:
+    given = [name.strip() for name in names if name.strip()]
+    return tuple(choice(Fallback, name, "wanted some of") for name in given)
+
+
+def _channels(numbers: Sequence[str]) -> tuple[int, ...]:
+    channels = [number.strip() for number in numbers if number.strip()]
+    if channels not in ([], ["0"]):
+        raise ConfigError(f"{clip(','.join(numbers))!r} is not valid: wanted no channel, or 0")
+    return tuple(map(int, channels))
+
+
+def _discovery(text: str) -> str:
+    if text not in {"auto", "nvml"}:
+        raise ConfigError(f"{clip(text)!r} is not valid: wanted auto or nvml; Tegra is not served")
+    return text
+
+
+class Names(NamedTuple):
+    """What NVIDIA's plugin calls a setting.
+
+    Attributes:
+        variables: Its environment variables, separated by spaces.
+        path: The key's path in the configuration file.
+        part: The field of `Configuration` that it decides, as a path.
+        kind: The type of the value in the file, if that is neither a text nor a switch.
+    """
+
+    variables: str = ""
+    path: str = ""
+    part: str = ""
+    kind: Any = None
+
+    @property
+    def section(self) -> str:
+        """Where the key stands in the file, for instance `flags.plugin`."""
+        return self.path.rpartition(".")[0]
+
+
+def of_nvidia(text: str, names: Names, **more: Any) -> Any:
+    """A setting that is None where it was not given; arguments as for `setting`."""
+    return setting(None, text, *names.variables.split(), extra=names, **more)
 
 
 _WITHOUT_EFFECT = "Accepted without effect, for compatibility with NVIDIA's plugin."
 
 
-class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredSettings:
+    """Settings of NVIDIA's plugin that decide nothing here."""
+
+    HEADING: ClassVar = "NVIDIA's settings without effect"
+
+    nvidia_cdi_hook_path: str | None = of_nvidia(
+        _WITHOUT_EFFECT,
+        Names("NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH", "flags.plugin.nvidiaCTKPath"),
+        aliases=("--nvidia-ctk-path",),
+    )
+    driver_root_ctr_path: str | None = of_nvidia(
+        _WITHOUT_EFFECT,
+        Names("DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT", "flags.plugin.containerDriverRoot"),
+        aliases=("--container-driver-root",),
+    )
+    cdi_feature_flags: str | None = of_nvidia(
+        _WITHOUT_EFFECT, Names("CDI_FEATURE_FLAGS"), is_list=True
+    )
+    cdi_disable_hooks: str | None = of_nvidia(
+        _WITHOUT_EFFECT, Names("CDI_DISABLE_HOOKS"), is_list=True
+    )
+    gfd_oneshot: bool | None = of_nvidia(_WITHOUT_EFFECT, Names("GFD_ONESHOT", "flags.gfd.oneshot"))
+    gfd_sleep_interval: str | None = of_nvidia(
+        _WITHOUT_EFFECT,
+        Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int),
+    )
+    use_node_feature_api: bool | None = of_nvidia(
+        _WITHOUT_EFFECT, Names("GFD_USE_NODE_FEATURE_API", "flags.useNodeFeatureAPI")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaSettings(IgnoredSettings):
     """Settings of whole cards, replicas and MIG instances; defaults are NVIDIA's."""
 
-    config_file: Annotated[
-        str, says("NVIDIA's configuration file, version v1, for modes default, mig and topology.")
-    ] = ""
-    config_file_srcdir: Annotated[
-        str,
-        says("Directory of such files; the node label of `--node-label` names the one to use."),
-    ] = ""
-    default_config: Annotated[
-        str, says("File of that directory for nodes without such a label.")
-    ] = ""
-    fallback_strategies: Annotated[
-        str,
-        says(
-            "Which file is used without label and default, tried in this order: `named` (the file `default`), `single` (the only file), `empty` (none)."
-        ),
-    ] = "named,single"
-    node_label: Annotated[str, says("The node label that names the file.")] = (
-        "nvidia.com/device-plugin.config"
+    HEADING: ClassVar = "Whole cards, replicas and MIG instances, under NVIDIA's names"
+
+    config_file: str = setting(
+        "",
+        "NVIDIA's configuration file, version v1, for modes default, mig and topology.",
+        "CONFIG_FILE",
     )
-    mig_strategy: Annotated[
-        MigStrategy | None, says("How MIG instances are offered; by default not at all.")
-    ] = None
-    mig_profile: Annotated[
-        str | None,
-        says(
-            "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` takes precedence."
+    config_file_srcdir: str = setting(
+        "",
+        "Directory of such files; the node label of `--node-label` names the one to use.",
+        "CONFIG_FILE_SRCDIR",
+    )
+    default_config: str = setting(
+        "", "File of that directory for nodes without such a label.", "DEFAULT_CONFIG"
+    )
+    fallback_strategies: tuple[Fallback, ...] = setting(
+        (Fallback.NAMED, Fallback.SINGLE),
+        "Which file is used without label and default, tried in this order: `named` (the file `default`), `single` (the only file), `empty` (none).",
+        "FALLBACK_STRATEGIES",
+        is_list=True,
+        convert=_fallbacks,
+    )
+    node_label: str = setting(
+        "nvidia.com/device-plugin.config", "The node label that names the file.", "NODE_LABEL"
+    )
+    mig_strategy: MigStrategy | None = of_nvidia(
+        "How MIG instances are offered; by default not at all.",
+        Names("MIG_STRATEGY", "flags.migStrategy", "mig_strategy"),
+    )
+    mig_profile: str | None = of_nvidia(
+        "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` takes precedence.",
+        Names("MIG_PROFILE", "", "mig_profile"),
+    )
+    fail_on_init_error: bool | None = of_nvidia(
+        "Whether a node that cannot serve its configuration is not ready; by default it is.",
+        Names("FAIL_ON_INIT_ERROR", "flags.failOnInitError", "fails_on_init_error"),
+    )
+    device_list_strategy: tuple[ListStrategy, ...] | None = of_nvidia(
+        "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, separated by commas; by default envvar.",
+        Names(
+            "DEVICE_LIST_STRATEGY",
+            "flags.plugin.deviceListStrategy",
+            "access.strategies",
+            kind=str | tuple[str, ...],
         ),
-    ] = None
-    fail_on_init_error: Annotated[
-        bool | None,
-        says("Whether a node that cannot serve its configuration is not ready; by default it is."),
-    ] = None
-    device_list_strategy: Annotated[
-        str | None,
-        says(
-            "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, separated by commas; by default envvar."
+        is_list=True,
+        convert=_strategies,
+    )
+    device_id_strategy: IdStrategy | None = of_nvidia(
+        "How whole cards and MIG instances are named to containers; by default uuid.",
+        Names("DEVICE_ID_STRATEGY", "flags.plugin.deviceIDStrategy", "id_strategy"),
+    )
+    pass_device_specs: bool | None = of_nvidia(
+        "Whether answers contain device nodes.",
+        Names("PASS_DEVICE_SPECS", "flags.plugin.passDeviceSpecs", "access.passes_nodes"),
+    )
+    shared_devices_allocation_policy: AllocationPolicy | None = of_nvidia(
+        "How replicas and instances are spread over the cards; by default distributed.",
+        Names(
+            "SHARED_DEVICES_ALLOCATION_POLICY",
+            "flags.plugin.sharedDevicesAllocationPolicy",
+            "allocation_policy",
         ),
-    ] = None
-    device_id_strategy: Annotated[
-        IdStrategy | None,
-        says("How whole cards and MIG instances are named to containers; by default uuid."),
-    ] = None
-    pass_device_specs: Annotated[bool | None, says("Whether answers contain device nodes.")] = None
-    shared_devices_allocation_policy: Annotated[
-        AllocationPolicy | None,
-        says("How replicas and instances are spread over the cards; by default distributed."),
-    ] = None
-    driver_root: Annotated[
-        str | None, says("The host directory of the driver; by default `/`.")
-    ] = None
-    dev_root: Annotated[
-        str | None, says("The host directory that has `dev/`; by default that of the driver.")
-    ] = None
-    cdi_annotation_prefix: Annotated[
-        str | None, says("Prefix of the annotation of cdi-annotations; by default `cdi.k8s.io/`.")
-    ] = None
-    gdrcopy_enabled: Annotated[bool | None, says("Whether containers get GDRCopy.")] = None
-    gds_enabled: Annotated[bool | None, says("Whether containers get GPUDirect Storage.")] = None
-    mofed_enabled: Annotated[bool | None, says("Whether containers get Mellanox OFED.")] = None
-    imex_channel_ids: Annotated[
-        str | None,
-        says("IMEX channels that every container gets, if the node has them: none, or 0."),
-    ] = None
-    imex_required: Annotated[
-        bool | None, says("Whether nothing is offered while an IMEX channel is missing.")
-    ] = None
-    gfd: Annotated[
-        bool | None,
-        says(
-            "Whether NVIDIA's feature labels (`nvidia.com/gpu.product` and others) are written to the node; by default not."
+    )
+    driver_root: str | None = of_nvidia(
+        "The host directory of the driver; by default `/`.",
+        Names("NVIDIA_DRIVER_ROOT", "flags.nvidiaDriverRoot", "driver_root"),
+        aliases=("--nvidia-driver-root",),
+        convert=optional_directory,
+    )
+    dev_root: str | None = of_nvidia(
+        "The host directory that has `dev/`; by default that of the driver.",
+        Names("NVIDIA_DEV_ROOT", "flags.nvidiaDevRoot", "dev_root"),
+        aliases=("--nvidia-dev-root",),
+        convert=optional_directory,
+    )
+    cdi_annotation_prefix: str | None = of_nvidia(
+        "Prefix of the annotation of cdi-annotations; by default `cdi.k8s.io/`.",
+        Names(
+            "CDI_ANNOTATION_PREFIX", "flags.plugin.cdiAnnotationPrefix", "access.annotation_prefix"
         ),
-    ] = None
-    gfd_output_file: Annotated[
-        str | None,
-        says(
-            "File to which these labels are written as well, in the format that node feature discovery reads."
-        ),
-    ] = None
-    machine_type_file: Annotated[
-        str | None,
-        says(
-            "The file that contains the machine's type; by default `/sys/class/dmi/id/product_name`."
-        ),
-    ] = None
-    gfd_no_timestamp: Annotated[
-        bool | None, says("Whether the label `nvidia.com/gfd.timestamp` is left out.")
-    ] = None
-    device_discovery_strategy: Annotated[
-        str | None, says("auto or nvml; cards are found through NVML in either case.")
-    ] = None
-    kubelet_socket: Annotated[
-        str | None,
-        says("Accepted if it is the socket in `--kubelet-dir`, which says where the kubelet is."),
-    ] = None
-    nvidia_cdi_hook_path: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
-    driver_root_ctr_path: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
-    cdi_feature_flags: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
-    cdi_disable_hooks: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
-    gfd_oneshot: Annotated[bool | None, says(_WITHOUT_EFFECT)] = None
-    gfd_sleep_interval: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
-    use_node_feature_api: Annotated[bool | None, says(_WITHOUT_EFFECT)] = None
-    mps_root: Annotated[
-        str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
-    ] = None
+    )
+    gdrcopy_enabled: bool | None = of_nvidia(
+        "Whether containers get GDRCopy.",
+        Names("GDRCOPY_ENABLED", "flags.gdrcopyEnabled", "is_gdrcopy_on"),
+    )
+    gds_enabled: bool | None = of_nvidia(
+        "Whether containers get GPUDirect Storage.",
+        Names("GDS_ENABLED", "flags.gdsEnabled", "is_gds_on"),
+    )
+    mofed_enabled: bool | None = of_nvidia(
+        "Whether containers get Mellanox OFED.",
+        Names("MOFED_ENABLED", "flags.mofedEnabled", "is_mofed_on"),
+    )
+    imex_channel_ids: tuple[int, ...] | None = of_nvidia(
+        "IMEX channels that every container gets, if the node has them: none, or 0.",
+        Names("IMEX_CHANNEL_IDS", "imex.channelIDs", "imex_channels", kind=tuple[int, ...]),
+        is_list=True,
+        convert=_channels,
+    )
+    imex_required: bool | None = of_nvidia(
+        "Whether nothing is offered while an IMEX channel is missing.",
+        Names("IMEX_REQUIRED", "imex.required", "is_imex_required"),
+    )
+    gfd: bool | None = of_nvidia(
+        "Whether NVIDIA's feature labels (`nvidia.com/gpu.product` and others) are written to the node; by default not.",
+        Names("", "", "features.is_on"),
+    )
+    gfd_output_file: str | None = of_nvidia(
+        "File to which these labels are written as well, in the format that node feature discovery reads.",
+        Names("GFD_OUTPUT_FILE", "flags.gfd.outputFile", "features.output_file"),
+    )
+    machine_type_file: str | None = of_nvidia(
+        "The file that contains the machine's type; by default `/sys/class/dmi/id/product_name`.",
+        Names("GFD_MACHINE_TYPE_FILE", "flags.gfd.machineTypeFile", "features.machine_type_file"),
+    )
+    gfd_no_timestamp: bool | None = of_nvidia(
+        "Whether the label `nvidia.com/gfd.timestamp` is left out.",
+        Names("GFD_NO_TIMESTAMP", "flags.gfd.noTimestamp", "features.omits_timestamp"),
+    )
+    device_discovery_strategy: str | None = of_nvidia(
+        "auto or nvml; cards are found through NVML in either case.",
+        Names("DEVICE_DISCOVERY_STRATEGY", "flags.deviceDiscoveryStrategy", "discovery"),
+        convert=_discovery,
+    )
+    kubelet_socket: str | None = of_nvidia(
+        "Accepted if it is the socket in `--kubelet-dir`, which says where the kubelet is.",
+        Names("KUBELET_SOCKET"),
+    )
+    mps_root: str | None = of_nvidia(
+        "The host directory of the MPS daemon; needed with sharing.mps.",
+        Names("MPS_ROOT", "flags.mpsRoot", "mps_root"),
+        convert=optional_directory,
+    )
 
 
-def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> Configuration:
-    """The configuration of the settings and of NVIDIA's file, which is read anew.
-
-    Args:
-        settings: The settings.
-        path: The file; by default that of `--config-file`, if any.
-
-    Raises:
-        ConfigError: A value is malformed, or values do not go together; the text names the place.
-    """
-    if path is None and settings.config_file:
-        path = Path(settings.config_file)
-    file = None if path is None else read_config_file(path)
-    found: dict[str, tuple[Any, str]] = {}
-    if file is not None:
-        found |= {
-            key: (value, f"{file.path}: {path}") for key, (value, path) in file.values.items()
-        }
-    for key in NvidiaSettings.__struct_fields__:
-        value = getattr(settings, key)
-        if value is not None and key in {*FIELDS, *ACCESS_FIELDS, *FEATURE_FIELDS}:
-            found[key] = value, "--" + key.replace("_", "-")
-    return _checked(found, file)
-
-
-def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:
-    """Check that no setting stands in both files.
-
-    Args:
-        settings: The settings.
-        sources: Where each value that was given came from.
-        config: The file of `--config`.
-
-    Raises:
-        ConfigError: One does; which value was meant is not known.
-    """
-    if config is None or not settings.config_file:
-        return
-    file = read_config_file(Path(settings.config_file))
-    for key, (_, path) in file.values.items():
-        if sources.get(key, "").startswith(f"{config}: "):
-            raise ConfigError(
-                f"{sources[key]} and {file.path}: {path} are the same setting: give one"
-            )
-
-
-def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> Configuration:
-    fields = converted(found, FIELDS)
-    fields["access"] = DeviceAccess(**converted(found, ACCESS_FIELDS))
-    fields["features"] = FeatureSettings(**converted(found, FEATURE_FIELDS))
-    if file is not None:
-        fields |= {
-            "sharing": file.sharing,
-            "gpu_patterns": file.gpu_patterns,
-            "mig_patterns": file.mig_patterns,
-        }
-    configuration = Configuration(**fields)
-    try:
-        check(configuration)
-    except ConfigError as error:
-        raise ConfigError(f"{file.path}: {error}" if file else str(error)) from error
-    return configuration
+def named_by_nvidia() -> tuple[tuple[Setting, Names], ...]:
+    """The settings that have names of NVIDIA's, with these."""
+    return tuple((each, each.extra) for each in settings_of(NvidiaSettings) if each.extra)

@@ -46,6 +46,10 @@ class XidChoice:
     codes: frozenset[int] = frozenset()
     is_all: bool = False
 
+    def __bool__(self) -> bool:
+        """Whether it names any."""
+        return self.is_all or bool(self.codes)
+
     def has(self, code: int) -> bool:
         """Whether an XID is one of them."""
         return self.is_all or code in self.codes

@@ -35,8 +35,8 @@ class Pages:
     readiness: Callable[[], tuple[bool, str]]
 
 
-class Listener:
-    """One address that an application listens on, between `start` and `stop`."""
+class HttpListener:
+    """One address that an application listens on, between `listen` and `stop`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Listener:
         """What is kept of answers that callers have not read yet."""
         return self._connections.unsent_bytes if self._connections else 0
 
-    async def start(self, app: web.Application) -> None:
+    async def listen(self, app: web.Application) -> None:
         """Listen.
 
         Raises:
@@ -117,23 +117,13 @@ class Listener:
             await runner.cleanup()
 
 
-class WebServer:
+class WebServer(HttpListener):
     """Serves `pages` on `address` between `start` and `stop`."""
 
     def __init__(self, address: str, pages: Pages) -> None:
-        self._listener = Listener("metrics address", address)
+        super().__init__("metrics address", address)
         self._pages = pages
         self._metrics = SharedPage(pages.metrics)
-
-    @property
-    def port(self) -> int:
-        """The port listened on, if the address says 0."""
-        return self._listener.port
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What is kept of answers that callers have not read yet."""
-        return self._listener.unsent_bytes
 
     async def start(self) -> None:
         """Listen.
@@ -149,11 +139,7 @@ class WebServer:
                 web.get("/readyz", self._readyz),
             ]
         )
-        await self._listener.start(app)
-
-    async def stop(self) -> None:
-        """Stop listening and close what is open."""
-        await self._listener.stop()
+        await self.listen(app)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         is_alive = self._pages.is_alive()

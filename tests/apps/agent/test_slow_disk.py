@@ -21,7 +21,7 @@ from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
+from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError

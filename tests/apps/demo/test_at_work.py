@@ -8,12 +8,16 @@ import pytest
 from rich.console import Console
 
 from gpu_device_plugin.apps.demo import at_work, gpu_program
-from gpu_device_plugin.apps.demo.at_work import run_in_slices
+from gpu_device_plugin.apps.demo.at_work import (
+    GpuProcess,
+    environment,
+    node_environment,
+    run_in_slices,
+)
 from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, FIRST, PROFILE
-from gpu_device_plugin.apps.demo.container import GpuProcess, environment, node_environment
 from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
 from gpu_device_plugin.apps.demo.promises import Promises
-from gpu_device_plugin.cli.demo_screen import Screen
+from gpu_device_plugin.apps.demo.telling import Teller
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.api_server import StandInApiServer
@@ -34,7 +38,7 @@ def demo_node(tmp_path: Path, *, is_isolated: bool) -> DemoNode:
 
 async def told(node: DemoNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What the chapter tells of that node, with not one promise made."""
-    screen = Screen(Console(width=80, highlight=False))
+    screen = Teller(Console(width=80, highlight=False))
     promises = Promises(screen)
     await run_in_slices(node, tmp_path, screen, promises)
     assert promises.made == []

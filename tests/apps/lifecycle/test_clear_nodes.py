@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.api_server import FakeApiServer, running
 from tests.waiting import until
 
-from gpu_device_plugin.apps.lifecycle.clear_nodes import clear_nodes
+from gpu_device_plugin.apps.lifecycle.uninstall import clear_nodes
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.fleet import Fleet
 from gpu_device_plugin.cluster.survey import Survey

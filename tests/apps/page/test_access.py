@@ -16,8 +16,7 @@ from tests.apps.page.clusters import small
 from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
 from tests.waiting import until
 
-from gpu_device_plugin.apps.page.access import NEEDED, Access
-from gpu_device_plugin.apps.page.run import Page, PageSettings, PageTimes
+from gpu_device_plugin.apps.page.run import NEEDED, Access, Page, PageSettings, PageTimes
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.web.certificates import renewed
 

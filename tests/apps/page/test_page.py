@@ -25,7 +25,7 @@ from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
 from tests.waiting import until
 
 from gpu_device_plugin.apps.overview.questions import read_cluster
-from gpu_device_plugin.apps.page.parts import Parts
+from gpu_device_plugin.apps.page.drawing import Parts
 from gpu_device_plugin.apps.page.run import Page, PageSettings
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.web import server as web_server

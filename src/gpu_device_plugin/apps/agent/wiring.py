@@ -37,8 +37,8 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore, LiveLedger
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, Signal, first_state
-from gpu_device_plugin.config.agent import Settings, xid_choice
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
+from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.domain.claims import pools_behind
 from gpu_device_plugin.domain.health_values import HealthRules
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -374,6 +374,6 @@ def _health_rules(settings: Settings) -> HealthRules:
     return health_rules(
         settings.recovery_seconds,
         Path(settings.xid_table) if settings.xid_table else None,
-        xid_choice(settings.disable_healthchecks),
-        xid_choice(settings.enable_healthchecks),
+        settings.disable_healthchecks,
+        settings.enable_healthchecks,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.documents import Document, create, read, replace
+from gpu_device_plugin.cluster.listing import Document, create, read, replace
 from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.errors import ClusterError, ConfigError, GpuPluginError
 from gpu_device_plugin.web import certificates

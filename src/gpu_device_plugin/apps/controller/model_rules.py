@@ -9,12 +9,11 @@ from typing import Generic, TypeVar
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.documents import read
 from gpu_device_plugin.cluster.events import ConfigMapRef, EventNote
+from gpu_device_plugin.cluster.listing import read
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Bare, ConfigMap
-from gpu_device_plugin.config.catalogue import load_catalogue
-from gpu_device_plugin.config.profile import parse_profile
+from gpu_device_plugin.config.models_by_label import load_catalogue, parse_profile
 from gpu_device_plugin.domain.models.catalogue import Catalogue
 from gpu_device_plugin.domain.models.profile import ProfileRule
 from gpu_device_plugin.errors import ClusterError, ConfigError, clip

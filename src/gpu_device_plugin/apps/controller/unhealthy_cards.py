@@ -1,14 +1,14 @@
 """The ConfigMaps `unhealthy-gpu-<node>` (R-542): what operators take out, and what agents found."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.documents import Document, create, read, replace
-from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
+from gpu_device_plugin.cluster.listing import Document, create, read, replace
+from gpu_device_plugin.cluster.reflector import Reflection, Source, keyed
 from gpu_device_plugin.cluster.wire import ConfigMap
 from gpu_device_plugin.errors import ClusterError
 
@@ -49,7 +49,13 @@ class UnhealthyCards:
             api,
             Source(_COLLECTION, "", is_optional=True),
             ConfigMap,
-            Listener(self._replace, self._put, self._remove),
+            keyed(
+                lambda found: found.metadata.name,
+                lambda: [PREFIX + node for node in self._told],
+                self._put,
+                self._drop,
+                self._wake.set,
+            ),
         )
 
     def node_changed(self, node: str) -> None:
@@ -72,14 +78,6 @@ class UnhealthyCards:
             group.create_task(self.reflection.run())
             group.create_task(self._write())
 
-    def _replace(self, found: Sequence[ConfigMap]) -> None:
-        names = {each.metadata.name.removeprefix(PREFIX) for each in found}
-        for node in self._told.keys() - names:
-            self._take(node, frozenset(), frozenset())
-        for each in found:
-            self._put(each)
-        self._wake.set()
-
     def _put(self, found: ConfigMap) -> None:
         name = found.metadata.name
         if name.startswith(PREFIX):
@@ -87,9 +85,9 @@ class UnhealthyCards:
             ours = _indexes((found.metadata.annotations or {}).get(OURS, ""))
             self._take(name.removeprefix(PREFIX), listed, ours)
 
-    def _remove(self, found: ConfigMap) -> None:
-        if found.metadata.name.startswith(PREFIX):
-            self._take(found.metadata.name.removeprefix(PREFIX), frozenset(), frozenset())
+    def _drop(self, name: str) -> None:
+        if name.startswith(PREFIX):
+            self._take(name.removeprefix(PREFIX), frozenset(), frozenset())
 
     def _take(self, node: str, listed: frozenset[int], ours: frozenset[int]) -> None:
         # Our own entries say nothing new: the annotation that they come from is newer.

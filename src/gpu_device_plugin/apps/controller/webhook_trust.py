@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.documents import read, replace
+from gpu_device_plugin.cluster.listing import read, replace
 from gpu_device_plugin.errors import ClusterError
 
 _LOOK_SECONDS = 5.0

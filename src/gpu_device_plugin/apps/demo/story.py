@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from gpu_device_plugin.apps.demo import receipt
 from gpu_device_plugin.apps.demo.cast import (
     CARDS_PER_NODE,
     CAST,
@@ -11,6 +11,7 @@ from gpu_device_plugin.apps.demo.cast import (
     FIRST,
     OFFERS,
     TWO_CARDS,
+    UNITS_PER_CARD,
     Role,
 )
 from gpu_device_plugin.apps.demo.node import DemoNode
@@ -24,9 +25,89 @@ from gpu_device_plugin.apps.demo.telling import (
     Teller,
     Verdict,
 )
+from gpu_device_plugin.domain.container_edits import (
+    CARDS_DIR,
+    CONFIG_DIR,
+    LIBRARY_FILE,
+    PRELOAD_FILE,
+    REGION_FILE,
+    SELFTEST_FILE,
+)
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.kubelet_pods import Admission
+
+LIMITS = "limits"
+Mounts = Mapping[str, tuple[str, bool]]
+
+
+def environment(node: DemoNode, role: Role) -> dict[str, str]:
+    """Its variables (R-550), from the cards themselves."""
+    return {
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(role.mem_units // len(role.lands_on)),
+        "ALIYUN_COM_GPU_MEM_DEV": str(UNITS_PER_CARD),
+        "ALIYUN_COM_GPU_MEM_IDX": ",".join(map(str, role.lands_on)),
+        "ALIYUN_COM_GPU_MEM_POD": str(role.mem_units),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(_uuids(node, role)),
+        **({"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"} if node.is_isolated else {}),
+    }
+
+
+def mounts(node: DemoNode, role: Role) -> dict[str, str]:
+    """Its mounts, by path in the container; none where isolation is off."""
+    if not node.is_isolated:
+        return {}
+    read_only = [CONFIG_DIR, LIBRARY_FILE, PRELOAD_FILE]
+    if node.has_selftest:
+        read_only.append(SELFTEST_FILE)
+    cards = [f"{CARDS_DIR}/{uuid}" for uuid in _uuids(node, role)]
+    return {
+        **dict.fromkeys((*read_only, *cards), "read-only"),
+        **dict.fromkeys((REGION_FILE, *(f"{card}/its slice" for card in cards)), "read-write"),
+    }
+
+
+def seen_mounts(found: Mounts) -> dict[str, str]:
+    """Its mounts, in the same form; a missing source is marked."""
+    return {_without_slice(path): _state(*mount) for path, mount in found.items()}
+
+
+def limits(found: Mounts) -> str:
+    """The file of limits that it reads; empty where isolation is off."""
+    host, _ = found.get(CONFIG_DIR, ("", True))
+    try:
+        return (Path(host) / LIMITS).read_text(encoding="utf-8") if host else ""
+    except OSError as error:
+        return f"{host}/{LIMITS}: {error.strerror}"
+
+
+def limit_lines(node: DemoNode, role: Role) -> list[str]:
+    """What that file must say of its cards."""
+    core = f" core_percent={role.core_percent}" if role.core_percent else ""
+    memory = f"memory_bytes={role.slice_mib << 20}"
+    return [f"device={uuid} {memory}{core}" for uuid in _uuids(node, role)]
+
+
+def _uuids(node: DemoNode, role: Role) -> list[str]:
+    if node.simulated is None:
+        raise EdgeError(f"{node.name} has no simulated cards")
+    cards = node.simulated.view().cards
+    return [cards[index].uuid for index in role.lands_on]
+
+
+def _without_slice(path: str) -> str:
+    """A slice's id is random: it stands at the end of one path."""
+    below = path.removeprefix(f"{CARDS_DIR}/")
+    uuid, slash, _ = below.partition("/")
+    return f"{CARDS_DIR}/{uuid}/its slice" if slash and below != path else path
+
+
+def _state(host_path: str, is_read_only: bool) -> str:  # noqa: FBT001
+    if not Path(host_path).exists():
+        return f"{host_path} is missing"
+    return "read-only" if is_read_only else "read-write"
+
 
 START_SECONDS = 60.0
 SOON_SECONDS = 30.0
@@ -134,20 +215,20 @@ class Story:
             node = self._nodes[role.node]
             started = await node.start_container(role)
             self._teller.received(Received(role.name, node.name, started.env, started.mounts))
-            expected = receipt.environment(node, role)
+            expected = environment(node, role)
             self._promises.check(f"{role.name}: its environment, exactly", expected, started.env)
             is_off = "" if node.is_isolated else " (isolation is off)"
-            seen = receipt.seen_mounts(started.mounts)
+            seen = seen_mounts(started.mounts)
             what = f"{role.name}: its mounts, exactly{is_off}"
-            self._promises.check(what, receipt.mounts(node, role), seen)
+            self._promises.check(what, mounts(node, role), seen)
             if node.is_isolated:
-                self._limits(node, role, receipt.limits(started.mounts))
+                self._limits(node, role, limits(started.mounts))
 
     def _limits(self, node: DemoNode, role: Role, told: str) -> None:
-        self._teller.quote(f"its {receipt.LIMITS} file", told)
+        self._teller.quote(f"its {LIMITS} file", told)
         lines = [line for line in told.splitlines() if line.startswith("device=")]
         what = f"{role.name}: its limits, exactly"
-        self._promises.check(what, receipt.limit_lines(node, role), lines)
+        self._promises.check(what, limit_lines(node, role), lines)
 
     async def refusals(self) -> None:
         """Why pods were refused, in the agent's words."""

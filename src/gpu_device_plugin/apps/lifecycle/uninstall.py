@@ -1,23 +1,183 @@
-"""The chart's pre-delete hook: mark the nodes, and wait until every agent has withdrawn.
+"""The chart's hooks of uninstalling: `uninstall` before the agents are removed, `clear-nodes` after.
 
-Only the agents know what running containers mount, so they are asked. When this has succeeded,
-helm removes them.
+Only the agents know what running containers mount, so `uninstall` marks the nodes and waits until
+every agent has withdrawn. The mark and the agent's answer stay until no agent runs, because an agent
+whose mark is gone serves again. So `clear-nodes` removes them after the agents.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from gpu_device_plugin.apps.lifecycle.patience import SILENT_SECONDS, Patience
 from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
+from gpu_device_plugin.cluster.survey import Survey
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode
 from gpu_device_plugin.domain.annotations import (
+    CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     kept_pods,
 )
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
+from gpu_device_plugin.domain.models.catalogue import (
+    MODEL_LABEL,
+    SERIES_ANNOTATION,
+    NodeChange,
+    withdrawn_series,
+)
+from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
+
+DENIALS = 3
+SILENT_SECONDS = 60.0
+
+
+class Patience:
+    """Decides after each failure whether to try again.
+
+    Never where the server's name is unknown or its certificate not trusted. `DENIALS` times where we
+    may not, because a right that was granted a moment ago takes effect a moment later. For
+    `SILENT_SECONDS` where the server has never answered, long enough for one that restarts. As
+    long as the caller likes where it did answer.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        silent_seconds: float = SILENT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trouble = ""
+        self._tell = tell
+        self._silent_seconds = silent_seconds
+        self._clock = clock
+        self._began = clock()
+        self._denials = 0
+        self._has_answered = False
+
+    def answered(self) -> None:
+        """The API server served us."""
+        self.trouble = ""
+        self._denials = 0
+        self._has_answered = True
+
+    def failed(self, error: ClusterError) -> None:
+        """Return if trying again makes sense, after saying so once.
+
+        Raises:
+            ClusterError: It does not.
+        """
+        if isinstance(error, WrongServerError):
+            raise error
+        if isinstance(error, AccessError):
+            self._denials += 1
+            if self._denials >= DENIALS:
+                raise error
+            return
+        silent = self._clock() - self._began
+        if not self._has_answered and silent >= self._silent_seconds:
+            raise ClusterError(f"gave up after {silent:.0f} s: {error}") from error
+        if str(error) != self.trouble:
+            bound = "" if self._has_answered else f" for {self._silent_seconds:g} s"
+            self._tell(f"the API server does not answer properly, trying again{bound}: {error}")
+        self.trouble = str(error)
+
 
 LOOK_SECONDS = 2.0
+_AGENTS = (
+    CARDS_ANNOTATION,
+    FEATURES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+    UNINSTALL_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+)
+
+
+def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeChange:
+    """What to remove of a node on which no agent runs.
+
+    Args:
+        node: The node.
+        installations: Uids of the DaemonSets of agents that exist. The agents of one may come back
+            to this node, unless its mark is of an installation that is gone.
+    """
+    mark = node.annotations.get(UNINSTALL_ANNOTATION)
+    if installations and (mark is None or mark in installations):
+        return NodeChange()
+    series = withdrawn_series(node.labels.get(MODEL_LABEL), node.annotations.get(SERIES_ANNOTATION))
+    # An agent removes its labels before its annotation of cards: without it they are somebody else's.
+    labels = NODE_LABELS if CARDS_ANNOTATION in node.annotations else ()
+    labels = (*labels, *listed_features(node.annotations.get(FEATURES_ANNOTATION, "")))
+    return NodeChange(
+        {**series.labels, **{key: None for key in labels if key in node.labels}},
+        {**series.annotations, **{key: None for key in _AGENTS if key in node.annotations}},
+    )
+
+
+async def clear_nodes(
+    survey: Survey,
+    fleet: Fleet,
+    deadline_seconds: float,
+    tell: Callable[[str], None],
+    look_seconds: float = LOOK_SECONDS,
+) -> Sequence[str]:
+    """Wait until the agents have ended, then remove what they left; the nodes that changed.
+
+    Raises:
+        ClusterError: An agent still runs at the deadline, or the API server does not serve us.
+    """
+    patience = Patience(tell)
+    left = "the API server does not say whether agents still run"
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            while True:
+                try:
+                    left = ", ".join(await _still_there(survey, fleet))
+                    patience.answered()
+                except ClusterError as error:
+                    patience.failed(error)
+                    left = str(error)
+                if not left:
+                    break
+                await asyncio.sleep(look_seconds)
+    except TimeoutError as error:
+        raise ClusterError(
+            f"the agents have not ended within {deadline_seconds:g} s: {left}. An agent without its "
+            f"mark would serve again, so nothing was removed; run `gpu-device-plugin clear-nodes` "
+            f"when they have"
+        ) from error
+    return await _clear(survey, fleet)
+
+
+async def _clear(survey: Survey, fleet: Fleet) -> Sequence[str]:
+    sets, pods = await asyncio.gather(survey.agent_sets(), survey.pods())
+    served = {pod.spec.node_name for pod in pods if pod.agent is not None}
+    installations = frozenset(each.metadata.uid for each in sets)
+    cleared = []
+    for node in await survey.nodes():
+        change = leftovers(node, installations)
+        if node.metadata.name not in served and (change.labels or change.annotations):
+            await fleet.change(node.metadata.name, change.labels, change.annotations)
+            cleared.append(node.metadata.name)
+    return cleared
+
+
+async def _still_there(survey: Survey, fleet: Fleet) -> Sequence[str]:
+    """This installation's DaemonSet, or the pods that an earlier one left to be ended."""
+    if await fleet.installation() is not None:
+        return (f"DaemonSet {fleet}",)
+    sets, pods = await asyncio.gather(survey.agent_sets(), survey.pods())
+    installations = {each.metadata.uid for each in sets}
+    return [
+        f"pod {pod.metadata.namespace}/{pod.metadata.name}"
+        for pod in pods
+        if pod.agent is not None
+        and pod.metadata.owner_uid
+        and pod.metadata.owner_uid not in installations
+    ]
+
+
 _AT_ONCE = 8
 """Concurrent requests to the API server, because a large cluster has many nodes."""
 

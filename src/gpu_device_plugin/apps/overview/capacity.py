@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_device_plugin.apps.overview.node_cards import NodeView
-from gpu_device_plugin.apps.overview.wording import rule_text
+from gpu_device_plugin.apps.overview.node_cards import NodeView, rule_text
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.modes import PlacementPolicy

@@ -1,23 +1,78 @@
 """What is wrong with an installation, each with its cure."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.door_checks import DoorFacts, door_findings
-from gpu_device_plugin.apps.overview.finding import Finding, Level, problem
-from gpu_device_plugin.apps.overview.node_reports import node_reports
-from gpu_device_plugin.apps.overview.wording import few
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, asking_of
 from gpu_device_plugin.cluster.survey import AgentSet
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
-from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.counted import counted, few
+from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, parse_door
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
-from gpu_device_plugin.errors import ClusterError
 
-DAEMON_SETS = "DaemonSets"
-_NO_POLICY = "the API server admits pods that every node refuses"
+_COMPONENT = "gpu-device-plugin"
+_IS_OVER = "Over"  # a reason with it is the Event that the fault has ended
+_RECOVERED = "Recovered"
+_ENDS = {
+    "ModeSwitched": ("ModeSwitchRefused", "UnknownMode"),
+    "UnitSwitched": ("UnitSwitchRefused",),
+    "WithdrawalEnded": ("WithdrawalWaits",),
+}
+_TOLD = {"RunDirectoryShared"}  # nothing is wrong, and it can be better
+_LABEL_TEXT = re.compile(r"label ([^\s=]+)=(\S*) ")
+_SLICES_POLICY = "-slices"
+_LABEL = f"{DOOR_LABEL}={Door.DRA}"
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    PROBLEM = "problem"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing.
+
+    Attributes:
+        level: How bad it is.
+        what: What is seen.
+        cure: What to do, or what it means.
+    """
+
+    level: Level
+    what: str
+    cure: str
+
+
+def problem(what: str, cure: str) -> Finding:
+    """Something that has to be mended."""
+    return Finding(Level.PROBLEM, what, cure)
+
+
+def note(what: str, cure: str) -> Finding:
+    """Something to know."""
+    return Finding(Level.NOTE, what, cure)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorFacts:
+    """What the API server has for claims; None where we may not read it, or it is not served.
+
+    Attributes:
+        namespaces: Namespaces whose label says that they use claims.
+        templates: Namespaces that have the ResourceClaimTemplate.
+        policies: Names of the MutatingAdmissionPolicies.
+    """
+
+    namespaces: frozenset[str] | None = None
+    templates: frozenset[str] | None = None
+    policies: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +85,7 @@ class Facts:
         nodes: All nodes.
         pods: All pods.
         cards: The nodes with cards.
-        node_events: Events about nodes.
+        node_events: Events about nodes, the oldest first.
         policies: Names of the admission policies; None where we may not list them.
         runtime_classes: Names of the RuntimeClasses; None as above.
         doors: What the API server has for claims.
@@ -113,8 +168,7 @@ def _silent(facts: Facts) -> Iterator[Finding]:
     published = {view.name for view in facts.cards.nodes} | {n for n, _ in facts.cards.unreadable}
     for pod in facts.agents:
         if pod.is_ready and pod.spec.node_name not in published:
-            yield Finding(
-                Level.NOTE,
+            yield note(
                 f"node {pod.spec.node_name} publishes no cards, though its agent is ready",
                 f"its mode (label {MODE_LABEL}) may offer nothing; else see the agent's log",
             )
@@ -138,8 +192,7 @@ def _versions(facts: Facts) -> Iterator[Finding]:
         )
     for each in facts.sets:
         if each.version not in ("", facts.version):
-            yield Finding(
-                Level.NOTE,
+            yield note(
                 f"DaemonSet {each.metadata.namespace}/{each.metadata.name} is of version "
                 f"{each.version}, this program of {facts.version}",
                 "install the same version of both; what one writes the other may not know",
@@ -156,16 +209,10 @@ def _cards(facts: Facts) -> Iterator[Finding]:
                 )
     units = {view.unit_mib for view in facts.cards.nodes}
     if len(units) > 1:
-        yield Finding(
-            Level.NOTE,
+        yield note(
             f"nodes count in different memory units: {few(f'{unit} MiB' for unit in sorted(units))}",
             f"give pods a nodeSelector ({MODE_LABEL}), for the same amount means different sizes",
         )
-
-
-def _node_events(facts: Facts) -> Iterator[Finding]:
-    nodes = {node.metadata.name: node for node in facts.nodes}
-    yield from node_reports(facts.node_events, nodes)
 
 
 def _other_plugins(facts: Facts) -> Iterator[Finding]:
@@ -185,11 +232,87 @@ def _other_plugins(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+def _doors(facts: Facts) -> Iterator[Finding]:
+    """Whether nodes, namespaces and policies agree on the API of requests (docs/dra.md)."""
+    by_name = {view.name: view for view in facts.cards.nodes if view.cards}
+    for node in facts.nodes:
+        yield from _of_node(node, by_name.get(node.metadata.name))
+    giving = [view.name for view in by_name.values() if _gives_by_claims(view)]
+    if facts.doors.namespaces is not None:
+        yield from _of_namespaces(facts.doors.namespaces, giving, facts.doors)
+
+
+def _of_node(node: SurveyedNode, view: NodeView | None) -> Iterator[Finding]:
+    name, label = node.metadata.name, node.labels.get(DOOR_LABEL)
+    if label is None or view is None:
+        return
+    asked = parse_door(label)
+    if asked is None:
+        known = " or ".join(Door)
+        yield problem(
+            f"node {name}: the label {DOOR_LABEL}={label} names no door",
+            f"kubectl label node {name} --overwrite {DOOR_LABEL}=DOOR, which is {known}",
+        )
+    elif asked is Door.DRA and not _gives_by_claims(view):
+        yield problem(
+            f"node {name} asks for claims ({_LABEL}), and its agent serves the device plugin",
+            f"kubectl describe node {name}: the Event DoorNotAvailable says why (docs/dra.md)",
+        )
+    elif asked is Door.DEVICE_PLUGIN and view.offer.by_claims:
+        yield note(
+            f"node {name} goes back to the device plugin; claims still have "
+            f"{len(view.offer.by_claims)} of its {len(view.cards)} cards",
+            "each card follows when the last claim on it has ended",
+        )
+
+
+def _of_namespaces(
+    labelled: frozenset[str], giving: Sequence[str], facts: DoorFacts
+) -> Iterator[Finding]:
+    if labelled and not giving:
+        yield problem(
+            f"namespaces use claims, and no node gives cards by them: {few(sorted(labelled))}",
+            f"kubectl label node NODE {_LABEL}; until then their pods stay Pending",
+        )
+    if giving and not labelled:
+        yield note(
+            f"nodes give their cards by claims, and no namespace uses them: {few(giving)}",
+            f"kubectl label namespace NAMESPACE {_LABEL} (docs/dra.md)",
+        )
+    if missing := labelled - (labelled if facts.templates is None else facts.templates):
+        yield problem(
+            f"namespaces use claims and have no template for them: {few(sorted(missing))}",
+            "name them in the chart's value dra.namespaces; until then their pods stay Pending",
+        )
+    if unused := (facts.templates or frozenset()) - labelled:
+        yield note(
+            f"namespaces have the template for claims and not the label: {few(sorted(unused))}",
+            f"kubectl label namespace NAMESPACE {_LABEL}; until then they use the device plugin",
+        )
+    policies = facts.policies
+    if labelled and policies is not None and not any(map(_makes_claims, policies)):
+        yield problem(
+            f"namespaces use claims, and no policy makes them: {few(sorted(labelled))}",
+            "set the chart's value dra.enabled",
+        )
+
+
+def _gives_by_claims(view: NodeView) -> bool:
+    return len(view.offer.by_claims) == len(view.cards)
+
+
+def _makes_claims(policy: str) -> bool:
+    return policy.endswith(_SLICES_POLICY)
+
+
+DAEMON_SETS = "DaemonSets"
+_NO_POLICY = "the API server admits pods that every node refuses"
+
+
 def _policies(facts: Facts) -> Iterator[Finding]:
     for each in facts.sets if facts.policies is not None else ():
         if not any(name.startswith(each.metadata.name) for name in facts.policies or ()):
-            yield Finding(
-                Level.NOTE,
+            yield note(
                 f"no admission policy of {each.metadata.name} is there: {_NO_POLICY}",
                 "set the chart's value policies.enabled, or apply daemonset/ again",
             )
@@ -217,6 +340,44 @@ def _marks(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _node_events(facts: Facts) -> Iterator[Finding]:
+    """What agents have reported as Events of their nodes, and have not said to be over."""
+    nodes = {node.metadata.name: node for node in facts.nodes}  # an Event outlives its node
+    last: dict[tuple[str, str], Event] = {}
+    for event in facts.node_events:
+        if event.reporter != _COMPONENT or event.about not in nodes:
+            continue
+        if event.type == "Warning" or event.reason in _TOLD:
+            last[(event.about, event.reason)] = event
+        else:
+            last = {key: each for key, each in last.items() if not _ends(event, each)}
+    for (node, reason), event in sorted(last.items()):
+        if not _is_of_former_label(event, nodes[node]):
+            text = f"node {node} reported {reason} at {event.at}: {event.message}"
+            yield note(text, f"docs/troubleshooting.md, {reason}")
+
+
+def _ends(good: Event, bad: Event) -> bool:
+    """Whether an Event says that what another one reported is over."""
+    if good.about != bad.about:
+        return False
+    if good.reason == _RECOVERED:
+        return _card(good) == _card(bad)
+    ended = _ENDS.get(good.reason, (good.reason.removesuffix(_IS_OVER),))
+    return bad.reason in ended
+
+
+def _card(event: Event) -> str:
+    """The card's UUID, with which a report about a card begins, in brackets where it has an index."""
+    return event.message.partition(": ")[0].rpartition("(")[2].rstrip(")")
+
+
+def _is_of_former_label(event: Event, node: SurveyedNode) -> bool:
+    """Whether it complains of a label that the node has no longer."""
+    found = _LABEL_TEXT.match(event.message)
+    return found is not None and node.labels.get(found[1]) != found[2]
+
+
 def _refused(facts: Facts) -> Iterator[Finding]:
     served = {view.name for view in facts.cards.nodes}
     asking = [
@@ -224,33 +385,19 @@ def _refused(facts: Facts) -> Iterator[Finding]:
         for pod in facts.pods
         if pod.status.reason == "UnexpectedAdmissionError"
         and pod.spec.node_name in served
-        and _asks_us(pod)
+        and asking_of(pod)
     ]
     if asking:
         first = asking[-1].metadata
-        yield Finding(
-            Level.NOTE,
+        yield note(
             f"refused at their start: {counted(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
 
 
-def _asks_us(pod: SurveyedPod) -> bool:
-    """Whether it asks for a resource of this plugin, so that another's refusal is not counted."""
-    try:
-        return pod.as_asking() is not None
-    except ClusterError:
-        return False
-
-
-def _doors(facts: Facts) -> Iterator[Finding]:
-    yield from door_findings(facts.doors, facts.nodes, facts.cards.nodes)
-
-
 def _unexamined(facts: Facts) -> Iterator[Finding]:
     if facts.unexamined:
-        yield Finding(
-            Level.NOTE,
+        yield note(
             f"not examined, for want of the right to list them: {few(facts.unexamined)}",
             "ask somebody who may list them to run this, or for that right (docs/kubectl.md)",
         )

@@ -1,16 +1,15 @@
 """The nodes and their cards as the API server's watch tells of them, for as long as someone looks."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.node_cards import NodeView, node_view
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, asking_of, node_view
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import ClusterPod
-from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod, NodesAndPods
+from gpu_device_plugin.cluster.reflector import Reflection, Source, keyed
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.errors import ClusterError, StateError
+from gpu_device_plugin.errors import StateError
 
 UNBOUND = ""
 """In place of a node's name: the pods that are bound to none."""
@@ -28,7 +27,7 @@ class _Followed:
         return self.pod.status.reason == "UnexpectedAdmissionError"
 
 
-class LiveCluster:
+class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
     """Follows nodes and pods; what cards hold is counted only of nodes that have changed.
 
     Attributes:
@@ -43,39 +42,30 @@ class LiveCluster:
         self._by_node: dict[str, set[str]] = {}
         self._views: dict[str, NodeView | str | None] = {}
         self._touched: set[str] = set()
-        self._node_list = Reflection(
-            api,
-            Source("/api/v1/nodes", ""),
-            SurveyedNode,
-            Listener(self._replace_nodes, self._put_node, self._remove_node),
+        nodes = keyed(
+            lambda node: node.metadata.name,
+            lambda: self.nodes,
+            self._put_node,
+            self._drop_node,
+            self.changed.set,
         )
-        self._pod_list = Reflection(
-            api,
-            Source("/api/v1/pods", ""),
-            SurveyedPod,
-            Listener(self._replace_pods, self._put_pod, self._remove_pod),
+        pods = keyed(
+            lambda pod: pod.metadata.uid,
+            lambda: self._pods,
+            self._put_pod,
+            self._drop_pod,
+            self.changed.set,
         )
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether nodes and pods were both listed since the start."""
-        return self._node_list.is_synced and self._pod_list.is_synced
-
-    @property
-    def trouble(self) -> str:
-        """Why the view is not current; empty if it is."""
-        return self._node_list.trouble or self._pod_list.trouble
-
-    @property
-    def trouble_seconds(self) -> float:
-        """For how long the view has not been current."""
-        return max(self._node_list.trouble_seconds, self._pod_list.trouble_seconds)
+        super().__init__(
+            Reflection(api, Source("/api/v1/nodes", ""), SurveyedNode, nodes),
+            Reflection(api, Source("/api/v1/pods", ""), SurveyedPod, pods),
+        )
 
     async def run(self) -> None:
         """Follow until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._node_list.run())
-            group.create_task(self._pod_list.run())
+            group.create_task(self.run_nodes())
+            group.create_task(self.run_pods())
 
     def take_touched(self) -> set[str]:
         """Nodes, and `UNBOUND`, that have changed since the last call."""
@@ -124,47 +114,24 @@ class LiveCluster:
         self._touched.add(name)
         self.changed.set()
 
-    def _replace_nodes(self, nodes: Sequence[SurveyedNode]) -> None:
-        for name in self.nodes.keys() - {node.metadata.name for node in nodes}:
-            self._drop_node(name)
-        for node in nodes:
-            self._put_node(node)
-        self.changed.set()
-
     def _put_node(self, node: SurveyedNode) -> None:
         self.nodes[node.metadata.name] = node
         self._touch(node.metadata.name)
-
-    def _remove_node(self, node: SurveyedNode) -> None:
-        self._drop_node(node.metadata.name)
 
     def _drop_node(self, name: str) -> None:
         self.nodes.pop(name, None)
         self._touch(name)
 
-    def _replace_pods(self, pods: Sequence[SurveyedPod]) -> None:
-        for uid in self._pods.keys() - {pod.metadata.uid for pod in pods}:
-            self._drop_pod(uid)
-        for pod in pods:
-            self._put_pod(pod)
-        self.changed.set()
-
     def _put_pod(self, pod: SurveyedPod) -> None:
         """Keep a pod that asks for anything of ours; one that cannot be parsed holds nothing."""
         uid = pod.metadata.uid
         self._drop_pod(uid)
-        try:
-            asking = pod.as_asking()
-        except ClusterError:
-            return
+        asking = asking_of(pod)
         if asking is not None:
             self._pods[uid] = _Followed(pod, asking)
             self._by_node.setdefault(asking.node, set()).add(uid)
             self._touch(asking.node)
             self._touch(UNBOUND)
-
-    def _remove_pod(self, pod: SurveyedPod) -> None:
-        self._drop_pod(pod.metadata.uid)
 
     def _drop_pod(self, uid: str) -> None:
         followed = self._pods.pop(uid, None)

@@ -6,14 +6,15 @@ for while they have not.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from operator import ge
 from string import ascii_letters
 
-from gpu_device_plugin.apps.overview.wording import door_text
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.cluster.survey_objects import SurveyedPod
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.holdings import (
@@ -38,6 +39,7 @@ from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.errors import ClusterError, RequestError, StateError
 
 _Devices = Mapping[str, tuple[PodRef, ...]]
 
@@ -280,3 +282,77 @@ def _card(room: Room, offer: NodeOffer, holders: tuple[Holder, ...], devices: _D
         devices.get(card.uuid, ()),
         Door.DRA if card.index in offer.by_claims else Door.DEVICE_PLUGIN,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCards:
+    """Every node with cards, and those whose annotation cannot be read, with the reason."""
+
+    nodes: tuple[NodeView, ...]
+    unreadable: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How much of it is held, in one line."""
+        if not self.nodes and not self.unreadable:
+            return "no node publishes cards; `kubectl gpu doctor` says why"
+        cards = sum(len(node.cards) for node in self.nodes)
+        shared = [node for node in self.nodes if not node.is_whole]
+        whole = [card for node in self.nodes if node.is_whole for card in node.cards]
+        parts = []
+        if shared or not whole:
+            held = sum(node.held_units for node in shared)
+            units = sum(node.units for node in shared)
+            percent = 100 * held // units if units else 0
+            parts.append(f"{held} of {units} units held ({percent} %)")
+        if whole:
+            given = sum(bool(card.pods) for card in whole)
+            parts.append(f"{given} of {len(whole)} whole cards held")
+        nodes = counted(len(self.nodes) + len(self.unreadable), "node")
+        nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
+        return f"{nodes}, {counted(cards, 'card')}: {', '.join(parts)}"
+
+    def only(self, names: Collection[str]) -> "ClusterCards":
+        """The nodes of these names; all where none is given."""
+        if not names:
+            return self
+        nodes = tuple(node for node in self.nodes if node.name in names)
+        return ClusterCards(nodes, tuple(each for each in self.unreadable if each[0] in names))
+
+
+def asking_of(pod: SurveyedPod) -> ClusterPod | None:
+    """What a pod asks of ours; None for nothing: one that cannot be parsed holds nothing."""
+    try:
+        return pod.as_asking()
+    except ClusterError:
+        return None
+
+
+def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
+    """The cards of these nodes, by name; finished pods hold nothing."""
+    by_node: dict[str, list[ClusterPod]] = {}
+    for pod in pods:
+        if pod.node and not pod.request.is_finished:
+            by_node.setdefault(pod.node, []).append(pod)
+    views, unreadable = [], []
+    for node in sorted(nodes, key=lambda node: node.name):
+        try:
+            views.append(node_view(node, by_node.get(node.name, ())))
+        except StateError as error:
+            unreadable.append((node.name, str(error)))
+    return ClusterCards(tuple(views), tuple(unreadable))
+
+
+def door_text(by_claims: int, cards: int) -> str:
+    """How many of a node's cards are given by claims (docs/dra.md), after other words of the node.
+
+    >>> door_text(0, 4), door_text(1, 4), door_text(4, 4)
+    ('', ', 1 of them given by claims', ', given by claims')
+    """
+    which = "" if by_claims == cards else f"{by_claims} of them "
+    return f", {which}given by claims" if by_claims else ""
+
+
+def rule_text(error: RequestError) -> str:
+    """The rule that refuses a request, and the cure; without the pod, the node and what is asked."""
+    return str(error).partition("): ")[2] or str(error)

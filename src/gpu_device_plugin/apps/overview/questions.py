@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards, cluster_cards
-from gpu_device_plugin.apps.overview.doctor import DAEMON_SETS, Facts, findings
-from gpu_device_plugin.apps.overview.door_checks import DoorFacts
-from gpu_device_plugin.apps.overview.finding import Finding
+from gpu_device_plugin.apps.overview.doctor import DAEMON_SETS, DoorFacts, Facts, Finding, findings
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, asking_of, cluster_cards
 from gpu_device_plugin.apps.overview.why import PodStory, event_line, story
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
@@ -55,7 +52,7 @@ async def read_cluster(api: ApiServer) -> Reading:
     survey = Survey(api)
     nodes, pods = await asyncio.gather(survey.nodes(), survey.pods())
     with_cards = [found for node in nodes if (found := node.with_cards())]
-    return Reading(nodes, pods, cluster_cards(with_cards, _asking(pods)))
+    return Reading(nodes, pods, cluster_cards(with_cards, filter(None, map(asking_of, pods))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +219,3 @@ class _Optional:
             return await self.read(kind, reading)
         except ClusterError:
             return None
-
-
-def _asking(pods: Sequence[SurveyedPod]) -> list[ClusterPod]:
-    """The pods that ask for anything of ours; one that cannot be parsed holds nothing."""
-    found = []
-    for pod in pods:
-        try:
-            asking = pod.as_asking()
-        except ClusterError:
-            continue
-        if asking is not None:
-            found.append(asking)
-    return found

@@ -1,17 +1,97 @@
-"""Draws the parts of the page that have changed, and hands them to readers."""
+"""Draws the parts of the page that have changed, and hands readers those that they have not seen."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.live_cluster import UNBOUND, LiveCluster
 from gpu_device_plugin.apps.overview.questions import NodesAndFacts, read_story
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
-from gpu_device_plugin.apps.page.parts import Parts
-from gpu_device_plugin.apps.page.rows import Colours, node_row, pod_row
-from gpu_device_plugin.apps.page.uses import Uses, use_lines
+from gpu_device_plugin.apps.page.rows import Colours, Uses, node_row, pod_row, use_lines
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.web.page.html import Html
 from gpu_device_plugin.web.page.server import Event
+
+_MOST_GONE = 1000
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    html: str
+    number: int
+
+
+class Parts:
+    """Parts by their id in the page; one that is gone is empty.
+
+    A reader is told where it is as `start-number`: `start` is of this process, and `number` grows
+    with every change.
+
+    Attributes:
+        changed: Notified with every change.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Condition()
+        self._start = uuid.uuid4().hex[:8]
+        self._number = self._floor = 0
+        self._parts: dict[str, _Part] = {}
+
+    @property
+    def at(self) -> str:
+        """Where a reader is that has all of it."""
+        return f"{self._start}-{self._number}"
+
+    def html(self, name: str) -> str:
+        """A part; empty where there is none."""
+        found = self._parts.get(name)
+        return found.html if found else ""
+
+    def nodes(self) -> Iterator[str]:
+        """The parts of nodes, by name."""
+        names = sorted(name for name in self._parts if name.startswith("node-"))
+        return (html for name in names if (html := self._parts[name].html))
+
+    def put(self, name: str, html: str) -> bool:
+        """Have this part from now on; whether it is another than before."""
+        if self.html(name) == html:
+            return False
+        self._number += 1
+        self._parts.pop(name, None)
+        self._parts[name] = _Part(html, self._number)
+        if not html:
+            self._forget_gone()
+        return True
+
+    def since(self, at: str) -> Mapping[str, str] | None:
+        """What a reader at that place has not seen; None where it has to read all of it again."""
+        start, _, number = at.partition("-")
+        is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+        seen = int(number) if is_number else -1
+        if start != self._start or not self._floor <= seen <= self._number:
+            return None
+        return {name: part.html for name, part in self._parts.items() if part.number > seen}
+
+    async def tell(self) -> None:
+        """Wake every reader that waits."""
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def wait(self, at: str, seconds: float) -> None:
+        """Wait until there is something to see from that place on, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self.changed:
+                await self.changed.wait_for(lambda: self.at != at)
+
+    def _forget_gone(self) -> None:
+        """Nodes come and go under new names; who has been away for longer reads all again."""
+        gone = [name for name, part in self._parts.items() if not part.html]
+        for name in gone[:-_MOST_GONE]:
+            self._floor = max(self._floor, self._parts.pop(name).number)
+
 
 _LEAST_SECONDS_BETWEEN = 0.25
 _MOST_WITHOUT_CARD = 50

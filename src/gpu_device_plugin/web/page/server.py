@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
 from gpu_device_plugin.web.page.html import Html
-from gpu_device_plugin.web.server import Listener, parse_address
+from gpu_device_plugin.web.server import HttpListener, parse_address
 from gpu_device_plugin.web.tls import ServingTls
 
 TOKEN, THEME = "gpu-page-token", "gpu-page-theme"
@@ -84,7 +84,7 @@ def is_loopback(address: str) -> bool:
     return host == "localhost" or _is_loopback(host)
 
 
-class PageServer:
+class PageServer(HttpListener):
     """Serves `content` between `start` and `stop`.
 
     On a loopback address everybody on this machine may read; elsewhere each request has to show a
@@ -95,15 +95,10 @@ class PageServer:
         self, address: str, content: Content, html: Html, tls: ServingTls | None = None
     ) -> None:
         connections = _MOST_STREAMS + MOST_CONNECTIONS
-        self._listener = Listener("address", address, tls.context if tls else None, connections)
+        super().__init__("address", address, tls.context if tls else None, connections)
         self._is_local = is_loopback(address)
         self._content, self._html = content, html
         self._readers: dict[asyncio.Task[Any], str] = {}
-
-    @property
-    def port(self) -> int:
-        """The port listened on; of use where the address says 0."""
-        return self._listener.port
 
     async def start(self) -> None:
         """Listen.
@@ -122,11 +117,7 @@ class PageServer:
             app.router.add_post("/login", self._login)
             app.router.add_post("/logout", self._logout)
         app.on_shutdown.append(self._end_streams)
-        await self._listener.start(app)
-
-    async def stop(self) -> None:
-        """Stop listening and close what is open."""
-        await self._listener.stop()
+        await self.listen(app)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

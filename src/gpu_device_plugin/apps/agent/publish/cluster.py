@@ -106,7 +106,16 @@ ResourceClaims: TypeAlias = ApiClaims | NoClaims
 
 
 class ApiCluster:
-    """Watches our node and its pods, and writes labels, annotations and Events."""
+    """Watches our node and its pods, and writes labels, annotations and Events.
+
+    Attributes:
+        resource_claims: The side of claims.
+        foreign_plugin: Another plugin on our cards, or None if none is known.
+        post: Writes an Event when possible.
+        describe_node: Wants labels and annotations on our node; None removes a key.
+        drop: Removes a label or an annotation of our node once.
+        annotate_pod: Wants annotations on a pod.
+    """
 
     def __init__(
         self,
@@ -133,6 +142,11 @@ class ApiCluster:
             api, node, lambda: self._node.view.uid if self._node.view else ""
         )
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
+        self.foreign_plugin = self._node.foreign_plugin
+        self.post = self._events.post
+        self.describe_node = self._metadata.put
+        self.drop = self._metadata.drop
+        self.annotate_pod = self._annotations.put
         api.reach.subscribe(lambda: signals.reach_changed.emit(None))
 
     @property
@@ -148,10 +162,6 @@ class ApiCluster:
         if self._node.is_synced:
             return "" if self._node.view else f"the API server has no node {self._node_name}"
         return "the API server has not answered"
-
-    def foreign_plugin(self, is_ours: Callable[[str], bool]) -> ForeignPlugin | None:
-        """Another plugin on our cards, or None if none is known."""
-        return self._node.foreign_plugin(is_ours)
 
     @property
     def installation(self) -> str:
@@ -185,24 +195,6 @@ class ApiCluster:
             ClusterError: The API did not answer in time.
         """
         return await self._pods.get(namespace, name, GET_SECONDS)
-
-    def post(self, note: EventNote) -> None:
-        """Write an Event when possible."""
-        self._events.post(note)
-
-    def describe_node(
-        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
-    ) -> None:
-        """Want these on our node; None removes a key."""
-        self._metadata.put(labels=labels, annotations=annotations)
-
-    def drop(self, *, label: str = "", annotation: str = "") -> None:
-        """Remove a label or an annotation of our node once."""
-        self._metadata.drop(label=label, annotation=annotation)
-
-    def annotate_pod(self, ref: PodRef, annotations: Wanted) -> None:
-        """Want these on a pod."""
-        self._annotations.put(ref, annotations)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Coroutines that have to run for as long as the agent does."""

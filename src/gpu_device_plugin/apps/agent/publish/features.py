@@ -14,7 +14,7 @@ import structlog
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
-from gpu_device_plugin.config.nvidia_settings import FeatureSettings
+from gpu_device_plugin.config.nvidia_configuration import FeatureSettings
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.labels import (
     FEATURES_ANNOTATION,
@@ -81,7 +81,7 @@ class FeatureLabels:
         labels = dict(self._labels_of(cards, state, Machine(driver, cuda, kind)))
         if labels != self._written:
             self._written, self._stamp = labels, int(time.time())
-        if settings.has_timestamp:
+        if not settings.omits_timestamp:
             stamped = self._labels_of((), state, Machine("", "", timestamp=self._stamp))
             labels = {**stamped, **labels}
         self._want(labels)

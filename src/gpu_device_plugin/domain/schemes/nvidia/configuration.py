@@ -121,7 +121,7 @@ class FeatureSettings:
     is_on: bool = False
     output_file: str = ""
     machine_type_file: str = "/sys/class/dmi/id/product_name"
-    has_timestamp: bool = True
+    omits_timestamp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
