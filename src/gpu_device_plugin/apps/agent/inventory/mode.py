@@ -41,7 +41,11 @@ _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
 class ModeFollower:
-    """Follows the node's labels; a switch waits until no pod holds a slice."""
+    """Follows the node's labels; a switch waits until no pod holds a slice.
+
+    `recorder_of` names the scheme of a resource of which the kubelet's choice stands: what another
+    plugin may have given.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a node's mode depends on
         self,
@@ -53,17 +57,6 @@ class ModeFollower:
         recorder_of: Callable[[str], object | None],
         check_unit: Callable[[NodeMode, MemoryUnit], None],
     ) -> None:
-        """Args.
-
-        node_store: Gets what is decided.
-        recorder: Where events go.
-        memory: What the next run begins with.
-        settings: What counts without a label.
-        holders: Pods that hold a resource that counts; None while that is not known.
-        recorder_of: The scheme of a resource of which the kubelet's choice stands, so that another
-            plugin may have given it; None of one that decides.
-        check_unit: Raises a ConfigError where the memory unit does not go with the mode.
-        """
         self._node_store = node_store
         self._recorder = recorder
         self._memory = memory
