@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from tests.apps.controller.objects import UNITS, Json, node, path, pod
 from tests.apps.controller.replica import Running, a_replica
 from tests.apps.controller.test_webhook import S0_POD, mutated
 from tests.fakes.api_server import FakeApiServer, Seen, running
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from gpu_device_plugin.apps.controller.run import LEASE, Times
 from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
@@ -149,6 +150,7 @@ async def tried(replica: Running, each: Json, at: int) -> str:
     return str(answer["Error"]) if isinstance(answer, dict) else "503"
 
 
+@pytest.mark.long
 async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
     tmp_path: Path,
 ) -> None:
@@ -170,7 +172,7 @@ async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
         await until(lambda: two.controller.leader.leads)
         assert (await one.call("bind", {}))[0] == 503
         # On a busy machine the second one may lose the lead for a moment; kube-scheduler asks again.
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(60 * PATIENCE):
             second = await asyncio.gather(*(led(each, at) for at, each in enumerate(pods)))
         await asyncio.gather(*first)
         objects = [server.objects[path(each)] for each in pods]
