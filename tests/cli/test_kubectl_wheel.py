@@ -18,6 +18,8 @@ from tests.apps.controller.objects import node
 from tests.fakes.api_server import kubeconfig, running
 from tests.waiting import until
 
+pytestmark = pytest.mark.long  # a wheel is built
+
 ROOT = Path(__file__).resolve().parents[2]
 OF_A_NODE = ("grpc", "google", "pynvml", "prometheus_client", "asyncinotify", "kubernetes")
 

@@ -79,6 +79,7 @@ def test_names_and_memory_pass_on_the_simulated_card(tmp_path: Path) -> None:
     assert not document.exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("built")
 def test_time_and_cost_are_measured_on_the_simulated_card() -> None:
     """The figures of a shared machine are not judged here; that there are figures is."""
@@ -96,6 +97,7 @@ def test_time_and_cost_are_measured_on_the_simulated_card() -> None:
         assert "work of the slice of 60 %, of the three's: " in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("built")
 def test_the_first_half_hour_runs_on_the_simulated_card() -> None:
     """Imports and graphs are judged, time is not; what needs PyTorch says that it did not run."""

@@ -143,6 +143,7 @@ async def test_a_card_that_is_switched_to_mig_mode_is_left_out_until_it_leaves_i
         await rig.until_offered(ALL, 30)
 
 
+@pytest.mark.long
 async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_offered() -> None:
     """The last run's cards keep the node's capacity and its pods' starts; no new pod comes."""
     async with running_rig() as rig:

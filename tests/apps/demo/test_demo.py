@@ -94,6 +94,7 @@ def assert_nothing_is_left(tmp: Path) -> None:
     assert list(tmp.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_demo_keeps_every_promise_within_80_columns(tmp: Path) -> None:
     """Exit code 0, every figure right, no line too long, nothing left."""
     with playing(tmp) as process:
