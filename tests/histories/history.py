@@ -78,6 +78,7 @@ async def _life(node: Node, steps: Sequence[Step]) -> None:
         take(node, step)
         await _wait(node, step.wait)
     node.calm()
+    await _wait(node, node.machine.loop.threads_until - node.machine.loop.now)  # of a slow disk
     node.machine.tell("from here on it is quiet")
     await _wait(node, QUIET_SECONDS)
     check_quiet(node)

@@ -85,6 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         spawn: Starts a child process; as `subprocess_exec`.
         is_in_thread: Whether what runs now would run in a thread.
         thread_seconds: How long work takes that is handed to a thread.
+        threads_until: When the last of it is done that has begun.
     """
 
     def __init__(self, start_seconds: float) -> None:
@@ -94,6 +95,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.failures: list[str] = []
         self.spawn: Callable[..., Coroutine[Any, Any, tuple[Any, Any]]] | None = None
         self.thread_seconds: Callable[[], float] = lambda: 0.001
+        self.threads_until = 0.0
         self.is_in_thread = False
         self._threads: dict[object, _Line] = {}
         self._clock_resolution = 1e-9
@@ -181,7 +183,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while line and line[0][0].cancelled():
             line.popleft()
         if line:
-            self.call_later(self.thread_seconds(), self._finish, line)
+            seconds = self.thread_seconds()
+            self.threads_until = max(self.threads_until, self.now + seconds)
+            self.call_later(seconds, self._finish, line)
 
     def _finish(self, line: "_Line") -> None:
         future, work = line[0]

@@ -57,6 +57,21 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("card_asks_for_reset", 8.0, {"card": 1, "seconds": 2.0}),
         ),
     ),
+    "an agent starts while a disk that was slow still flushes": (
+        7552,
+        (
+            Step("card_unplugged", 0.0, {"card": 1, "seconds": 8.0}),
+            Step("api_behind", 0.0, {"seconds": 20.0, "lag": 5.0}),
+            Step("card_asks_for_reset", 0.2, {"card": 1, "seconds": 2.0}),
+            Step("sockets_wiped", 1.0),
+            Step("create", 0.0, {"pod": 0, "shape": "two cards"}),
+            Step("create", 40.0, {"pod": 5, "shape": "sidecar"}),
+            Step("create", 40.0, {"pod": 3, "shape": "nothing"}),
+            Step("disk_slow", 1.0, {"seconds": 2.0, "flush": 30.0}),
+            Step("state_damaged", 0.2, {"kind": "cards", "at": 0.252}),
+            Step("replace", 1.0, {"pod": 4, "shape": "small"}),
+        ),
+    ),
     "a pod with an init container comes while the API server is away": (
         0,
         (
