@@ -21,11 +21,12 @@ from tests.held import fraction
 from tests.hostile.work import lines_run
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
+from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower, InForce
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import load_settings
+from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
 from gpu_device_plugin.config.sources import parse_yaml
 from gpu_device_plugin.domain.caller import Call, who_allocates
 from gpu_device_plugin.domain.decision_log import Decision, DecisionLog
@@ -185,12 +186,12 @@ async def test_an_error_while_the_configuration_is_read_is_not_lost(tmp_path: Pa
     store = NodeStore(first_state(settings))
     recorder = EventRecorder(AgentMetrics(""), lambda _: None, store.read, lambda: 0.0, Schemes())
 
-    def fail() -> None:
+    def fail(_: None) -> None:
         raise ZeroDivisionError
 
-    follower = ConfigurationFollower(
-        settings, store, dict, tuple, lambda: recorder, fail, lambda: None
-    )
+    in_force = InForce(nvidia_configuration(settings))
+    follower = ConfigurationFollower(settings, store, dict, tuple, recorder, in_force, lambda: None)
+    follower.changed.subscribe(fail)
     file.write_text(REPLICAS)
     os.utime(file, (0, 0))  # not as young as one that is being written
     follower.run()

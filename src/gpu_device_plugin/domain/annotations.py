@@ -31,13 +31,8 @@ def cards_annotation(
     Version 2 where a card is cut or replicated, and else version 1, whose readers need not know the
     other: beside fractions, a card in MIG mode has no units and is not healthy for them.
 
-    Args:
-        cards: The node's cards.
-        healthy: UUID -> whether the card may serve.
-        terms: The node's mode and unit.
-        replicas: UUID of a card or instance -> how many replicas of it are offered.
-        by_claims: UUID of each card that is given by claims, and by nothing else -> what prepared
-            claims hold of it.
+    `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` has each card that is
+    given by claims alone, with what prepared claims hold of it.
     """
     ordered = sorted(cards, key=lambda card: card.index)
     entries = [
@@ -101,9 +96,7 @@ def _replicas(uuid: str, replicas: Mapping[str, int]) -> dict[str, object]:
 def withdrawn_annotation(mark: str, kept: Sequence[str]) -> str:
     """An agent's answer to the mark, as compact JSON.
 
-    Args:
-        mark: The mark that is answered.
-        kept: Pods whose files stay, because they are running.
+    `kept` are pods whose files stay, because they are running.
     """
     return compact({"version": WITHDRAWN_VERSION, "mark": mark, "kept": sorted(kept)})
 

@@ -32,10 +32,7 @@ Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
 class Call:
     """What the kubelet asks for, in GetPreferredAllocation or in Allocate.
 
-    Attributes:
-        resource: Of what.
-        size: How many units the container gets in all.
-        must_include: Units that it gets in any case, reused from init containers.
+    The container gets `size` units in all, those of `must_include`, reused from init containers, in any case.
     """
 
     resource: str
@@ -49,13 +46,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Which container asks. Without the pod spec, `request` and `container` are None.
-
-    Attributes:
-        pod: The pod; its uid is empty while only List has named it.
-        request: What the pod asks for.
-        container: The container that is being admitted.
-    """
+    """Which container asks; without the pod spec only which pod, and without uid if List names it."""
 
     pod: PodRef
     request: PodRequest | None = None
@@ -84,14 +75,9 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
 ) -> Asker:
     """The container behind a GetPreferredAllocation call.
 
-    Args:
-        call: What is asked.
-        listed: PodResources List, read inside this call.
-        specs: What the API knows of this node's pods, by namespace and name.
-        ledger: Our grants; they show what ordinary init containers hold, which List does not.
-        seen: Pods that were in List at an earlier call.
-        session: The container that was decided last.
-        admitting: The pod that was granted something a moment ago.
+    List is read inside this call; our grants show what ordinary init containers hold, which List does
+    not. `seen` were in List at an earlier call, `session` was decided last, and `admitting` was
+    granted something a moment ago.
 
     Raises:
         UnknownPodError: No pod can be asking, or several can; the text names them.
@@ -124,14 +110,8 @@ def who_allocates(
     many are free as asked, or if it asks again for what it gave. List must not be read here
     (#137534), so the ledger and the pod specs have to identify the container.
 
-    Args:
-        call: What is asked; `must_include` are the units that the kubelet gives.
-        specs: What the API knows of this node's pods, by namespace and name.
-        ledger: Our grants.
-        session: The container that was decided last.
-
-    Returns:
-        The grant that is asked for again, or else the container that asks for a new one.
+    The call's `must_include` are the units that the kubelet gives; `session` was decided last. The
+    answer is the grant that is asked for again, or else the container that asks for a new one.
 
     Raises:
         UnknownPodError: No pod can be asking, several can, or a living pod has the units.

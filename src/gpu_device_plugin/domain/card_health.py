@@ -127,10 +127,7 @@ def clean(
     open_faults = (_asked(fault, probe) for fault in card.faults)
     faults = tuple(fault for fault in open_faults if not _closes(fault, probe, is_settled))
     return replace(
-        card,
-        faults=faults,
-        clean_since_seconds=clean_since,
-        recovery_action=probe.recovery_action,
+        card, faults=faults, clean_since_seconds=clean_since, recovery_action=probe.recovery_action
     )
 
 

@@ -24,10 +24,7 @@ def known_numbers(
     A slice of one card shows its number directly; a slice of several cards shows the last one
     that remains when the others are known.
 
-    Args:
-        ledger: All grants.
-        entries: The kubelet's checkpoint.
-        numbers_of: The card numbers that unit ids name, if their scheme puts them there.
+    `numbers_of` gives the card numbers that unit ids name, if their scheme puts them there.
     """
     claims: list[tuple[Sequence[str], frozenset[CardNumber]]] = [
         (grant.devices, numbers_of(grant.all_ids)) for grant in ledger.grants.values()
@@ -50,10 +47,8 @@ def assigned(
     Once all numbers are taken, a new card gets that of a card that is gone and of which nothing is
     held. Where there is none, the new card is left out of the answer.
 
-    Args:
-        numbers: UUID -> number until now.
-        shown: UUIDs of the cards that are there or may come back at once, by NVML index.
-        held: Numbers that units of any pod name; None if that is not known.
+    `shown` are there or may come back at once, by NVML index; `held` are the numbers that units of
+    any pod name, None if that is not known.
     """
     found = dict(numbers)
     for uuid in shown:

@@ -36,16 +36,9 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One entry of a claim's allocation.
+    """One entry of a claim's allocation, with what it consumes of the device.
 
-    Attributes:
-        driver: Whose device.
-        pool: The pool that it is of; ours is named after the node.
-        device: Its name there.
-        request: The request of the claim that it is for.
-        share_id: The share of the device.
-        memory_mib: Memory that the claim consumes of it.
-        core_percent: Compute that it consumes; 0 where the device has no such capacity.
+    Our pool is named after the node. `core_percent` is 0 where the device has no such capacity.
     """
 
     driver: str
@@ -62,7 +55,6 @@ class Claim:
     """A ResourceClaim as the API server has it.
 
     Attributes:
-        ref: Which one.
         pod: The pod that it is reserved for, the first of several; None where there is none.
         devices: What is allocated to it, of all drivers.
         name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
@@ -91,7 +83,6 @@ class Capacity:
     """What claims may divide of a card.
 
     Attributes:
-        memory_mib: Memory.
         step_mib: What its amounts are multiples of.
         core_percent: Compute; 0 where it is not divided.
         core_step: What its amounts are multiples of.
@@ -107,14 +98,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class OfferedDevice:
-    """A card as claims may get it.
-
-    Attributes:
-        card: The card.
-        mode: The node's mode.
-        capacity: What of it may be divided.
-        taints: Key -> value: why nothing new may be allocated of it.
-    """
+    """A card as claims may get it. The keys and values of `taints` say why nothing new may be allocated of it."""
 
     card: Card
     mode: str
@@ -140,10 +124,7 @@ def cards_for_claims(
     One card has one door. With door `dra` a card is offered once no units of it are held; with door
     `device-plugin`, only until the last claim on it has ended.
 
-    Args:
-        state: The node.
-        ledger: Who holds what.
-        withheld: UUIDs of cards of which a claim may be allocated that is not prepared yet.
+    `withheld` are cards of which a claim may be allocated that is not prepared yet.
     """
     if state.door is Door.DRA and state.mark and not has_claims(ledger):
         return {}  # a node that is left has no slice of ours when the agent ends

@@ -14,8 +14,6 @@ SELFTEST_FILE = "/usr/local/lib/gpu-device-plugin/gpu-selftest"
 PRELOAD_FILE = "/etc/ld.so.preload"
 VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
 """Where the NVIDIA runtime looks for cards named by mounts instead of by environment."""
-
-
 CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 
 
@@ -55,9 +53,7 @@ class DeviceAccess:
     def annotations(self, cdi_names: Sequence[str], answer_id: str) -> dict[str, str]:
         """The annotation of `cdi-annotations`.
 
-        Args:
-            cdi_names: For instance `nvidia.com/gpu=GPU-…`.
-            answer_id: Distinguishes the answers of one pod; a name of at most 36 characters.
+        `answer_id`, at most 36 characters, distinguishes the answers of one pod.
         """
         if ListStrategy.CDI_ANNOTATIONS not in self.strategies:
             return {}
@@ -99,8 +95,6 @@ class Paths:
     """Paths on the host.
 
     Attributes:
-        run_dir: The agent's `--run-dir`.
-        library_dir: The agent's `--library-dir`.
         library_version: Version of the isolation library to mount.
         has_selftest: Whether that version includes gpu-selftest.
         control_devices: Device nodes beside the cards' own that exist on this host, for instance
@@ -122,8 +116,7 @@ class Paths:
 def slice_of_mounts(mounts: Mapping[str, str]) -> tuple[str, str]:
     """Slice id and library version that an answer in the checkpoint names, or "" each.
 
-    Args:
-        mounts: Container path -> host path, as in the kubelet's checkpoint.
+    `mounts` are container path -> host path, as in the kubelet's checkpoint.
 
     >>> slice_of_mounts({CONFIG_DIR: "/run/x/slices/s1/config", PRELOAD_FILE: "/l/0.1/ld.so.preload"})
     ('s1', '0.1')
@@ -138,13 +131,7 @@ LIMITS_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CardLimit:
-    """What a container may take of one card; None is no cap of that kind.
-
-    Attributes:
-        uuid: The card.
-        memory_bytes: Memory.
-        core_percent: Compute, 1 to 100.
-    """
+    """What a container may take of one card (compute: 1 to 100); None is no cap of that kind."""
 
     uuid: str
     memory_bytes: int | None

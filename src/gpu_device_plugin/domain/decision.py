@@ -10,11 +10,12 @@ from enum import Enum
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.shares import Demand, Holder
-from gpu_device_plugin.errors import DoesNotFitError
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,7 @@ class Reservation:
     """What a holder is to get, decided and not granted yet.
 
     Attributes:
-        holder: Who asks.
         demand: What it needs in all.
-        cards: Where it goes.
         why: Why there, for people.
         asked: What it needs, for people.
         rooms: What each card had free when this was decided, for people: a line each.
@@ -88,12 +87,7 @@ ADMISSION_SECONDS = 10.0
 class Pending:
     """A container that is being admitted by the kubelet's calls, one a resource.
 
-    Attributes:
-        asker: Who asks.
-        chosen: What was decided for its whole request.
-        preferred: The answers to GetPreferredAllocation, by resource.
-        granted: Resources whose Allocate has come.
-        slice_id: Its grant, once there is one.
+    `preferred` are the answers to GetPreferredAllocation, `granted` the resources whose Allocate has come.
     """
 
     asker: Asker
@@ -179,7 +173,6 @@ class Offer:
     """What a call may choose from.
 
     Attributes:
-        call: Resource, size and the units it must include.
         available: Unit ids that the kubelet has free.
         live: Grants of the call's scheme, of pods that the kubelet still has.
         others: Such grants of other schemes, and of claims: they have no units of this call's
@@ -217,3 +210,17 @@ def check_in_service(pending: Pending, state: NodeState) -> None:
                 f"chosen; create the pod again",
                 reason="NoHealthyCard",
             )
+
+
+def check_door(state: NodeState, pending: Pending | None) -> None:
+    """Nothing new is given where cards go by claims; who has the first resource gets the second one.
+
+    Raises:
+        RequestError: The node's door is `dra`.
+    """
+    if state.door is Door.DRA and not (pending and pending.slice_id):
+        raise RequestError(
+            "this node gives its cards through claims (door dra, docs/dra.md); use a namespace with the "
+            "label gpu-device-plugin/door=dra, or another node",
+            reason="OtherDoor",
+        )

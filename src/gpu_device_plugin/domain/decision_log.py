@@ -20,9 +20,7 @@ class Decision:
     Attributes:
         pod: `namespace/name`.
         container: Name of the container, or empty if it is not known.
-        asked: What it asked, for people.
         rooms: One line per card: what it had free at that moment.
-        outcome: The result, for people.
         reason: One CamelCase word for refusals; empty otherwise.
         at_seconds: Wall clock.
         owner: The controller that made the pod, `ReplicaSet namespace/name`; empty where none is known.
@@ -95,13 +93,7 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Kept:
-    """The decisions of one owner with the same outcome.
-
-    Attributes:
-        decisions: The last ones, oldest first.
-        count: How many there were in all.
-        since_seconds: Wall clock of the first.
-    """
+    """The decisions of one owner with the same outcome."""
 
     since_seconds: float
     decisions: deque[Decision] = field(default_factory=deque)
@@ -143,8 +135,7 @@ class DecisionLog:
     def why(self, name: str) -> str:
         """What was decided about a pod, or about the pods of an owner, for people.
 
-        Args:
-            name: `namespace/name` of either.
+        Empty if nothing is known. `name` is `namespace/name` of either.
 
         Returns:
             The text; empty if nothing is known.

@@ -17,10 +17,7 @@ class Instance:
         gpu_instance: Id of its GPU instance on the card.
         compute_instance: Id of it in its GPU instance.
         profile: For instance `1g.5gb`, or `1c.3g.20gb` of a part of a GPU instance.
-        memory_mib: Memory that it shows, in MiB.
         gpu_slices: Compute slices of its GPU instance.
-        compute_slices: Its own compute slices.
-        multiprocessors: Its multiprocessors.
         engines: Engine (`copy`, `decoder`, `encoder`, `jpeg`, `ofa`) -> how many it has.
     """
 
@@ -48,11 +45,7 @@ class Hardware:
     Attributes:
         compute_capability: Major and minor.
         pci_class: The class of its PCI function, for instance 0x0302 (3D controller); 0 unknown.
-        is_mig_capable: Whether it can be in MIG mode.
-        is_mig: Whether it is in MIG mode now.
-        instances: Its MIG instances, by index.
         links: UUID of another card -> how well it is linked, in points (R-703).
-        numa_node: Its NUMA node, if the kernel knows it.
     """
 
     compute_capability: tuple[int, int] = (0, 0)
@@ -82,7 +75,6 @@ class Card:
 
     Attributes:
         uuid: NVML's UUID, for instance `GPU-4f…`.
-        number: The card number.
         index: NVML's index; it changes when cards are unplugged or the node reboots. -1 while
             NVML does not show the card.
         minor: `/dev/nvidia<minor>`.

@@ -24,13 +24,7 @@ _STRANDED_STEP_MILLI = 50
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """What a pod takes of a node.
-
-    Attributes:
-        cpu_milli: Processor, in thousandths of a core.
-        cards: Number of cards; 0 for a pod without.
-        card_milli: Of each card, in thousandths; 1000 is a whole card.
-    """
+    """What a pod takes of a node."""
 
     cpu_milli: int
     cards: int
@@ -39,12 +33,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What a node has left.
-
-    Attributes:
-        cpu_milli: Processor, in thousandths of a core.
-        cards: What is free of each card, in thousandths, by index.
-    """
+    """What a node has left."""
 
     cpu_milli: int
     cards: tuple[int, ...]
@@ -69,9 +58,8 @@ class Workload:
     def __init__(self, pods: Mapping[Shape, int], usual_part: float = 1.0) -> None:
         """Prepare.
 
-        Args:
-            pods: How often each shape comes; at least one must ask for a card.
-            usual_part: Part of all pods, 0 to 1, that the mix makes up; the rarest are left out.
+        `pods`: how often each shape comes; at least one asks for a card. `usual_part` (0 to 1) of all
+        pods are the mix; the rarest are left out.
         """
         usual = _usual(pods, usual_part)
         self._levels = sorted({shape.cpu_milli for shape, _ in usual})

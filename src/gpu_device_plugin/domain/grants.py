@@ -14,8 +14,6 @@ class Grant:
     """Shares of devices, given to a holder.
 
     Attributes:
-        slice_id: Its id; names its files on the node.
-        holder: Who holds it.
         units: Resource -> the ids of its units, sorted; without the resources not asked for yet.
         shares: Its parts of devices, in order of NVML index when it was given.
         own: What only its scheme knows of it; the scheme keeps, writes and reads it.
@@ -23,9 +21,7 @@ class Grant:
         is_isolated: Whether the container gets limits and the library.
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
-        created_seconds: Wall clock when first written.
         holds: Its shares as the ledger adds them up.
-        all_ids: Every unit that it holds, of whatever resource.
     """
 
     slice_id: str

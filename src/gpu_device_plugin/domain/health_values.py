@@ -31,14 +31,7 @@ class Recovery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class XidRule:
-    """A row of the table of XIDs.
-
-    Attributes:
-        code: The XID; 0 in the rule for all codes that the table does not name.
-        name: A short name for Events.
-        action: What it does to its card.
-        recovery: What ends its fault; unused with other actions.
-    """
+    """A row of the table of XIDs; code 0 is for all that it does not name. `recovery` goes with `fault` only."""
 
     code: int
     name: str
@@ -66,7 +59,6 @@ class HealthRules:
     """The operator's rules.
 
     Attributes:
-        xids: The table of XIDs by code.
         default: The rule for every other XID.
         recovery_seconds: How long probes must be clean.
         takes_mig: UUIDs of the cards in MIG mode that serve, with their instances.
@@ -78,7 +70,6 @@ class HealthRules:
     default: XidRule
     recovery_seconds: float
     takes_mig: Collection[str] = frozenset()
-
     disabled: XidChoice = NO_XID
     enabled: XidChoice = NO_XID
 
@@ -97,9 +88,6 @@ class Fault:
     Attributes:
         reason: One CamelCase word.
         text: The same for people.
-        recovery: What ends it.
-        since_seconds: When it began.
-        last_seconds: When it was last seen.
         is_action_asked: NVML has asked for a recovery action since.
         is_probed: The card has answered a probe since, so it is known what NVML asks for.
     """
@@ -118,10 +106,8 @@ class CardHealth:
     """One card's faults.
 
     Attributes:
-        uuid: The card.
         faults: Open faults, oldest first.
         clean_since_seconds: Since when every probe was clean; None before the first.
-        is_shown: NVML's last inventory has it.
         recovery_action: NVML's recovery action in the last probe (0: none); None if the driver
             does not report it, or there was no probe since the agent started.
     """
@@ -135,12 +121,7 @@ class CardHealth:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """NVML as a whole does not answer.
-
-    Attributes:
-        reason: `NVMLStalled` or `DriverMissing`.
-        text: The same for people.
-    """
+    """NVML as a whole does not answer."""
 
     reason: str
     text: str
@@ -151,7 +132,6 @@ class Health:
     """The health of a node's cards.
 
     Attributes:
-        boot_id: The boot in which this was true.
         driver: Version and load of the driver, empty before the first answer.
         outage: Why no card at all can be given away.
         cards: Every card seen since the boot, by UUID.
@@ -201,8 +181,6 @@ class Change:
         kind: A new fault, a card that is healthy again, or a report without effect.
         uuid: The card, None if it is not known.
         is_healthy: Whether the card may be given away now.
-        reason: One CamelCase word.
-        text: A sentence for people.
     """
 
     kind: ChangeKind

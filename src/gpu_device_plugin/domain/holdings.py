@@ -43,30 +43,16 @@ def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
     >>> held_devices("[1]")
     {}
     """
-    if len(text) > MOST_ON_A_POD:
-        return {}
-    try:
-        plain: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(plain, dict):
-        return {}
     return {
         int(index): tuple(str(uuid) for uuid in uuids)
-        for index, uuids in plain.items()
+        for index, uuids in _object(text, MOST_ON_A_POD).items()
         if index.isascii() and index.isdecimal() and len(index) <= 3 and isinstance(uuids, list)
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the node's annotation of cards (version 2) says of a device that is not given in parts.
-
-    Attributes:
-        card: NVML's index of its card.
-        profile: Of a MIG instance; empty for a card.
-        replicas: How many of it are offered.
-    """
+    """What the node's annotation of cards (version 2) says of a device that is not given in parts."""
 
     card: int
     profile: str = ""
@@ -75,9 +61,6 @@ class Told:
 
 def told_devices(cards: object) -> Mapping[str, Told]:
     """UUID -> what is told; cards with one replica and no instances are left out.
-
-    Args:
-        cards: The annotation's list of cards, as JSON has it.
 
     >>> told_devices([{"index": 0, "uuid": "a", "replicas": 4}])
     {'a': Told(card=0, profile='', replicas=4)}
@@ -135,11 +118,7 @@ def holding_of(
 ) -> Holding:
     """What a pod holds by its grants.
 
-    Args:
-        grants: All grants of the pod; shares of cards that are not among `cards` are left out.
-        cards: The node's cards.
-        unit: The node's memory unit.
-        devices: UUIDs of what the pod holds whole.
+    Shares of cards that are not among `cards` are left out; `devices` is what the pod holds whole.
     """
     index = {card.uuid: card.index for card in cards}
     use = used(chain.from_iterable(grant.holds for grant in grants))
@@ -200,15 +179,18 @@ def parse_holdings(text: str) -> Mapping[str, Holding]:
     >>> parse_holdings('{"version":1,"pods":{"u1":{"slices":{"0":[-2,30]}}}}')
     {}
     """
-    if not text or len(text) > MOST_ON_A_NODE:
-        return {}
-    try:
-        plain: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    pods = plain.get("pods") if isinstance(plain, dict) else None
+    pods = _object(text, MOST_ON_A_NODE).get("pods")
     read = {uid: _read(entry) for uid, entry in pods.items()} if isinstance(pods, dict) else {}
     return {uid: holding for uid, holding in read.items() if holding is not None}
+
+
+def _object(text: str, most_characters: int) -> Mapping[str, object]:
+    """Empty where it is none, or too long."""
+    try:
+        plain: object = json.loads(text) if len(text) <= most_characters else None
+    except (ValueError, RecursionError):
+        return {}
+    return plain if isinstance(plain, dict) else {}
 
 
 def _read(entry: object) -> Holding | None:
@@ -245,9 +227,7 @@ def _is_uuid(plain: object) -> bool:
 
 
 def _holding(
-    shares: tuple[tuple[CardIndex, int, int], ...],
-    devices: tuple[str, ...],
-    flags: frozenset[str],
+    shares: tuple[tuple[CardIndex, int, int], ...], devices: tuple[str, ...], flags: frozenset[str]
 ) -> Holding:
     by_card = {card: (units, percent) for card, units, percent in shares}
     return Holding(by_card, devices, "exclusive" in flags, "claims" in flags)

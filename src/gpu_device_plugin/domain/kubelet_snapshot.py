@@ -1,6 +1,6 @@
 """The kubelet snapshot: PodResources List and the checkpoint, as far as our units go."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -16,14 +16,9 @@ _Holding: TypeAlias = tuple[tuple[str, str], str, str, frozenset[str]]  # pod, c
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """What one container holds of one of our resources, by the kubelet's checkpoint.
+    """What a container, of whatever kind, holds of one of our resources by the kubelet's checkpoint.
 
-    Attributes:
-        pod_uid: The pod's UID.
-        container: The container's name; ordinary init containers are there too.
-        resource: Which resource.
-        ids: The unit ids it holds.
-        edits: What our Allocate answered.
+    `edits` is what our Allocate answered.
     """
 
     pod_uid: str
@@ -35,13 +30,7 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSnapshot:
-    """The kubelet at one moment.
-
-    Attributes:
-        listed: PodResources List.
-        entries: The checkpoint's entries of our resources.
-        has_checkpoint: Whether there is a checkpoint; without it no pod can be known to have ended.
-    """
+    """The kubelet at one moment; without a checkpoint no pod can be known to have ended."""
 
     listed: Sequence[ListedPod]
     entries: Sequence[CheckpointEntry]
@@ -72,12 +61,7 @@ class KubeletSnapshot:
         return replace(self, entries=[each for each in self.entries if each.pod_uid in alive])
 
     def _living_uids(self, known: Collection[str]) -> frozenset[str]:
-        reported = {
-            (container, resource, ids)
-            for entry in self.listed
-            for container, by_resource in entry.held.items()
-            for resource, ids in by_resource.items()
-        }
+        reported = {(held.container, held.resource, held.ids) for held in self._listed_units}
         listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in reported}
         return frozenset(listed) | frozenset(known)
 
@@ -86,13 +70,7 @@ class KubeletSnapshot:
 
         They are there if our file had to be read from a write before the last, or end later.
         """
-        units = frozenset(
-            text
-            for entry in self.listed
-            for by_resource in entry.held.values()
-            for ids in by_resource.values()
-            for text in ids
-        )
+        units = frozenset(text for held in self._listed_units for text in held.ids)
         return frozenset(
             grant.slice_id
             for grant in ledger.holders(units)
@@ -109,21 +87,21 @@ class KubeletSnapshot:
         for reported in self.entries:
             uids.setdefault((reported.container, reported.resource, reported.ids), reported.pod_uid)
         return {
-            (entry.pod.key, container, resource, ids): uids[container, resource, ids]
-            for entry in self.listed
-            for container, by_resource in entry.held.items()
-            for resource, ids in by_resource.items()
-            if ids and (container, resource, ids) in uids
+            (held.pod.key, *place): uids[place]
+            for held in self._listed_units
+            if held.ids and (place := (held.container, held.resource, held.ids)) in uids
         }
 
     def held(self) -> list[HeldUnits]:
         """The units that either of them says are held."""
-        return [_from_checkpoint(entry) for entry in self.entries] + [
-            HeldUnits(entry.pod, container, resource, ids)
-            for entry in self.listed
-            for container, by_resource in entry.held.items()
-            for resource, ids in by_resource.items()
-        ]
+        return [*map(_from_checkpoint, self.entries), *self._listed_units]
+
+    @property
+    def _listed_units(self) -> Iterator[HeldUnits]:
+        for entry in self.listed:
+            for container, by_resource in entry.held.items():
+                for resource, ids in by_resource.items():
+                    yield HeldUnits(entry.pod, container, resource, ids)
 
 
 def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:
@@ -204,18 +182,12 @@ def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:
 
 
 def check_holder(
-    grant: Grant,
-    resource: str,
-    listed: ListedPod | None,
-    entries: Sequence[CheckpointEntry],
+    grant: Grant, resource: str, listed: ListedPod | None, entries: Sequence[CheckpointEntry]
 ) -> None:
     """Return if the kubelet agrees with the grant, or does not know.
 
-    Args:
-        grant: The slice on whose units a container is about to start.
-        resource: Of these units.
-        listed: The grant's pod from PodResources Get, or None if Get does not answer.
-        entries: The kubelet's checkpoint, which has the ordinary init containers as well.
+    `listed` is the grant's pod from PodResources Get, None if Get does not answer; the checkpoint has
+    the ordinary init containers as well.
 
     Raises:
         UnknownPodError: Another pod or container holds these units.

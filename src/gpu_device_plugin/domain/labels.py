@@ -57,11 +57,7 @@ def node_labels(cards: Sequence[Card], driver_version: str, cuda_version: str) -
     '12209MiB'
     """
     driver = label_value(driver_version)
-    values = {
-        DRIVER_LABEL: driver,
-        ACS_DRIVER_LABEL: driver,
-        CUDA_LABEL: label_value(cuda_version),
-    }
+    values = {DRIVER_LABEL: driver, ACS_DRIVER_LABEL: driver, CUDA_LABEL: label_value(cuda_version)}
     if cards:
         ordered = sorted(cards, key=lambda card: card.index)
         groups = Counter((card.model, card.memory_mib) for card in ordered)

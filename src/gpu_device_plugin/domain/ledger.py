@@ -16,14 +16,7 @@ from gpu_device_plugin.domain.shares import Hold, Holder
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What is held of one device.
-
-    Attributes:
-        memory_mib: Memory, as it was asked for.
-        core_percent: Compute.
-        pods: Pods that hold anything of it.
-        is_exclusive: One of them has it for itself.
-    """
+    """What is held of one device. Its memory is as it was asked for; one pod may have it for itself."""
 
     memory_mib: int = 0
     core_percent: int = 0
@@ -204,12 +197,7 @@ def live(
 
 
 def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
-    """Whether a pod has ended or is gone, according to the API's pods of this node.
-
-    Args:
-        pod: The pod of a grant.
-        specs: Every pod of the node, by namespace and name.
-    """
+    """Whether a pod has ended or is gone, according to the API's pods of this node."""
     spec = specs.get(pod.key)
     return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
 
@@ -230,12 +218,12 @@ def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before
 
     Args:
         ledger: All grants.
-        listed: Namespace and name of every pod in PodResources List.
+        listed: As for `live`, like `uids`.
         checkpoint_uids: Every pod uid in the kubelet's checkpoint; None where it has none.
         absent_since: Second result of the last pass; empty at the first.
         now: Monotonic clock, seconds.
         kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
-        uids: See `live`.
+        uids: As for `live`.
 
     Returns:
         Slice ids to release, and slice id -> `now` of the first pass that lacked it.
@@ -297,16 +285,8 @@ def strays(
     a slice's are removed only if neither a grant nor the kubelet's checkpoint names it in two passes,
     30 s apart and later than 60 s after kubelet.sock appeared.
 
-    Args:
-        present: Slices that have files on the node.
-        named: Slices that a grant or the checkpoint names; None if there is no checkpoint,
-            because then it is not known.
-        unnamed_since: Second result of the last pass; empty at the first.
-        now: Monotonic clock, seconds.
-        kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
-
-    Returns:
-        Slice ids to remove, and slice id -> `now` of the first pass in which nothing named it.
+    `named` is None without a checkpoint, because then it is not known. The rest is as for
+    `expired_grants`.
     """
     if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
         return frozenset(), {}

@@ -77,7 +77,6 @@ class ModeDecision:
     """The mode of a node from now on.
 
     Attributes:
-        mode: The mode.
         is_switch_refused: The label asks for another mode, which has to wait.
         note: Text of an Event on the node, or None.
         note_reason: Reason of that Event, one CamelCase word; empty without a note.
@@ -116,8 +115,8 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     operator's setting.
 
     Args:
-        current: The mode until now; None only at the very first start.
-        label: Value of `ack.node.gpu.schedule`, or None where there is no label.
+        current: None only at the very first start.
+        label: Value of `ack.node.gpu.schedule`, or None.
         fallback: The operator's `--mode`, for nodes without a label.
         holders: Pods that hold slices; None where that is not known yet, so that no switch is
             made and none is refused with a reason.
@@ -140,11 +139,7 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
 
 
 def _switch(
-    current: NodeMode,
-    wanted: NodeMode,
-    asked: str,
-    holders: Sequence[PodRef] | None,
-    mps_root: str,
+    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None, mps_root: str
 ) -> ModeDecision:
     """Switch the mode at once if no slice is held and no card served, else later."""
     if holders is None:
@@ -178,11 +173,8 @@ def next_unit(
 ) -> UnitDecision:
     """The unit to count in: a change waits until no pod holds slices (R-403).
 
-    Args:
-        current: The unit of the last run, or None at the very first start.
-        wanted: The operator's `--memory-unit`.
-        holders: Pods that hold slices; None where that is not known yet, so that no switch is
-            made and none is refused with a reason.
+    `current` is None only at the very first start; while `holders` is None, because that is not known
+    yet, no switch is made and none is refused with a reason.
     """
     if current is None or current is wanted:
         return UnitDecision(wanted)
@@ -212,7 +204,6 @@ class NodeStanding:
     """A node's mode and unit now, from what its agent publishes.
 
     Attributes:
-        name: The node.
         mode: Its mode, or "" if it publishes none.
         unit_mib: Its memory unit, or None.
         has_label: Whether a label of the node decides its mode.
@@ -229,20 +220,11 @@ class NodeStanding:
 
 
 def upgrade_obstacles(
-    nodes: Sequence[NodeStanding],
-    unit: MemoryUnit,
-    mode: NodeMode,
-    *,
-    is_other_mode: bool,
+    nodes: Sequence[NodeStanding], unit: MemoryUnit, mode: NodeMode, *, is_other_mode: bool
 ) -> tuple[str, ...]:
     """A line for each node whose slices the new settings would change, with their pods.
 
-    Args:
-        nodes: Every node of the cluster.
-        unit: The new `gpuMemoryUnit`.
-        mode: The new `mode`, for nodes without a label.
-        is_other_mode: Whether the upgrade changes it. A node keeps the mode of a label that it
-            had earlier.
+    `mode` is for nodes without a label; a node keeps the mode of a label that it had earlier.
     """
     found = []
     for node in nodes:
@@ -258,9 +240,7 @@ def upgrade_obstacles(
     return tuple(found)
 
 
-def holders_by_node(
-    pods: Sequence[tuple[str, PodRef]],
-) -> Mapping[str, tuple[PodRef, ...]]:
+def holders_by_node(pods: Sequence[tuple[str, PodRef]]) -> Mapping[str, tuple[PodRef, ...]]:
     """Pods by node, each once."""
     found: dict[str, dict[PodRef, None]] = {}
     for node, pod in pods:

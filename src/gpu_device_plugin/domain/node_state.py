@@ -18,10 +18,7 @@ class NodeTerms:
 
     Attributes:
         node: Name of the node, for refusals.
-        mode: Its mode.
-        unit: Size of one memory unit.
         is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
-        driver_capabilities: The operator's `--driver-capabilities`.
         max_pods: Most pods a card by the node's label, or None.
     """
 
@@ -38,20 +35,13 @@ class NodeState:
     """The node as of now; a change is a new value.
 
     Attributes:
-        node: Name of the Node object.
         mode: Node mode, or None while it is not known.
-        policy: How a card is chosen.
-        compute_policy: What a share of compute means to new containers.
-        unit: Size of one memory unit.
         max_pods: Most pods a card by the node's label, or None.
         cards: The cards that are there, by NVML index.
         other_cards: How many cards more the node has, in a view of it with one scheme's cards.
         unhealthy: UUID -> reason of the cards that are out of service.
         faults: Reason -> text of each fault that keeps the whole node from serving.
         wants_isolation: The operator's `--isolation`.
-        honors_disable: The operator's `--honor-cgpu-disable`.
-        honors_pod_policy: The operator's `--honor-pod-compute-policy`.
-        driver_capabilities: The operator's `--driver-capabilities`.
         library_version: Version of the isolation library that is mounted, or "".
         mark: The uninstall mark that this agent acts on, or "".
         mps_root: Directory of the MPS daemon that `mps_served` is of, or "".

@@ -21,8 +21,6 @@ class ContainerRequest:
     """What one container asks of resources that are ours.
 
     Attributes:
-        name: The container's name.
-        kind: Init, sidecar or app.
         index: Position in `spec.containers`, or in `spec.initContainers`.
         amounts: Resource -> limit, for the resources that a scheme of this node serves.
         wants_no_isolation: The container's own env says CGPU_DISABLE (R-507).
@@ -77,7 +75,6 @@ class PodRequest:
     """What a pod asks for, in the order in which the kubelet admits its containers.
 
     Attributes:
-        ref: Which pod.
         containers: All of its containers, init containers first, in the order of the spec.
         card_count_label: Value of the pod label that asks for several cards, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
@@ -136,7 +133,6 @@ class ListedPod:
     """A pod in the kubelet's PodResources List, which has neither uid nor pod spec.
 
     Attributes:
-        pod: Which pod; its uid is empty.
         held: Container -> resource -> unit ids. App and sidecar containers only: List never
             shows ordinary init containers. A container that holds nothing may be there or not.
         drivers: The drivers of the devices that these containers have by claims.
@@ -155,13 +151,8 @@ class ListedPod:
 class HeldUnits:
     """Units of one resource in one container, as the kubelet's List or checkpoint has them.
 
-    Attributes:
-        pod: Whose: the checkpoint knows uids only, List names only.
-        container: Name of the container.
-        resource: Of what.
-        ids: The unit ids.
-        slice_id: The slice that the answer in the checkpoint mounts; empty if it is not known.
-        library_version: The library version that it mounts, or empty.
+    The checkpoint knows uids only, List names only. Slice and library version are those that the answer in
+    the checkpoint mounts; empty if not known.
     """
 
     pod: PodRef
@@ -179,10 +170,6 @@ def known_here(
 
     Anybody can create a pod that says it is a mirror, with any uid. The kubelet never runs it and
     removes it, unless a finalizer keeps it. It knows a static pod before the API has its mirror.
-
-    Args:
-        specs: By namespace and name.
-        listed: Namespace and name of every pod in the kubelet's last List.
 
     Returns:
         The same; a mirror that the kubelet does not list, or whose uid is another pod's, without

@@ -5,14 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Units that lie on one device and are offered alike.
-
-    Attributes:
-        ids: Their ids, as the kubelet counts them.
-        is_healthy: Whether the kubelet may give them away.
-        card: UUID of the card that they lie on.
-        numa_node: The NUMA node of the device, or None where it is not told.
-    """
+    """Units that lie on one device and are offered alike; their ids are as the kubelet counts them."""
 
     ids: tuple[str, ...]
     is_healthy: bool = True
@@ -31,12 +24,7 @@ class UnitCount:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Everything of one resource that this node has, healthy or not.
-
-    Attributes:
-        resource: The extended resource, for instance `example.com/thing`.
-        groups: Its units, device by device.
-    """
+    """Everything of one resource that this node has, healthy or not."""
 
     resource: str
     groups: tuple[DeviceGroup, ...] = ()

@@ -15,9 +15,7 @@ class CardReport:
 
     Attributes:
         uuid: The card's identity, `GPU-…`.
-        index: NVML's index at this moment.
         minor: `/dev/nvidia<minor>`.
-        model: NVML's name with spaces as hyphens.
         memory_mib: Total memory in MiB, rounded down; 0 where NVML cannot tell.
         pci_bus_id: `00000000:3B:00.0`, empty where NVML cannot tell.
         is_mig: The card is cut into MIG instances.
@@ -36,12 +34,7 @@ class CardReport:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCard:
-    """The index of a card that NVML cannot open, so that its UUID is unknown.
-
-    Attributes:
-        index: NVML's index.
-        error: NVML's error, for instance `GPU_IS_LOST` or `NO_PERMISSION`.
-    """
+    """The index of a card that NVML cannot open, so that its UUID is unknown."""
 
     index: int
     error: str
@@ -55,7 +48,6 @@ class Inventory:
         driver_version: For instance `535.309.01`.
         cuda_version: For instance `12.2`, empty where the library cannot tell.
         driver_load: Differs after each load of the kernel module, empty where unknown.
-        cards: In the order of NVML's index.
         unreadable: Cards that NVML counts but cannot open.
     """
 
@@ -71,7 +63,6 @@ class Probe:
     """The probe of one card.
 
     Attributes:
-        uuid: The card.
         error: NVML's error, None when the card answered.
         recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
         used_bytes: Memory of the card that is in use, by whomever; None where NVML does not tell.
@@ -86,12 +77,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """The driver reported an XID.
-
-    Attributes:
-        uuid: The card, None where the library did not say.
-        code: The XID.
-    """
+    """The driver reported an XID; without a UUID the library did not say of which card."""
 
     uuid: str | None
     code: int
@@ -111,12 +97,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class DriverMissing:
-    """There is no usable driver.
-
-    Attributes:
-        reason: A text, for instance `libnvidia-ml.so.1: not found`.
-        is_unloaded: The kernel module is not loaded, so the next inventory is a new load.
-    """
+    """There is no usable driver. If the kernel module is not loaded, the next inventory is a new load."""
 
     reason: str
     is_unloaded: bool = False
@@ -126,9 +107,7 @@ class DriverMissing:
 class DriverChanged:
     """A driver appeared or its version changed: the agent needs a new container.
 
-    Attributes:
-        before: The version until now, empty where there was none.
-        after: The version now, empty where the library in this container no longer fits it.
+    `before` is empty where there was none, `after` where the library in this container no longer fits it.
     """
 
     before: str

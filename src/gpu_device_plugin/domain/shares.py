@@ -14,7 +14,6 @@ class Share:
         device: Its id: the UUID of a card or of a MIG instance.
         memory_bytes: The memory of this part; None while it is not known. It stays the same if the
             device shows less memory later (ECC, another driver).
-        core_percent: Its compute; 0 is no cap.
         is_exclusive: Nobody else may hold anything of the device.
         memory_mib: The memory that was asked for, which the ledger counts: `memory_bytes` is what
             the device makes of it.
@@ -32,9 +31,7 @@ class Holder:
     """Who holds shares: a container, or a claim on behalf of the containers of one pod.
 
     Attributes:
-        pod: Whose it is.
         container: Name of the container; empty while it is not known, and for a claim.
-        kind: Init, sidecar or app.
         index: The container's position in `spec.containers` (or `spec.initContainers`).
         claim: Uid of the ResourceClaim; empty for a container.
         claim_name: The claim's name in its pod, or its own name where the pod names none.
@@ -72,7 +69,6 @@ class Demand:
     Attributes:
         mem_units: Memory units in all; 0 only while it is not known how many.
         core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
-        cards: Number of cards, at least 1; divides `mem_units`.
         is_exclusive: No other pod may be on its cards (R-528).
     """
 

@@ -1,8 +1,8 @@
 """A pod that the API watch has not told yet is known by the text that was fetched for it."""
 
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
+from gpu_device_plugin.apps.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
     ContainerRequest,
@@ -25,7 +25,7 @@ class Node:
         self.watched: dict[tuple[str, str], PodRequest] = {}
         self.fetches = 0
         sources = Sources(self.list_pods, lambda: self.watched, self.fetch)
-        self.identifier = Identifier(sources, Ledger)
+        self.identifier = Identifier(sources, LiveLedger())
 
     async def list_pods(self) -> list[ListedPod]:
         """PodResources List."""

@@ -11,7 +11,6 @@ import pytest
 from tests.apps.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.waiting import until
 
-from gpu_device_plugin.apps.agent.wiring_claims import offered_pools
 from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
 from gpu_device_plugin.domain.modes import NodeMode
@@ -182,7 +181,7 @@ async def test_prepared_claims_keep_the_driver_serving_when_the_door_goes_back(n
 
 def by_units(node: Node) -> set[str]:
     """The cards that the device plugin offers now."""
-    pools = offered_pools(node.wiring, node.wiring.node_store.read())
+    pools = node.wiring.offered_pools(node.wiring.node_store.read())
     return {group.card for pool in pools for group in pool.groups}
 
 

@@ -10,6 +10,7 @@ from tests.waiting import until
 
 from gpu_device_plugin.apps.agent.lifecycle.node_checks import OLDEST_KUBELET, too_old_text
 from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.store.selinux import Kernel
@@ -51,8 +52,9 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
         return FAULT in wiring.node_store.read().faults
 
     wiring.node_store.update(mode=NodeMode.SHARE)
-    checks = asyncio.create_task(wiring.node_checks.run())
-    await asyncio.wait_for(wiring.node_checks.has_checked.wait(), 60)
+    every = node_checks(wiring)
+    checks = asyncio.create_task(every.run())
+    await asyncio.wait_for(every.has_checked.wait(), 60)
     assert not is_stopped()
     wiring.node_store.update(mode=NodeMode.CORE_MEM)
     await until(is_stopped, 20)

@@ -352,7 +352,7 @@ async def test_who_holds_is_not_known_until_an_answer_was_read_back(short_dir: P
         reconciler = wiring.reconciler
 
         def holders() -> Sequence[PodRef] | None:
-            return reconciler.holders
+            return wiring.holders.every()
 
         give_to("whole")
         assert await reconciler.run_pass()

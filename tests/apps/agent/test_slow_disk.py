@@ -15,12 +15,13 @@ from tests.apps.agent.rig import CORE, MEM, running_rig, slice_of, until
 from tests.domain.words import grant
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
+from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower, InForce
 from gpu_device_plugin.apps.agent.state import ledger_store
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.config.agent import load_settings
+from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
@@ -262,10 +263,10 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     file, notes = tmp_path / "config.yaml", list[EventNote]()
     file.write_text("version: v1\n")
     settings = load_settings({"node_name": "n1", "config_file": str(file)}, {}, None)
-    store = NodeStore(first_state(settings))
+    store, in_force = NodeStore(first_state(settings)), InForce(nvidia_configuration(settings))
     recorder = EventRecorder(AgentMetrics(""), notes.append, store.read, lambda: 0.0, Schemes())
     follower = ConfigurationFollower(
-        settings, store, lambda: None, tuple, lambda: recorder, lambda: None, lambda: None
+        settings, store, lambda: None, tuple, recorder, in_force, lambda: None
     )
     following = asyncio.ensure_future(follower.follow())
     file.unlink()
@@ -287,4 +288,4 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     go.set()
     await until(lambda: bool(notes), 20)
     assert [note.reason for note in notes] == ["ConfigurationChanged"]
-    assert [each.replicas for each in follower.current.sharing.resources] == [7]
+    assert [each.replicas for each in in_force.current.sharing.resources] == [7]

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from tests.waiting import until
 
-from gpu_device_plugin.apps.agent.reconcile import unread_answers
-from gpu_device_plugin.apps.agent.reconcile.unread_answers import UnreadAnswers
+from gpu_device_plugin.apps.agent.reconcile import reconciler
+from gpu_device_plugin.apps.agent.reconcile.reconciler import UnreadAnswers
 
 
 async def test_one_pass_follows_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps calls waiting while it reads."""
-    monkeypatch.setattr(unread_answers, "NOTED_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "NOTED_SECONDS", 0.05)
     passes: list[bool] = []
     answers = UnreadAnswers(lambda: passes.append(bool(answers)))
     for _ in range(100):
@@ -23,8 +23,8 @@ async def test_one_pass_follows_a_burst(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_a_burst_without_end_is_read_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the holders of a node that never rests are known."""
-    monkeypatch.setattr(unread_answers, "NOTED_SECONDS", 1000.0)
-    monkeypatch.setattr(unread_answers, "BURST_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "NOTED_SECONDS", 1000.0)
+    monkeypatch.setattr(reconciler, "BURST_SECONDS", 0.05)
     passes: list[bool] = []
     answers = UnreadAnswers(lambda: passes.append(True))
     async with asyncio.timeout(60):
@@ -42,5 +42,5 @@ async def test_an_answer_is_unread_until_a_pass_that_began_after_the_kubelet_not
 
     answers.were_read(now)
     assert answers
-    answers.were_read(now + unread_answers.NOTED_SECONDS)
+    answers.were_read(now + reconciler.NOTED_SECONDS)
     assert not answers

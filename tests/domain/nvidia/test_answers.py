@@ -15,7 +15,6 @@ from gpu_device_plugin.domain.container_edits import (
     Mount,
     Paths,
 )
-from gpu_device_plugin.domain.schemes.nvidia.answers import answer
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,
@@ -26,6 +25,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, offers
+from gpu_device_plugin.domain.schemes.nvidia.scheme import answer
 
 ENVVAR, MOUNTS = ListStrategy.ENVVAR, ListStrategy.VOLUME_MOUNTS
 ANNOTATIONS, CRI = ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI

@@ -21,6 +21,7 @@ from gpu_device_plugin.apps.agent.edges import Edges, own_pod
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, AdminSocket
 from gpu_device_plugin.apps.agent.lifecycle.node_settings import is_other
 from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.card_numbers import known_numbers
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
@@ -56,6 +57,7 @@ class Agent:
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._wiring = Wiring(settings, edges, schemes, on_driver_changed=self._driver_changed)
+        self._checks = node_checks(self._wiring)
         if settings.node_settings_dir:
             self._wiring.signals.node_changed.subscribe(self._follow_settings)
 
@@ -169,7 +171,7 @@ class Agent:
             wiring.device_lists.run(),
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
-            wiring.node_checks.run(),
+            self._checks.run(),
             wiring.configuration.follow(),
             wiring.setup.files.sizes.run(),
             admin_socket.run(),
@@ -200,7 +202,7 @@ class Agent:
         schemes, state = wiring.schemes, wiring.node_store.read()
         for scheme, view in schemes.views(schemes.deciders, state):
             scheme.check_size(view)
-        await wiring.node_checks.has_checked.wait()
+        await self._checks.has_checked.wait()
         await wiring.reconciler.files.repair()
         wiring.layout.run()
         wiring.node_store.subscribe(wiring.device_lists.publish)
@@ -209,7 +211,7 @@ class Agent:
         wiring.claim_door.begin()
         # Objects that exist now stay: no garbage collection should walk them during a call.
         gc.freeze()
-        await wiring.reconciler.run()
+        await wiring.reconciler.run(lambda: wiring.is_waited_for)
 
     async def _until_cards(self) -> None:
         """Wait for NVML's first inventory, but serve grants even if the driver hangs."""

@@ -1,6 +1,7 @@
 """Puts the agent's parts together; the life of the process is in `run`.
 
-No part knows this one: each gets what it needs, and nothing is put into a part afterwards.
+No part knows this one. Each is made from parts that are there already, and nothing is put into it
+afterwards; what it must tell to a later part goes by a signal, to which that one subscribes here.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.admission import Admission
+from gpu_device_plugin.apps.agent.claims.door import ClaimDoor
+from gpu_device_plugin.apps.agent.claims.preparation import ClaimParts
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.kubelet_calls import KubeletCalls
@@ -17,35 +20,37 @@ from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
-from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
+from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower, InForce
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.node_checks import LayoutCheck
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import NodeFollower, Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
-from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists, Registrations
 from gpu_device_plugin.apps.agent.publish.features import FeatureLabels
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.publish.usage import UsageReader
-from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
-from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
-from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.apps.agent.reconcile.reconciler import Holders, Parts, Reconciler
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.apps.agent.wiring_checks import node_checks
-from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore, LiveLedger
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore, Signal, first_state
 from gpu_device_plugin.config.agent import Settings, xid_choice
+from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
+from gpu_device_plugin.domain.claims import pools_behind
 from gpu_device_plugin.domain.health_values import HealthRules
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.domain.reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, merged, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.store.cdi import CdiFiles
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
@@ -53,7 +58,7 @@ from gpu_device_plugin.store.remains import Remains
 from gpu_device_plugin.store.selinux import Kernel
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.store.state_file import Memory, MemoryFile
-from gpu_device_plugin.store.state_records import CardsRecord, NodeRecord
+from gpu_device_plugin.store.state_records import CardsRecord, ClaimsRecord, NodeRecord
 from gpu_device_plugin.store.writer import Writer
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -72,10 +77,10 @@ class Wiring:
     ) -> None:
         self.settings = settings
         self.node_store = NodeStore(first_state(settings))
-        self.configuration = self._configured()
-        self.schemes = schemes or self._shipped()
+        self.in_force = in_force = InForce(nvidia_configuration(settings))
+        self.live = LiveLedger()
+        self.schemes = schemes or Schemes(*shipped(lambda: in_force.current, self.live.held))
         self.edges = edges or real_edges(settings, self.schemes.resources)
-        self._on_driver_changed = on_driver_changed
         self.kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
         self.signals = ClusterSignals()
@@ -85,176 +90,216 @@ class Wiring:
         state, clock = self.node_store.read, self.edges.clock.wall_seconds
         self.recorder = EventRecorder(self.metrics, self.cluster.post, state, clock, self.schemes)
         self._wire_state()
+        self._wire_inventory(on_driver_changed)
         self._wire_admission()
-        self._wire_kubelet()
-        self.claim_door = claim_door(self)
+        self._wire_reconcile()
+        self._wire_calls()
+        self._wire_offers()
         self._wire_readers()
         self._wire_lifecycle()
 
-    def _configured(self) -> ConfigurationFollower:
-        return ConfigurationFollower(
-            self.settings,
-            self.node_store,
-            lambda: self.mode.labels,
-            lambda: self.reconciler.holders,
-            lambda: self.recorder,
-            self._configuration_changed,
-            lambda: self.mode.remember(),
-        )
-
-    def _keeps_mode(self, resource: str) -> bool:
-        """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
-        return resource in self.mode.registered or not self.schemes.recorder(resource)
-
-    def _takes_mig(self, card: CardReport) -> bool:
-        mode = self.node_store.read().mode
-        return any(scheme.takes_mig(card, mode) for scheme in self.schemes.recorders)
-
-    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        for scheme in self.schemes.deciders:
-            scheme.check_unit(mode, unit)
-
-    def _shipped(self) -> Schemes:
-        """The schemes of this release, which ask for the configuration and the holders of now."""
-        held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
-        return Schemes(*shipped(lambda: self.configuration.current, held))
-
     def _wire_state(self) -> None:
-        settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
+        edges, state_dir = self.edges, Path(self.settings.state_dir)
         self.writer = Writer()
         self.lock = NodeLock(state_dir / "lock")
         grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
-        self.ledger_store = LedgerStore(grants, self.writer)
+        self.ledger_store = LedgerStore(grants, self.writer, self.live)
         self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
+        self.holders = Holders(self.ledger_store)
+
+    def _wire_inventory(self, on_driver_changed: Callable[[DriverChanged], None]) -> None:
+        settings, edges, directory = self.settings, self.edges, Path(self.settings.state_dir)
+        self.mode = ModeFollower(
+            self.node_store,
+            self.recorder,
+            Memory(MemoryFile(directory, "node", NodeRecord, edges.boot_id), self.writer),
+            settings,
+            self.holders.of,
+            self.schemes.recorder,
+            self._check_unit,
+        )
+        mode = self.mode
+        self.configuration = ConfigurationFollower(
+            settings,
+            self.node_store,
+            lambda: mode.labels,
+            self.holders.every,
+            self.recorder,
+            self.in_force,
+            mode.remember,
+        )
         self.cards = CardInventory(
             self.node_store,
             self.recorder,
-            Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
+            Memory(MemoryFile(directory, "cards", CardsRecord, edges.boot_id), self.writer),
             _health_rules(settings),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
             takes_mig=self._takes_mig,
-            on_driver_changed=self._on_driver_changed,
+            on_driver_changed=on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
-        self.mode = ModeFollower(
-            self.node_store,
-            self.recorder,
-            Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
-            settings,
-            lambda: self.reconciler.holders_of(self._keeps_mode),
-            self._check_unit,
-        )
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        for scheme in self.schemes.deciders:
+            scheme.check_unit(mode, unit)
+
+    def _takes_mig(self, card: CardReport) -> bool:
+        mode = self.node_store.read().mode
+        return any(scheme.takes_mig(card, mode) for scheme in self.schemes.recorders)
+
+    def _wire_admission(self) -> None:
+        settings, in_force = self.settings, self.in_force
         self.library = LibraryInstaller(
             Path(settings.library_dir), self.recorder, self.writer, self.node_store
         )
         self.setup = ContainerSetup(
             SliceFiles(Path(settings.run_dir)),
             self.library,
-            lambda: self.configuration.current.access,
+            lambda: in_force.current.access,
             settings.run_dir,
             settings.library_dir,
             driver=simulated_driver(settings),
         )
-
-    def _wire_admission(self) -> None:
-        edges, cluster, state = self.edges, self.cluster, self.node_store.read
-        self.gate, self._specs = (gate := CallGate()), partial(edges.specs, cluster)
-        self.identifier = Identifier(
-            Sources(edges.pods.list, self._specs, cluster.fetch_spec),
-            lambda: self.ledger_store.ledger,
+        self.admission = Admission(
+            self.ledger_store,
+            self.setup,
+            self.recorder,
+            self.node_store.read,
+            self.schemes,
+            self.edges.clock.wall_seconds,
         )
-        store, recorder, schemes = self.ledger_store, self.recorder, self.schemes
-        clock = edges.clock.wall_seconds
-        self.admission = Admission(store, self.setup, recorder, state, schemes, clock)
+
+    def _wire_reconcile(self) -> None:
+        edges, ledger_store = self.edges, self.ledger_store
+        self.gate, self.registrations = CallGate(), Registrations()
+        self.specs = partial(edges.specs, self.cluster)
+        sources = Sources(edges.pods.list, self.specs, self.cluster.fetch_spec)
+        self.identifier = Identifier(sources, self.live)
         self.reconciler = Reconciler(
             Parts(
-                ledger_store=self.ledger_store,
+                ledger_store=ledger_store,
                 setup=self.setup,
                 snapshots=self.snapshots,
                 recorder=self.recorder,
-                state=state,
-                specs=self._specs,
-                is_synced=cluster.is_synced,
+                state=self.node_store.read,
+                specs=self.specs,
+                is_synced=self.cluster.is_synced,
                 kubelet_identity=edges.kubelet_identity,
-                gate=gate,
+                gate=self.gate,
                 on_settled=self.identifier.remember_too,
-                is_offering=lambda: self.device_lists.is_offering,
-                is_waited_for=lambda: (
-                    self.mode.is_waiting or state().is_leaving or bool(self.layout.waiting)
-                ),
+                holders=self.holders,
+                registrations=self.registrations,
                 wall_seconds=edges.clock.wall_seconds,
                 schemes=self.schemes,
             )
         )
 
-    def _wire_kubelet(self) -> None:
-        """The device plugin front: what the kubelet's calls reach, and the lists it gets."""
-        edges = self.edges
-        holders = HolderCheck(edges.pods.get, self.snapshots)
+    def _wire_calls(self) -> None:
+        state = self.node_store.read
+        check = HolderCheck(self.edges.pods.get, self.snapshots)
         self.prestart = PreStart(
             self.ledger_store,
             self.setup,
-            holders,
+            check,
             self.recorder,
-            self.node_store.read,
+            state,
             self.schemes,
             fetch_spec=self.cluster.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
         self.calls = KubeletCalls(
             identifier=self.identifier,
-            holders=holders,
+            holders=check,
             admission=self.admission,
             setup=self.setup,
             prestart=self.prestart,
             recorder=self.recorder,
-            state=self.node_store.read,
+            state=state,
             gate=self.gate,
             schemes=self.schemes,
             metrics=self.metrics,
-            note_answer=self.reconciler.unread_answers.note,
+            note_answer=self.holders.unread_answers.note,
         )
+
+    def _wire_offers(self) -> None:
+        """What claims and the device plugin offer of the cards; claims only while the door is `dra`."""
+        republish, calls, edges = Signal[NodeState](), self.calls, self.edges
+        memory = MemoryFile(Path(self.settings.state_dir), "claims", ClaimsRecord, edges.boot_id)
+        self.claim_door = ClaimDoor(
+            ClaimParts(
+                admission=self.admission,
+                setup=self.setup,
+                cdi=CdiFiles(Path(self.settings.cdi_dir)),
+                claims=self.cluster.resource_claims,
+                node_store=self.node_store,
+                schemes=self.schemes,
+                recorder=self.recorder,
+                gate=self.gate,
+                cards=self.cards,
+                memory=Memory(memory, self.writer),
+                mode=self.mode,
+                republish=republish,
+            ),
+            Path(self.settings.kubelet_dir),
+        )
+        note = self.registrations.note
         self.device_lists = DeviceLists(
-            lambda name: Endpoint(name, self.calls, edges.plugins, self._endpoint_changed),
-            partial(offered_pools, self),
+            lambda name: Endpoint(name, calls, edges.plugins, note), self.offered_pools
         )
-        self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
+        self.node_store.subscribe(self.claim_door.changed)
+        self.ledger_store.changed.subscribe(self.claim_door.held_changed)
+        republish.subscribe(self.device_lists.publish)
+        self.republish = republish
+        self.reconciler.checkpoint_stale.subscribe(self.device_lists.send_again)
+        self.registrations.changed.subscribe(self._endpoint_changed)
+
+    def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """What the device plugin offers beside the claims."""
+        pools, ledger = self.schemes.pools(state), self.ledger_store.ledger
+        return pools_behind(pools, state.door, ledger, self.claim_door.withheld)
 
     def _wire_readers(self) -> None:
+        cards, in_force, reconciler, store = (
+            self.cards,
+            self.in_force,
+            self.reconciler,
+            self.ledger_store,
+        )
+        files, recorders = self.setup.files, self.schemes.recorders
         self.usage = UsageReader(
-            lambda slice_id: read_region(self.setup.files.region(slice_id)),
-            lambda: self.ledger_store.living,
+            lambda slice_id: read_region(files.region(slice_id)), lambda: store.living
         )
         facts = Facts(
-            ledger=lambda: self.ledger_store.living,
-            driver=lambda: (self.cards.driver_version, self.cards.cuda_version),
-            drift=lambda: self.reconciler.drift,
+            ledger=lambda: store.living,
+            driver=lambda: (cards.driver_version, cards.cuda_version),
+            drift=lambda: reconciler.drift,
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
-            used_bytes=self.cards.used_bytes,
+            used_bytes=cards.used_bytes,
             by_claims=self.claim_door.cards,
-            specs=self._specs,
+            specs=self.specs,
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes
         )
         self.features = FeatureLabels(
-            lambda: self.configuration.current.features,
-            lambda *known: merged(each.feature_labels(*known) for each in self.schemes.recorders),
-            lambda: self.cards.machine,
+            lambda: in_force.current.features,
+            lambda *known: merged(each.feature_labels(*known) for each in recorders),
+            lambda: cards.machine,
             self.node_store.read,
             self.cluster,
             self.recorder,
         )
         self.node_store.subscribe(self.publisher.changed)
-        self.ledger_store.changed.subscribe(self.publisher.changed)
-        self.reconciler.passed.subscribe(self.publisher.changed)
+        store.changed.subscribe(self.publisher.changed)
+        reconciler.passed.subscribe(self.publisher.changed)
         self.signals.reach_changed.subscribe(self.publisher.changed)
+        self.republish.subscribe(self.publisher.changed)
 
     def _wire_lifecycle(self) -> None:
-        settings = self.settings
+        settings, door = self.settings, self.claim_door
         self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
         self.withdrawal = Withdrawal(
             self.node_store,
@@ -266,7 +311,6 @@ class Wiring:
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
             self.schemes.resources,
         )
-        self.node_checks = node_checks(self)
         follower = NodeFollower(
             self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
         )
@@ -277,15 +321,22 @@ class Wiring:
             self.cluster,
             self.schemes.offers,
             settings.state_dir,
-            lambda: self.claim_door.trouble,
+            lambda: door.trouble,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
         self.signals.node_changed.subscribe(follower.node_changed)
-        self.signals.node_changed.subscribe(lambda _: self.configuration.run())
+        self.signals.node_changed.subscribe(self.configuration.run)
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
+        self.configuration.changed.subscribe(self._configuration_changed)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a switch, a card or an uninstall waits until no pod holds a slice."""
+        is_leaving = self.node_store.read().is_leaving
+        return self.mode.is_waiting or is_leaving or bool(self.layout.waiting)
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
@@ -296,7 +347,7 @@ class Wiring:
     def _publish_lists(self) -> None:
         self.device_lists.publish(self.node_store.read())
 
-    def _configuration_changed(self) -> None:
+    def _configuration_changed(self, _: None) -> None:
         self.cards.follow_mig()
         self.layout.run()  # before the lists: what waits now is published again when it has ended
         self._publish_lists()

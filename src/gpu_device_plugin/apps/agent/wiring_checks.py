@@ -1,15 +1,12 @@
-"""The checks of one agent: the second half of `wiring`.
+"""The checks of one agent, over its parts.
 
 Each reason has its cure in docs/troubleshooting.md, to which `kubectl gpu doctor` points.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
     EXPOSED,
@@ -19,15 +16,13 @@ from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
     too_old_text,
 )
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import CURE
+from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.store.imex import imex_channels
 from gpu_device_plugin.store.mounts import has_own_file_system
 from gpu_device_plugin.store.mps_lock import waits_for
 from gpu_device_plugin.store.mps_modes import kept_by_daemon
 from gpu_device_plugin.store.selinux import SecurityLabels
-
-if TYPE_CHECKING:
-    from gpu_device_plugin.apps.agent.wiring import Wiring
 
 _SHARED = (
     "the run directory has no file system of its own: a container that enlarges its files can fill "
@@ -106,7 +101,7 @@ def _follow_mps(of: Wiring) -> None:
     The daemon's lock lies in memory (below /run). A directory that is configured no more counts
     until another one is, and its cards are back.
     """
-    root, wanted = of.node_store.read().mps_root, of.configuration.current.mps_root
+    root, wanted = of.node_store.read().mps_root, of.in_force.current.mps_root
     kept = kept_by_daemon(root)
     of.node_store.update(mps_waits=waits_for(Path(wanted)) if wanted else "")
     if kept or wanted in {"", root}:
@@ -121,7 +116,7 @@ def _cut_back(of: Wiring) -> None:
 
 
 def _look_for_imex(of: Wiring) -> None:
-    found = imex_channels(of.configuration.current.imex_channels)
+    found = imex_channels(of.in_force.current.imex_channels)
     of.node_store.update(imex_channels=found)
 
 

@@ -20,9 +20,7 @@ def require(affinity: Json | None, labels: Mapping[str, str]) -> Json:
     matches no node and stays as it is: with an expression it would match some. What is required
     already is not repeated.
 
-    Args:
-        affinity: `spec.affinity`, or None.
-        labels: Label -> the only value that will do.
+    `labels` has the only value that will do of each.
     """
     affinity = affinity or {}
     node = _object(affinity.get("nodeAffinity"))
@@ -107,15 +105,9 @@ MOST_AFFINITY_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """The parts of a pod that decide.
+    """The parts of a pod that decide; `namespace` are its namespace's labels.
 
-    Attributes:
-        labels: Its labels.
-        annotations: Its annotations.
-        namespace: Labels of its namespace.
-        node_selector: `spec.nodeSelector`.
-        affinity: `spec.affinity`, or None; also where it is too long.
-        affinity_bytes: Its length as JSON.
+    `affinity` is `spec.affinity`, or None; also where it is too long.
     """
 
     labels: Values = field(default_factory=dict)
@@ -128,13 +120,7 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What is added to a pod.
-
-    Attributes:
-        labels: Labels to add.
-        annotations: Annotations to add.
-        affinity: The new `spec.affinity`, or None to leave it as it is.
-    """
+    """What is added to a pod; the new `spec.affinity`, or None to leave it as it is."""
 
     labels: Values = field(default_factory=dict)
     annotations: Values = field(default_factory=dict)
@@ -156,11 +142,6 @@ def admit(pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue) ->
     a default that no such node has is left out, and a label that contradicts it is refused.
     A pod without a class is treated as one of class `gpu`; other classes keep their affinity, and
     get what the profile says.
-
-    Args:
-        pod: The pod.
-        rules: The profile.
-        catalogue: Series and drivers.
     """
     effect = effect_of(rules, pod.labels, pod.annotations, pod.namespace)
     labels = {**pod.labels, **effect.labels}

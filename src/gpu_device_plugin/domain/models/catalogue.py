@@ -58,8 +58,7 @@ class Catalogue:
         >>> Catalogue({"T4": Series("T4", ("Tesla T4",))}).series_of(["Tesla-T4", "Tesla-T4"])
         'T4'
 
-        Args:
-            models: Names from NVML, as they are or as label values.
+        `models` are names from NVML, as they are or as label values.
         """
         found = {self._by_card.get(label_value(model), "") for model in models}
         return found.pop() if len(found) == 1 else ""
@@ -89,10 +88,8 @@ class NodeChange:
 def series_change(label: str | None, written: str | None, series: str) -> NodeChange | None:
     """What to change of a node, or None.
 
-    Args:
-        label: Value of its label, or None.
-        written: Value of the annotation, or None.
-        series: By the catalogue, or "" where its cards are of none.
+    `label` and `written` are the values of the node's label and annotation; `series` is by the
+    catalogue, "" where its cards are of none.
     """
     if label is not None and label != written:
         # An operator's value stays; an annotation would call it ours once it happens to agree.

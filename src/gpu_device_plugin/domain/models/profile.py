@@ -19,15 +19,7 @@ _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-
 
 @dataclass(frozen=True, slots=True)
 class ProfileRule:
-    """One entry of `selectors`.
-
-    Attributes:
-        name: Its name.
-        namespaces: Which namespaces, by their labels; None is every one.
-        pods: Which pods, by their labels; None is every one.
-        labels: What a selected pod gets.
-        annotations: The same.
-    """
+    """One entry of `selectors`: which namespaces and pods, by their labels (None is every one), get what."""
 
     name: str
     namespaces: LabelSelector | None = None
@@ -44,13 +36,7 @@ class ProfileRule:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the rules add to one pod.
-
-    Attributes:
-        labels: Labels that it has not.
-        annotations: Annotations that it has not.
-        source: Label -> name of the rule that it is from.
-    """
+    """What the rules add to one pod; `source` has the name of the rule of each label."""
 
     labels: Values = field(default_factory=dict)
     annotations: Values = field(default_factory=dict)
@@ -99,12 +85,6 @@ def effect_of(
 
     Nothing is overwritten: the pod's own value counts first, then the first rule's. Rules select
     by the labels that the pod came with, not by those that an earlier rule adds.
-
-    Args:
-        rules: In the order of the ConfigMap.
-        labels: The pod's.
-        annotations: The pod's.
-        namespace: Labels of its namespace.
     """
     new_labels: dict[str, str] = {}
     new_annotations: dict[str, str] = {}

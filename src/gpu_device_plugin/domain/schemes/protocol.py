@@ -25,13 +25,7 @@ GrantedIn: TypeAlias = tuple[NodeMode, MemoryUnit]
 
 @dataclass(frozen=True, slots=True)
 class NewGrant:
-    """What a scheme does not decide of a grant.
-
-    Attributes:
-        slice_id: Its id.
-        created_seconds: Wall clock.
-        is_isolated: Whether the container gets limits and the library, if its scheme has them.
-    """
+    """What a scheme does not decide of a grant."""
 
     slice_id: str
     created_seconds: float
@@ -144,9 +138,7 @@ class Decides(Scheme):
     def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A grant that was read from disk, checked, with what only this scheme knows of it.
 
-        Args:
-            grant: What every scheme knows of it.
-            record: The grant as it stands on disk.
+        `record` is the grant as it stands on disk.
 
         Raises:
             StateError: It has what this release does not know; the text names the key.
@@ -201,12 +193,7 @@ class Decides(Scheme):
     ) -> Reservation:
         """Devices for a holder, by amounts: for a front that counts no units of the kubelet's.
 
-        Args:
-            holder: Who asks.
-            demand: What it needs.
-            live: The grants that count.
-            state: The node.
-            devices: Those that somebody has chosen already; empty for a choice of the scheme's.
+        `devices` are those that a scheduler has chosen already; empty for a choice of the scheme's.
 
         Raises:
             DoesNotFitError: No device has room, or those chosen have none.

@@ -9,7 +9,6 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
@@ -24,18 +23,10 @@ from gpu_device_plugin.domain.schemes.protocol import Scheme
 from gpu_device_plugin.domain.shares import Holder, Share
 from gpu_device_plugin.errors import DoesNotFitError
 
-_Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it holds
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A container that holds units.
-
-    Attributes:
-        holder: The container, as far as it is known.
-        spec: The spec of its pod, or None.
-        parts: What it holds, by resource.
-    """
+    """A container that holds units."""
 
     holder: Holder
     spec: PodRequest | None
@@ -60,80 +51,45 @@ class Found:
 def found(held: Iterable[HeldUnits], specs: Iterable[PodRequest]) -> tuple[Found, ...]:
     """One entry for each container that holds units.
 
-    Args:
-        held: From the checkpoint and from List, in any order; both may have the same container.
-        specs: Pods as the API knows them; may be empty.
+    `held` is from checkpoint and List, in any order; both may have the same container. The one has
+    uids, the other names: equal units in containers of one name are of the same pod.
     """
     entries = [entry for entry in held if entry.ids]
-    names = _Names.of(entries, specs)
+    by_uid = {spec.ref.uid: spec for spec in specs if spec.ref.uid}
+    by_name = {spec.ref.key: spec for spec in by_uid.values()}
+    names = {_holding(entry): entry.pod for entry in entries if entry.pod.name}
+    uids = {_holding(entry): entry.pod.uid for entry in entries if entry.pod.uid}
     parts: dict[tuple[PodRef, str], dict[str, HeldUnits]] = {}
     for entry in entries:
-        of_container = parts.setdefault((names.ref(entry), entry.container), {})
+        uid = entry.pod.uid or uids.get(_holding(entry), "")
+        pod = entry.pod if entry.pod.name else names.get(_holding(entry), entry.pod)
+        # A static pod's uid in the checkpoint can differ from that of its mirror in the API.
+        spec = by_uid.get(uid) or by_name.get(pod.key)
+        ref = spec.ref if spec else PodRef(pod.namespace, pod.name, uid)
+        of_container = parts.setdefault((ref, entry.container), {})
         if entry.resource not in of_container or entry.slice_id:
             of_container[entry.resource] = entry
-    return tuple(_found(*place, names.specs, by_name) for place, by_name in parts.items())
+    return tuple(
+        _found(ref, container, by_uid.get(ref.uid), by_resource)
+        for (ref, container), by_resource in parts.items()
+    )
 
 
 def _found(
-    ref: PodRef, container: str, specs: Mapping[str, PodRequest], parts: Mapping[str, HeldUnits]
+    ref: PodRef, container: str, spec: PodRequest | None, parts: Mapping[str, HeldUnits]
 ) -> Found:
-    spec = specs.get(ref.uid)
     asked = spec.container(container) if spec else None
     kind, index = (asked.kind, asked.index) if asked else (ContainerKind.APP, 0)
     return Found(Holder(ref, container, kind, index), spec, parts)
 
 
-def _holding(entry: HeldUnits) -> _Holding:
+def _holding(entry: HeldUnits) -> tuple[str, str, frozenset[str]]:
     return entry.container, entry.resource, entry.ids
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
-    """Joins names and uids: equal units in containers of one name are of the same pod.
-
-    Attributes:
-        specs: Pod specs by uid.
-        by_name: The same by namespace and name.
-        listed: What List says of a holding: a pod without uid.
-        uids: What the checkpoint says of it: a uid without a name.
-    """
-
-    specs: Mapping[str, PodRequest]
-    by_name: Mapping[tuple[str, str], PodRequest]
-    listed: Mapping[_Holding, PodRef]
-    uids: Mapping[_Holding, str]
-
-    @classmethod
-    def of(cls, entries: Sequence[HeldUnits], specs: Iterable[PodRequest]) -> "_Names":
-        """Built from entries and specs."""
-        by_uid = {spec.ref.uid: spec for spec in specs if spec.ref.uid}
-        return cls(
-            specs=by_uid,
-            by_name={spec.ref.key: spec for spec in by_uid.values()},
-            listed={_holding(entry): entry.pod for entry in entries if entry.pod.name},
-            uids={_holding(entry): entry.pod.uid for entry in entries if entry.pod.uid},
-        )
-
-    def ref(self, entry: HeldUnits) -> PodRef:
-        """The entry's pod with name and uid, as far as they are known."""
-        uid = entry.pod.uid or self.uids.get(_holding(entry), "")
-        if uid in self.specs:
-            return self.specs[uid].ref
-        pod = entry.pod if entry.pod.name else self.listed.get(_holding(entry), entry.pod)
-        # A static pod's uid in the checkpoint can differ from that of its mirror in the API.
-        known = self.by_name.get(pod.key)
-        return known.ref if known else PodRef(pod.namespace, pod.name, uid)
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """How the node's devices fit what a scheme is to offer.
-
-    Attributes:
-        problem: Why nothing can be offered, or "".
-        left_out: What is not offered, and why.
-        waiting: What a changed configuration waits for, card by card.
-    """
+    """What of a node does not fit what a scheme is to offer, and what waits, card by card."""
 
     problem: str = ""
     left_out: tuple[str, ...] = ()

@@ -26,11 +26,7 @@ Place: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Values without what is of another scheme.
-
-    Attributes:
-        resources: The scheme's resources; None where there is no other scheme.
-    """
+    """Values without what is of another scheme; `resources` is None where there is no other."""
 
     resources: frozenset[str] | None = None
 
@@ -100,9 +96,7 @@ def shipped(
 ) -> tuple[tuple[Scheme, ...], Owner]:
     """The schemes of this release, and which of them serves a card: the place to register one.
 
-    Args:
-        configuration: NVIDIA's, asked at each call; None for fractions alone.
-        held: What pods hold, asked at each call.
+    NVIDIA's configuration and what pods hold are asked at each call; None for fractions alone.
     """
     if configuration is None:
         return (AliyunScheme(),), lambda _card, _state: 0
@@ -129,9 +123,7 @@ class _Names(Collection[str]):
 class Schemes:
     """One or more schemes on disjoint cards; the first one takes what belongs to none.
 
-    Args:
-        schemes: The schemes; by default those of this release.
-        owner: Which of them serves a card.
+    By default those of this release; `owner` says which of them serves a card.
     """
 
     def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:

@@ -1,29 +1,38 @@
-"""Serves claims while the node's door is `dra`, and until the last claim has ended."""
+"""Serves claims while the node's door is `dra`, and until the last claim has ended.
+
+A card on its way back to the device plugin is withheld until no claim is allocated on it.
+The scheduler may have allocated a card a moment before it saw the taint, and the claim is prepared
+later. So the claims are read some seconds after the tainted slice was written; and then again, ever
+more rarely: an API server of a large cluster has many, and a pod may wait for hours before its claim
+is prepared. What was offered is remembered over a restart: an agent that finds the door changed has
+to take it back first.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from gpu_device_plugin.apps.agent.claims.handover import Handover
-from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
-from gpu_device_plugin.apps.agent.claims.preparation import Preparation
+from gpu_device_plugin.apps.agent.claims.preparation import ClaimParts, Preparation
 from gpu_device_plugin.domain.claims import (
     ClaimRef,
     OfferedDevice,
     PreparedDevice,
+    allocated_cards,
     cards_behind_claims,
     cards_for_claims,
     has_claims,
+    held_by_claims,
     taints,
 )
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import ClusterError, RequestError
+from gpu_device_plugin.store.state_records import ClaimsRecord
 
 if TYPE_CHECKING:
     from gpu_device_plugin.kubelet.dra_server import ClaimServer
@@ -80,7 +89,7 @@ class ClaimDoor:
         state, had_claims = self._parts.node_store.read(), self._had_claims
         self._had_claims = has_claims(ledger)
         if self._is_offering and (state.door is Door.DRA or had_claims or self._had_claims):
-            self._parts.republish(state)
+            self._parts.republish.emit(state)
             self._wake.set()
 
     def begin(self) -> None:
@@ -161,7 +170,7 @@ class ClaimDoor:
         state = self._parts.node_store.read()
         if state.door is Door.DRA:
             self.handover.offered(device.card.uuid for device in devices)
-        self._parts.claims.offer(devices, self._parts.driver_version())
+        self._parts.claims.offer(devices, self._parts.cards.driver_version)
         faults = state.faults.items()
         of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
         told = [(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices]
@@ -189,3 +198,132 @@ class ClaimDoor:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         self._wake.clear()
+
+
+class Handover:
+    """Which cards go back from claims to the device plugin, and are not given out meanwhile.
+
+    Attributes:
+        withheld: Their UUIDs.
+        is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
+        settle_seconds: How long after the taint the scheduler may still have allocated.
+        read_seconds: Least time between two readings of the claims.
+        ask_seconds: How often an API server that takes no offers is asked again; claims are read
+            at least as often.
+    """
+
+    def __init__(self, parts: ClaimParts) -> None:
+        self._parts = parts
+        self._written_at: float | None = None
+        self.withheld: frozenset[str] = frozenset()
+        self.is_offered = False
+        self._may_be_written = False
+        self.settle_seconds = self.read_seconds = 5.0
+        self.ask_seconds = 60.0
+        self._asked_at = 0.0
+        self._seen: frozenset[str] | None = None
+        self._seen_at = self._read_at = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether cards or our slice should go back now, and not at the end of a prepared claim."""
+        ledger = self._parts.admission.ledger
+        is_closed = self._parts.node_store.read().door is not Door.DRA
+        is_held = bool(self.withheld <= held_by_claims(ledger)) and has_claims(ledger)
+        return is_closed and self.is_offered and not is_held
+
+    async def load(self, now_seconds: float) -> str | None:
+        """Take up what the last run left; returns what was damaged, or None."""
+        content, bad = await self._parts.memory.load(now_seconds)
+        self.withheld, self.is_offered = frozenset(content.withheld), content.is_offered
+        self._may_be_written = content.is_offered
+        return bad
+
+    def check(self) -> None:
+        """After an offer: where the API server never took one of ours, the device plugin serves.
+
+        Where it took one, scheduler and claims go by that, and no refusal changes the door.
+        """
+        claims, mode = self._parts.claims, self._parts.mode
+        is_held = has_claims(self._parts.admission.ledger)
+        self._may_be_written = self._may_be_written or claims.was_taken or is_held
+        if claims.refused and not self._may_be_written:
+            self._remember(frozenset(), is_offered=False)
+            self._asked_at = asyncio.get_running_loop().time()
+            mode.note_claims_refused(claims.refused)
+        elif claims.refused or claims.is_written:
+            mode.door_choice.note_slice(claims.refused)
+
+    async def ask_again(self) -> float | None:
+        """Open the door again if the API server would take an offer now that it refused.
+
+        Returns:
+            In how many seconds to call this again; None where nothing was refused.
+        """
+        mode, now = self._parts.mode, asyncio.get_running_loop().time()
+        if mode.door_choice.refused and now - self._asked_at >= self.ask_seconds:
+            self._asked_at = now
+            if await self._parts.claims.would_take():
+                mode.note_claims_refused("")
+        return self.ask_seconds if mode.door_choice.refused else None
+
+    def offered(self, uuids: Iterable[str]) -> None:
+        """These cards are offered for claims now."""
+        self._written_at = None
+        self._remember(frozenset(uuids), is_offered=True)
+
+    async def advance(self) -> bool:
+        """Give back what no claim is allocated on; without the API server, nothing.
+
+        Returns:
+            Whether anything was given back.
+        """
+        if not self.is_waiting or not self._has_settled():
+            return False
+        if not self.withheld:
+            # The last claim has ended, and the API server has no slice of ours any more.
+            self._may_be_written = False
+            self._remember(self.withheld, is_offered=False)
+            return True
+        if not self._is_due():
+            return False
+        try:
+            claims = await self._parts.claims.every()
+        except ClusterError as error:
+            _log.info("claims cannot be read; cards are withheld", error=str(error))
+            self._seen = None
+            return False
+        left = self.withheld & allocated_cards(claims, self._parts.node_store.read())
+        is_change = left != self.withheld
+        self._remember(left, is_offered=True)
+        if is_change:
+            _log.info("cards go back to the device plugin", withheld=sorted(left))
+            self._parts.republish.emit(self._parts.node_store.read())
+        return is_change
+
+    def _is_due(self) -> bool:
+        """Whether to read the claims: at a change of what is held, then after half of the time since."""
+        now, held = asyncio.get_running_loop().time(), held_by_claims(self._parts.admission.ledger)
+        if held != self._seen:
+            self._seen, self._seen_at = held, now
+        else:
+            longer = min((now - self._seen_at) / 2, self.ask_seconds)
+            if now - self._read_at < max(self.read_seconds, longer):
+                return False
+        self._read_at = now
+        return True
+
+    def _has_settled(self) -> bool:
+        """Whether nothing new has been allocated for a while of what is withheld."""
+        if not self._parts.claims.is_written:
+            self._written_at = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._written_at is None:
+            self._written_at = now
+        return not self.withheld or now - self._written_at >= self.settle_seconds
+
+    def _remember(self, withheld: frozenset[str], *, is_offered: bool) -> None:
+        if (withheld, is_offered) != (self.withheld, self.is_offered):
+            self.withheld, self.is_offered = withheld, is_offered
+            self._parts.memory.save(ClaimsRecord(sorted(withheld), is_offered))

@@ -3,11 +3,19 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
+from gpu_device_plugin.apps.agent.admission.admission import Admission
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
+from gpu_device_plugin.apps.agent.publish.cluster import ResourceClaims
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import CallGate
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.domain.claims import (
     DRIVER,
     AllocatedDevice,
@@ -22,12 +30,50 @@ from gpu_device_plugin.domain.claims import (
 )
 from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
+from gpu_device_plugin.store.cdi import CdiFiles
 from gpu_device_plugin.store.failpoints import failpoint
+from gpu_device_plugin.store.state_file import Memory
+from gpu_device_plugin.store.state_records import ClaimsRecord
 
 _log = structlog.get_logger("claims")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """What claims are prepared with.
+
+    Attributes:
+        admission: Makes and ends grants.
+        setup: What a grant gives a container.
+        cdi: Files that container runtimes read.
+        claims: The API server.
+        node_store: The node state.
+        schemes: The rules of what is shared.
+        recorder: Where events go.
+        gate: Keeps the device plugin's calls away meanwhile.
+        cards: Which version the NVIDIA driver has.
+        memory: What was offered, over a restart.
+        mode: Chooses the door, also where the API server takes no offers of ours.
+        republish: The device plugin offers other cards than before.
+    """
+
+    admission: Admission
+    setup: ContainerSetup
+    cdi: CdiFiles
+    claims: ResourceClaims
+    node_store: NodeStore
+    schemes: Schemes
+    recorder: EventRecorder
+    gate: CallGate
+    cards: CardInventory
+    memory: Memory[ClaimsRecord]
+    mode: ModeFollower
+    republish: Signal[NodeState]
 
 
 class Preparation:

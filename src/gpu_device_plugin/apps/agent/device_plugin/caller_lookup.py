@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from gpu_device_plugin.apps.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.caller import Asker, Call, Specs, who_asks
 from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
@@ -55,9 +56,9 @@ class Identified:
 class Identifier:
     """Finds the pod that asks. Remembers which pods it has seen, for when the API is away."""
 
-    def __init__(self, sources: Sources, ledger: Callable[[], Ledger]) -> None:
+    def __init__(self, sources: Sources, live: LiveLedger) -> None:
         self.sources = sources
-        self._ledger = ledger
+        self._live = live
         self._seen: frozenset[PodRef] = frozenset()
         self._fetched: Specs = {}
 
@@ -101,13 +102,13 @@ class Identifier:
         self.remember(listed)
         if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
             session = None
-        ledger = scope.ledger(self._ledger())
+        ledger = scope.ledger(self._live.ledger)
         mine, known = scope.listed(listed), scope.specs(specs)
         asker = who_asks(call, mine, known, ledger, seen, session, admitting)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]
-        there = live(self._ledger(), keys, uids, ended - {""})
+        there = live(self._live.ledger, keys, uids, ended - {""})
         return Identified(asker, scope.ledger(there), scope.others(there), _held(asker, listed))
 
     async def _listed(self) -> Sequence[ListedPod]:
@@ -136,7 +137,7 @@ class Identifier:
         return specs
 
     def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
-        if specs and entry.pod.key not in specs and self._ledger().of_pod(entry.pod):
+        if specs and entry.pod.key not in specs and self._live.ledger.of_pod(entry.pod):
             return True  # the watch leaves finished pods out, and kubelets before 1.34 list them
         if any(held.get(call.resource) for held in entry.held.values()):
             return False
@@ -154,7 +155,7 @@ class Identifier:
 
     def _is_stale(self, known: PodRequest, resource: str, entry: ListedPod) -> bool:
         """A pod of the same name came after it: that uid has grants, this one holds nothing."""
-        grants = self._ledger().of_pod(known.ref)
+        grants = self._live.ledger.of_pod(known.ref)
         return any(grant.ids(resource) and grant.container in entry.held for grant in grants)
 
 

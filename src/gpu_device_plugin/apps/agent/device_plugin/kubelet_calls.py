@@ -20,25 +20,45 @@ from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import CallGate
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates
 from gpu_device_plugin.domain.container_edits import ContainerEdits
-from gpu_device_plugin.domain.decision import CallState, Offer, Pending, check_in_service
-from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.decision import (
+    CallState,
+    Offer,
+    Pending,
+    check_door,
+    check_in_service,
+)
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import NodeError, RefusalError, RequestError
+from gpu_device_plugin.errors import NodeError, RefusalError
 from gpu_device_plugin.store.failpoints import failpoint
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 
 class KubeletCalls:
-    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`."""
+    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
+
+    Args:
+        identifier: Tells which pod a call is for.
+        holders: Tells which pod has units now.
+        admission: Makes grants.
+        setup: Turns grants into answers.
+        prestart: Checks a container's start.
+        recorder: Where events go.
+        state: The node as of now.
+        gate: Keeps a List away from the calls.
+        schemes: The rules of what is shared.
+        metrics: Where the time of an Allocate goes.
+        note_answer: Called before an answer where the kubelet's choice stands: a container is about
+            to hold what no grant tells yet, and a reconcile pass has to find out which one.
+    """
 
     def __init__(  # noqa: PLR0913 - what calls are answered with
         self,
@@ -55,21 +75,6 @@ class KubeletCalls:
         metrics: AgentMetrics,
         note_answer: Callable[[], None],
     ) -> None:
-        """Args.
-
-        identifier: Tells which pod a call is for.
-        holders: Tells which pod has units now.
-        admission: Makes grants.
-        setup: Turns grants into answers.
-        prestart: Checks a container's start.
-        recorder: Where events go.
-        state: The node as of now.
-        gate: Keeps a List away from the calls.
-        schemes: The rules of what is shared.
-        metrics: Where the time of an Allocate goes.
-        note_answer: Called before an answer where the kubelet's choice stands: a container is about
-            to hold what no grant tells yet, and a reconcile pass has to find out which one.
-        """
         self._identifier = identifier
         self._holders = holders
         self._admission = admission
@@ -150,7 +155,7 @@ class KubeletCalls:
     async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
         scheme, view = self._schemes.deciding(call.resource, self._node())
         known = self._open(call.resource)
-        _check_door(view, known)
+        check_door(view, known)
         scope, session = self._schemes.scope(scheme), known.asker if known else None
         found = await self._identifier.identify(call, session, scope, self._admitting())
         self._calls = replace(self._calls, caller=found.asker)
@@ -189,11 +194,11 @@ class KubeletCalls:
             if isinstance(found, Grant):
                 return await self._admission.again(found)
             self._calls = replace(self._calls, caller=found)
-            _check_door(view, known)
+            check_door(view, known)
             await self._hand_on(found, call, scheme, view)
         pending = self._calls.decided
         self._calls = replace(self._calls, caller=pending.asker)
-        _check_door(view, pending)
+        check_door(view, pending)
         check_in_service(pending, view)
         grant = await self._admission.grant(pending, call, scheme, view)
         self._calls = self._calls.grant(call.resource, grant.slice_id)
@@ -286,17 +291,3 @@ def _cut_off() -> NodeError:
         "agent's log for a slow disk, kubelet or API server",
         reason="CallCutOff",
     )
-
-
-def _check_door(state: NodeState, pending: Pending | None) -> None:
-    """Nothing new is given where cards go by claims; who has the first resource gets the second one.
-
-    Raises:
-        RequestError: The node's door is `dra`.
-    """
-    if state.door is Door.DRA and not (pending and pending.slice_id):
-        raise RequestError(
-            "this node gives its cards through claims (door dra, docs/dra.md); use a namespace with the "
-            "label gpu-device-plugin/door=dra, or another node",
-            reason="OtherDoor",
-        )

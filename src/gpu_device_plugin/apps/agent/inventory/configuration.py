@@ -6,25 +6,36 @@ a pod holds of a card keeps that card from changing (`domain.schemes.nvidia.held
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.config.config_choice import Found, read_if_changed
-from gpu_device_plugin.config.nvidia_settings import Configuration, nvidia_configuration
+from gpu_device_plugin.config.nvidia_settings import Configuration
 from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.writer import Writer
 
 
+@dataclass(slots=True)
+class InForce:
+    """The configuration in force, which `ConfigurationFollower` alone changes.
+
+    Attributes:
+        current: The settings alone while no file was read.
+    """
+
+    current: Configuration
+
+
 class ConfigurationFollower:
     """Follows NVIDIA's configuration file, and the label that chooses it among several.
 
     Attributes:
-        current: What is in force; the settings alone while no file was read.
+        changed: Emitted when another configuration is in force.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a configuration depends on
@@ -33,8 +44,8 @@ class ConfigurationFollower:
         node_store: NodeStore,
         labels: Callable[[], Mapping[str, str] | None],
         holders: Callable[[], Sequence[PodRef] | None],
-        recorder: Callable[[], EventRecorder],
-        on_change: Callable[[], None],
+        recorder: EventRecorder,
+        in_force: InForce,
         remember: Callable[[], None],
     ) -> None:
         """Args.
@@ -45,7 +56,7 @@ class ConfigurationFollower:
         labels: The node's, remembered ones too; None while they are not known.
         holders: Pods that hold anything; None while that is not known.
         recorder: What writes Events.
-        on_change: Called when another configuration is in force.
+        in_force: What is changed; with the settings alone at first.
         remember: Stores the MIG profile for the next run.
         """
         self._settings = settings
@@ -53,11 +64,12 @@ class ConfigurationFollower:
         self._labels = labels
         self._holders = holders
         self._recorder = recorder
-        self._on_change = on_change
+        self._in_force = in_force
         self._remember = remember
+        self.changed = Signal[None]()
         self._thread = Writer()
         self._is_wanted = asyncio.Event()
-        self.current = self._base = nvidia_configuration(settings)
+        self._base = in_force.current
         self._has_profile = False
         self._refused = ""
         self._is_missing_reported = False
@@ -66,7 +78,7 @@ class ConfigurationFollower:
         if settings.config_file:
             self._found = read_if_changed(settings, None, self._found)
 
-    def run(self) -> None:
+    def run(self, _: None = None) -> None:
         """Look at labels and files; `follow` reads the files."""
         if not self._is_in_force and self._found.result is None:
             text = f"the node's label {self._settings.node_label} has not been read yet"
@@ -76,7 +88,7 @@ class ConfigurationFollower:
             self._has_profile = True
             kept = self._node_store.read().mig_profile
             profile = self._asked_profile() if kept is None else kept
-            self._put_in_force(replace(self.current, mig_profile=profile))
+            self._put_in_force(replace(self._in_force.current, mig_profile=profile))
         if has_file:
             self._is_wanted.set()
         else:
@@ -108,14 +120,14 @@ class ConfigurationFollower:
     def _refuse(self, error: ConfigError) -> None:
         if self._is_in_force:
             text = f"{error}; the previous configuration stays in force"
-            self._recorder().node_note("ConfigurationRefused", text)
+            self._recorder.node_note("ConfigurationRefused", text)
         else:
             self._is_missing_reported = True
-            self._recorder().fault(self._node_store, "ConfigurationMissing", str(error))
+            self._recorder.fault(self._node_store, "ConfigurationMissing", str(error))
 
     def _put_in_force(self, wanted: Configuration) -> None:
         """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
-        self.current = wanted
+        self._in_force.current = wanted
         if wanted.mig_profile != self._node_store.read().mig_profile:
             self._node_store.update(mig_profile=wanted.mig_profile)
             self._remember()
@@ -125,14 +137,14 @@ class ConfigurationFollower:
 
     def _profile(self, holders: Sequence[PodRef]) -> str:
         """The MIG profile: on a node in use it does not change (R-204)."""
-        asked, kept = self._asked_profile(), self.current.mig_profile
+        asked, kept = self._asked_profile(), self._in_force.current.mig_profile
         if asked == kept or not holders:
             self._refused = ""
             return asked
         pods = ", ".join(sorted({str(pod) for pod in holders}))
         text = f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {pods}"
         if text != self._refused:
-            self._recorder().node_note("MigProfileRefused", f"{text} hold cards; drain the node")
+            self._recorder.node_note("MigProfileRefused", f"{text} hold cards; drain the node")
         self._refused = text
         return kept
 
@@ -142,15 +154,15 @@ class ConfigurationFollower:
         if holders is None:
             return  # who holds what now is not known
         wanted = replace(base, mig_profile=self._profile(holders))
-        if wanted == self.current and self._is_in_force:
+        if wanted == self._in_force.current and self._is_in_force:
             return
         self._put_in_force(wanted)
         was_in_force, self._is_in_force = self._is_in_force, True
         if was_in_force:
             text = f"{self._found.path or 'another configuration'} is in force"
-            self._recorder().node_note("ConfigurationChanged", text, is_warning=False)
+            self._recorder.node_note("ConfigurationChanged", text, is_warning=False)
         if self._is_missing_reported:
             self._is_missing_reported = False
-            self._recorder().fault(self._node_store, "ConfigurationMissing", None)
+            self._recorder.fault(self._node_store, "ConfigurationMissing", None)
         self._node_store.set_fault("ConfigurationMissing", None)
-        self._on_change()
+        self.changed.emit(None)

@@ -1,4 +1,4 @@
-"""The node's mode, placement, compute policy and unit, which follow its labels without harming running pods.
+"""The node's mode, placement, compute policy, unit and door, which follow its labels without harming running pods.
 
 At the start the last known label counts until the API answers. If none is known, the agent waits
 and does not guess, because a node that offers the wrong resources attracts the wrong pods.
@@ -7,7 +7,6 @@ and does not guess, because a node that offers the wrong resources attracts the 
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.inventory.door_choice import DoorChoice
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.compute_policy import (
@@ -16,7 +15,7 @@ from gpu_device_plugin.domain.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
-from gpu_device_plugin.domain.doors import DOOR_LABEL
+from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, has_claims_api, parse_door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
@@ -25,6 +24,7 @@ from gpu_device_plugin.domain.modes import (
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
+    is_whole,
     next_mode,
     next_unit,
     parse_max_pods,
@@ -50,14 +50,27 @@ class ModeFollower:
         recorder: EventRecorder,
         memory: Memory[NodeRecord],
         settings: Settings,
-        holders: Callable[[], Sequence[PodRef] | None],
+        holders: Callable[[Callable[[str], bool]], Sequence[PodRef] | None],
+        recorder_of: Callable[[str], object | None],
         check_unit: Callable[[NodeMode, MemoryUnit], None],
     ) -> None:
+        """Args.
+
+        node_store: Gets what is decided.
+        recorder: Where events go.
+        memory: What the next run begins with.
+        settings: What counts without a label.
+        holders: Pods that hold a resource that counts; None while that is not known.
+        recorder_of: The scheme of a resource of which the kubelet's choice stands, so that another
+            plugin may have given it; None of one that decides.
+        check_unit: Raises a ConfigError where the memory unit does not go with the mode.
+        """
         self._node_store = node_store
         self._recorder = recorder
         self._memory = memory
         self._settings = settings
         self._holders = holders
+        self._recorder_of = recorder_of
         self._check_unit_of = check_unit
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
@@ -149,7 +162,7 @@ class ModeFollower:
         """Decide again; called when labels change and when the last holder may be gone."""
         if self._labels is None:
             return
-        holders = self._holders()
+        holders = self._holders(self._keeps_mode)
         unit = next_unit(self._unit, self._settings.memory_unit, holders)
         self._note("unit", unit.note_reason, unit.note)
         label = self._labels.get(MODE_LABEL)
@@ -176,6 +189,10 @@ class ModeFollower:
         # A fault ends only when its mode has: in between the node would offer the other's cards.
         self._check_foreign()
         self.remember()
+
+    def _keeps_mode(self, resource: str) -> bool:
+        """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
+        return resource in self.registered or self._recorder_of(resource) is None
 
     def settle_if_waiting(self) -> None:
         """Decide again, if a switch waits until no pod holds a slice."""
@@ -263,3 +280,76 @@ class ModeFollower:
             door=str(self.door_choice.kept),
         )
         self._memory.save(content)
+
+
+class DoorChoice:
+    """Which door serves.
+
+    Attributes:
+        kept: The last one, which an unknown name does not change; also that of the run before.
+        kubelet_version: For instance `v1.36.3`; empty while unknown.
+        refused: What the API server said when it took no offer for claims; empty where it may.
+    """
+
+    def __init__(
+        self, settings: Settings, note: Callable[[str, str, str | None], None], kept: Door
+    ) -> None:
+        self._settings = settings
+        self._note = note
+        self.kept = kept
+        self.kubelet_version = ""
+        self.refused = ""
+
+    def load(self, door: str) -> None:
+        """Start with the door of the last run, if it was stored."""
+        self.kept = parse_door(door) or self.kept
+
+    def decide(self, text: str | None, mode: NodeMode) -> Door:
+        """The door that serves now.
+
+        Args:
+            text: The node's label, or None.
+            mode: The node's mode.
+        """
+        wanted, known = parse_door(text or self._settings.door), ", ".join(Door)
+        self._note(
+            "unknown door",
+            "UnknownDoor",
+            f"label {DOOR_LABEL}={text} names no door; it stays {self.kept}. Known: {known}"
+            if wanted is None
+            else None,
+        )
+        if wanted is not Door.DRA:
+            self.refused = ""
+        missing = self._lacks_claims(mode) if wanted is Door.DRA else ""
+        self._note(
+            "door",
+            "DoorNotAvailable",
+            f"door {Door.DRA} is asked for, but {missing}; the device plugin serves"
+            if missing
+            else None,
+        )
+        self.kept = Door.DEVICE_PLUGIN if missing else wanted or self.kept
+        return self.kept
+
+    def note_slice(self, refused: str) -> None:
+        """Report that the API server took our slice once and refuses it now, or takes it (empty)."""
+        self._note(
+            "slice",
+            "SliceRefused",
+            f"the API server refuses the node's ResourceSlice ({refused}); what it offers for claims "
+            f"stays as it was, and it is asked again until it takes it"
+            if refused
+            else None,
+        )
+
+    def _lacks_claims(self, mode: NodeMode) -> str:
+        if self._settings.standalone:
+            return "claims need an API server (--standalone)"
+        if is_whole(mode):
+            return f"mode {mode} gives whole cards"
+        if self.kubelet_version and not has_claims_api(self.kubelet_version):
+            return f"the kubelet is {self.kubelet_version}, and claims need 1.36 or later"
+        if self.refused:
+            return f"the API server refuses ResourceSlices ({self.refused}); dra.enabled of the chart gives the rights"
+        return ""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from gpu_device_plugin.apps.agent.state.signal import Signal
+from gpu_device_plugin.apps.agent.state.node_store import Signal
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.events import EventNote, Events

@@ -4,9 +4,32 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from gpu_device_plugin.apps.agent.state.node_store import Signal
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pools import Pool
-from gpu_device_plugin.kubelet.resource_server import Endpoint
+from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
+
+
+class Registrations:
+    """Resources of which the kubelet holds a list of ours, an empty one included."""
+
+    def __init__(self) -> None:
+        self._serving: set[str] = set()
+        self.changed = Signal[EndpointState]()
+        """Emitted when an endpoint is registered, or no longer."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._serving)
+
+    def note(self, state: EndpointState) -> None:
+        """An endpoint has changed."""
+        if state.phase is Phase.SERVING:
+            self._serving.add(state.resource)
+        else:
+            self._serving.discard(state.resource)
+        self.changed.emit(state)
 
 
 class DeviceLists:
@@ -43,12 +66,7 @@ class DeviceLists:
         for resource in self._endpoints.keys() - pools.keys():
             self._endpoints[resource].withdraw()
 
-    @property
-    def is_offering(self) -> bool:
-        """Whether the kubelet holds a list of ours, an empty one included."""
-        return any(each.is_ready for each in self._endpoints.values())
-
-    def send_again(self) -> None:
+    def send_again(self, _: None = None) -> None:
         """Send a list once more, which makes the kubelet write its checkpoint anew."""
         with suppress(StopIteration):
             next(each for each in self._endpoints.values() if each.is_ready).send_again()

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 import structlog
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
+from gpu_device_plugin.apps.agent.publish.device_lists import Registrations
 from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
-from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
-from gpu_device_plugin.apps.agent.reconcile.unread_answers import UnreadAnswers
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.signal import Signal
+from gpu_device_plugin.apps.agent.state.node_store import Signal
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import (
     KubeletSnapshot,
@@ -45,7 +44,83 @@ from gpu_device_plugin.store.failpoints import failpoint
 
 PASS_SECONDS = 30.0
 WAITING_SECONDS = 3.0
+NOTED_SECONDS = 1.0
+"""So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
+BURST_SECONDS = 5.0
+"""So long at most a pass waits for the end of a burst of answers, because it keeps calls waiting."""
 _log = structlog.get_logger("reconcile")
+
+
+class UnreadAnswers:
+    """One pass follows a burst of answers.
+
+    Args:
+        request_pass: Asks for a reconcile pass.
+    """
+
+    def __init__(self, request_pass: Callable[[], None]) -> None:
+        self._request_pass = request_pass
+        self._latest: float | None = None
+        self._following: asyncio.TimerHandle | None = None
+        self._burst_end = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._latest is not None
+
+    def note(self) -> None:
+        """A container gets units of which only a later pass will find out who holds them."""
+        loop = asyncio.get_running_loop()
+        now = self._latest = loop.time()
+        if self._following is None or self._following.when() <= now:
+            self._burst_end = now + BURST_SECONDS
+        else:
+            self._following.cancel()
+        due = min(now + NOTED_SECONDS, self._burst_end)
+        self._following = loop.call_at(due, self._request_pass)
+
+    def were_read(self, since_seconds: float) -> None:
+        """A pass that began then, on the loop's clock, has read what the kubelet had noted down."""
+        if self._latest is not None and since_seconds - self._latest >= NOTED_SECONDS:
+            self._latest = None
+
+
+class Holders:
+    """Who holds slices: what of it is known without a reconcile pass.
+
+    Attributes:
+        requested: Set when a pass should run soon.
+        unread_answers: Given by a scheme that records.
+        has_passed: Whether a pass has compared the grants with the kubelet.
+        unadopted: Pods of whose units no grant could be made, for instance because their card is away.
+    """
+
+    def __init__(self, ledger_store: LedgerStore) -> None:
+        self._ledger_store = ledger_store
+        self.requested = asyncio.Event()
+        self.unread_answers = UnreadAnswers(self.requested.set)
+        self.has_passed = False
+        self.unadopted: Sequence[PodRef] = ()
+
+    def every(self) -> Sequence[PodRef] | None:
+        """Pods that hold slices now; None where it is not known.
+
+        An empty ledger may be one that was lost; and who got what was answered since the last pass
+        of a scheme that records is not in the ledger yet.
+        """
+        return self.of(lambda _: True)
+
+    def of(self, counts: Callable[[str], bool]) -> Sequence[PodRef] | None:
+        """Those of `every` that hold a resource that `counts`, or units of which no grant could be made.
+
+        The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
+        """
+        store = self._ledger_store
+        if self.unread_answers or not (self.has_passed or store.ledger.grants):
+            return None
+        grants = store.living.grants.values()
+        known = (each.pod for each in grants if not each.units or any(map(counts, each.units)))
+        return tuple(dict.fromkeys((*known, *self.unadopted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +138,9 @@ class Parts:
         kubelet_identity: Which kubelet there is, by its sockets, or None.
         gate: Keeps a List away from the kubelet's calls.
         on_settled: Called with the pods that were listed in two passes in a row.
-        is_offering: Whether a device list is registered, so that the kubelet can be made to write its
-            checkpoint anew.
-        is_waited_for: Whether a switch or an uninstall waits until no pod holds a slice.
+        holders: Who holds slices.
+        registrations: Whether a device list is registered, so that the kubelet can be made to write
+            its checkpoint again.
         wall_seconds: The wall clock.
         schemes: The rules of what is shared.
     """
@@ -80,8 +155,8 @@ class Parts:
     kubelet_identity: Callable[[], object | None]
     gate: CallGate
     on_settled: Callable[[Iterable[PodRef]], None]
-    is_offering: Callable[[], bool]
-    is_waited_for: Callable[[], bool]
+    holders: Holders
+    registrations: Registrations
     wall_seconds: Callable[[], float]
     schemes: Schemes
 
@@ -93,17 +168,13 @@ class Reconciler:
         self._parts = parts
         self._absent_since: Mapping[str, float] = {}
         self._kubelet: tuple[object | None, float | None] = (None, None)
-        self._requested = asyncio.Event()
+        self._holders = parts.holders
         self._absent: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
         self._reported = ""
         self.files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         """The files of slices, also between two passes."""
         self.drift = 0
-        self._has_passed = False
-        self._unadopted: Sequence[PodRef] = ()
-        self.unread_answers = UnreadAnswers(self.request_pass)
-        """Given by a scheme that records."""
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
@@ -111,7 +182,7 @@ class Reconciler:
 
     def request_pass(self) -> None:
         """Run a pass soon, because a pod is gone or something waits for the last slice to end."""
-        self._requested.set()
+        self._holders.requested.set()
 
     def pod_gone(self, pod: PodRef) -> None:
         """A pod has ended; most hold nothing, and refused ones come by the hundred."""
@@ -119,45 +190,23 @@ class Reconciler:
             self.request_pass()
 
     @property
-    def holders(self) -> Sequence[PodRef] | None:
-        """Pods that hold slices now; None where it is not known.
-
-        An empty ledger may be one that was lost; and who got what was answered since the last pass
-        of a scheme that records is not in the ledger yet.
-        Those too of whose units no grant could be made, for instance because their card is away.
-        """
-        return self.holders_of(lambda _: True)
-
-    def holders_of(self, counts: Callable[[str], bool]) -> Sequence[PodRef] | None:
-        """Those of `holders` that hold a resource that `counts`, or units of which no grant could be made.
-
-        The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
-        """
-        store = self._parts.ledger_store
-        if self.unread_answers or not (self._has_passed or store.ledger.grants):
-            return None
-        grants = store.living.grants.values()
-        known = (each.pod for each in grants if not each.units or any(map(counts, each.units)))
-        return tuple(dict.fromkeys((*known, *self._unadopted)))
-
-    @property
     def is_settled(self) -> bool:
         """Whether no grant and no file waits for its end, or its holder, to be certain."""
-        return not self.unread_answers and not self._absent and self.files.is_settled
+        return not self._holders.unread_answers and not self._absent and self.files.is_settled
 
-    async def run(self) -> None:
-        """Run passes, until cancelled."""
+    async def run(self, is_waited_for: Callable[[], bool] = lambda: False) -> None:
+        """Run passes, until cancelled; more often while something waits until no pod holds a slice."""
         while True:
             # What asked for a pass that failed, for instance a new holder, still waits for one.
-            is_due_soon = not await self.run_pass() or self._parts.is_waited_for()
+            is_due_soon = not await self.run_pass() or is_waited_for()
             seconds = WAITING_SECONDS if is_due_soon else PASS_SECONDS
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes with a request.
                 async with asyncio.timeout(seconds):
-                    await self._requested.wait()
+                    await self._holders.requested.wait()
                 # Pods often end together: one pass serves them all.
                 await asyncio.sleep(1.0)
-            self._requested.clear()
+            self._holders.requested.clear()
 
     async def run_pass(self) -> bool:
         """One reconcile pass; whether the kubelet answered."""
@@ -165,8 +214,8 @@ class Reconciler:
             async with self._parts.gate.quiet():
                 begun = asyncio.get_running_loop().time()
                 self._settle(self._current(await self._parts.snapshots.take()))
-                self.unread_answers.were_read(begun)
-            self._has_passed = True
+                self._holders.unread_answers.were_read(begun)
+            self._holders.has_passed = True
             await self.files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
@@ -187,7 +236,7 @@ class Reconciler:
 
         Where we offer nothing the kubelet may not write it again: List and the API server decide.
         """
-        if self._parts.is_offering() or not self._parts.is_synced():
+        if self._parts.registrations.is_any or not self._parts.is_synced():
             return snapshot
         specs = self._parts.specs().values()
         return snapshot.without_gone({spec.ref.uid for spec in specs if not spec.is_finished})
@@ -274,7 +323,7 @@ class Reconciler:
     ) -> list[Grant]:
         """Grants for containers that hold units without a grant."""
         state = self._parts.state()
-        self._unadopted = ()
+        self._holders.unadopted = ()
         ledger = ledger.release(snapshot.displaced(ledger))
         if not ledger.unknown(held):
             return []  # as nearly always
@@ -284,7 +333,9 @@ class Reconciler:
         there = state if state.mode is not None else replace(state, cards=())
         adopted = self._parts.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))
-        self._unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
+        self._holders.unadopted = tuple(
+            {units.pod for units in unknown if units.ids.isdisjoint(known)}
+        )
         for grant in filter(self._parts.schemes.decider, adopted):
             self._parts.recorder.adopted(grant)  # of a scheme that records this is the usual way
         now = self._parts.wall_seconds()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gpu_device_plugin.apps.agent.state.signal import Signal
+from gpu_device_plugin.apps.agent.state.node_store import Signal
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.errors import NodeError, StorageError
@@ -15,6 +15,28 @@ WRITE_SECONDS = 3.0
 """How long an Allocate waits for its grant to be durable; the call itself may take 4 s."""
 
 
+class LiveLedger:
+    """The grants as they are now, which every part may read; `LedgerStore` writes them.
+
+    Attributes:
+        ledger: All of them.
+        gone: Slices whose pods the last reconcile pass found gone; their grants end later.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.gone: frozenset[str] = frozenset()
+
+    @property
+    def living(self) -> Ledger:
+        """Grants of pods that were there at the last reconcile pass, and what was granted since."""
+        return self.ledger.release(self.gone)
+
+    def held(self) -> Iterable[Grant]:
+        """The same, one by one."""
+        return self.living.grants.values()
+
+
 class LedgerStore:
     """One writer, many readers: `ledger` is immutable, a change is a new one.
 
@@ -23,11 +45,10 @@ class LedgerStore:
     a crash, it would be learnt again. So nothing but `hold` waits for the disk.
     """
 
-    def __init__(self, store: GrantStore, writer: Writer) -> None:
+    def __init__(self, store: GrantStore, writer: Writer, live: LiveLedger | None = None) -> None:
         self._store = store
         self._writer = writer
-        self._ledger = Ledger()
-        self._gone: frozenset[str] = frozenset()
+        self._live = live or LiveLedger()
         self.changed = Signal[Ledger]()
         """Emitted after each change."""
         self._write_lock = asyncio.Lock()
@@ -40,16 +61,16 @@ class LedgerStore:
     @property
     def ledger(self) -> Ledger:
         """All grants, now."""
-        return self._ledger
+        return self._live.ledger
 
     @property
     def living(self) -> Ledger:
-        """Grants of pods that were there at the last reconcile pass, and what was granted since."""
-        return self._ledger.release(self._gone)
+        """See `LiveLedger`."""
+        return self._live.living
 
     def set_gone(self, slice_ids: frozenset[str]) -> None:
         """The last reconcile pass found the pods of these slices gone; their grants end later."""
-        self._gone = slice_ids
+        self._live.gone = slice_ids
 
     async def load(self, now_seconds: float) -> Loaded:
         """Read what the disk remembers.
@@ -86,7 +107,7 @@ class LedgerStore:
     async def _commit(self, change: Callable[[Ledger], Ledger]) -> None:
         try:
             async with asyncio.timeout(WRITE_SECONDS), self._write_lock:
-                await self._write(change(self._ledger))
+                await self._write(change(self._live.ledger))
         except TimeoutError as error:
             self.disk_fault = f"the state directory took no write within {WRITE_SECONDS:.0f} s"
             self.rewrite()
@@ -96,7 +117,7 @@ class LedgerStore:
             raise
         except StorageError as error:
             raise _not_durable(str(error)) from error
-        self._set(change(self._ledger))
+        self._set(change(self._live.ledger))
 
     def replace(self, before: Grant, after: Grant) -> bool:
         """Replace `before` by `after`, unless `before` was changed or ended since.
@@ -106,7 +127,7 @@ class LedgerStore:
         Returns:
             Whether `before` still stood there.
         """
-        if self._ledger.grants.get(before.slice_id) != before:
+        if self._live.ledger.grants.get(before.slice_id) != before:
             return False
         self.amend([after])
         return True
@@ -114,12 +135,12 @@ class LedgerStore:
     def amend(self, grants: Iterable[Grant], ended: Iterable[str] = ()) -> None:
         """Change several grants at once, to what is known of them by now; those of `ended` pods end."""
         over = frozenset(ended)
-        ledger = self._ledger.release(over)
-        pods = {g.pod.uid for key, g in self._ledger.grants.items() if key in over}
+        ledger = self._live.ledger.release(over)
+        pods = {g.pod.uid for key, g in self._live.ledger.grants.items() if key in over}
         self._store.forget(over, pods - {g.pod.uid for g in ledger.grants.values()})
         for grant in grants:
             ledger = ledger.hold(grant)
-        if ledger.grants != self._ledger.grants:
+        if ledger.grants != self._live.ledger.grants:
             self._set(ledger)
             self.rewrite()
 
@@ -142,7 +163,7 @@ class LedgerStore:
                     if self.disk_fault is not None:
                         # The ledger may fit into the blocks that it has had, the next grant not.
                         await self._writer.run(self._store.check_room)
-                    await self._write(self._ledger)
+                    await self._write(self._live.ledger)
         except StorageError as error:
             self.disk_fault = str(error)
 
@@ -156,7 +177,7 @@ class LedgerStore:
         self.disk_fault = None
 
     def _set(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        self._live.ledger = ledger
         self.changed.emit(ledger)
 
 

@@ -1,8 +1,8 @@
-"""The node state: one writer, many readers."""
+"""The node state: one writer, many readers; and signals, by which parts tell each other of changes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypedDict, Unpack
+from typing import Generic, TypedDict, TypeVar, Unpack
 
 from gpu_device_plugin.config.agent import Isolation, Settings
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
@@ -11,6 +11,24 @@ from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeState
+
+T = TypeVar("T")
+
+
+class Signal(Generic[T]):
+    """Calls every listener with each value, in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[T], None]] = []
+
+    def subscribe(self, listener: Callable[[T], None]) -> None:
+        """Call `listener` with every value from now on."""
+        self._listeners.append(listener)
+
+    def emit(self, value: T) -> None:
+        """Call the listeners."""
+        for listener in self._listeners:
+            listener(value)
 
 
 class NodeChange(TypedDict, total=False):

@@ -38,10 +38,8 @@ def pod_annotations(
 
     Always in its second generation; for older tools also in the first, if one card was given.
 
-    Args:
-        grants: The pod's grants; those of init and sidecar containers are told in a key of ours.
-        cards: The node's cards; grants name them by UUID, annotations by NVML index.
-        assume_time_ns: Wall clock.
+    Grants of init and sidecar containers are told in a key of ours. Grants name cards by UUID,
+    annotations by NVML index.
 
     Returns:
         Annotations to set; empty while no app container has units, or while a card is away.
@@ -53,11 +51,7 @@ def pod_annotations(
     if not apps or not used <= by_uuid.keys():
         return {}
     inits = [(i, g) for is_app, i, g in placed if not is_app and by_uuid.keys() >= set(g.devices)]
-    values = {
-        ALLOCATION: _units(apps, by_uuid),
-        ASSIGNED: "true",
-        ASSUME_TIME: str(assume_time_ns),
-    }
+    values = {ALLOCATION: _units(apps, by_uuid), ASSIGNED: "true", ASSUME_TIME: str(assume_time_ns)}
     core = {
         str(index): dict.fromkeys(_on(g, by_uuid), g.core_percent)
         for index, g in apps

@@ -22,9 +22,7 @@ class ClaimShape:
     Attributes:
         units: Memory units over all cards.
         percent: Percent of one card's compute; 0 asked for none.
-        cards: Over how many cards.
         is_app: Whether the container is one of `spec.containers`; else of `spec.initContainers`.
-        index: Its position there.
     """
 
     units: int

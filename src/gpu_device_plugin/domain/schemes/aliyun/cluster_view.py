@@ -50,14 +50,7 @@ _MOST = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What prepared claims hold of a card.
-
-    Attributes:
-        index: The card's NVML index.
-        pods: Pods that have them.
-        units: Memory units.
-        percent: Compute.
-    """
+    """What prepared claims hold of a card."""
 
     index: CardIndex
     pods: int
@@ -100,13 +93,8 @@ class NodeOffer:
     """What a node offers, by its annotation of cards and its labels.
 
     Attributes:
-        name: The node.
-        mode: Its mode.
-        unit: Size of one memory unit.
         cards: Its cards, by NVML index; `number` is the index too.
         healthy: Indexes of the cards that may serve.
-        policy: Placement policy of its label, or None.
-        max_pods: Most pods a card by its label, or None.
         by_claims: Indexes of the cards that are given by claims, and by nothing else.
         claimed: What claims hold of these, as the agent tells it.
     """
@@ -137,13 +125,11 @@ class PodHold:
     """What one pod holds of a node's cards, or is about to.
 
     Attributes:
-        pod: Whose it is.
         by_container: Index in `spec.containers` -> card index -> share.
         extra: Card index -> what init containers and sidecars hold beside that; by the agent's
             word everything.
         inits: Of those alone: index in `spec.initContainers` -> card index -> share.
         unplaced: Demands that have no card yet: the node will choose for each.
-        is_exclusive: Whether no other pod may be on its cards.
         is_by_claims: Whether it has claims: then its annotations are for people, and the node's agent
             says what is held.
     """
@@ -171,11 +157,8 @@ def parse_offer(
 ) -> NodeOffer:
     """What a node offers.
 
-    Args:
-        name: The node.
-        annotation: Value of `gpu-device-plugin/cards`.
-        labels: The node's labels.
-        unhealthy: Indexes of cards that an operator's ConfigMap takes out (R-542).
+    `annotation` is the value of `gpu-device-plugin/cards`; an operator's ConfigMap takes out the cards
+    of the indexes `unhealthy` (R-542).
 
     Raises:
         StateError: The annotation is none that an agent writes; the text names the key, and not the node.
@@ -333,11 +316,8 @@ def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -
 
     Neither names sidecars and init containers: they have an annotation of ours.
 
-    Args:
-        hold: The cards for the pod.
-        now_ns: Wall clock.
-        before: Keys that the pod has already, for instance as the copy of another: a binding removes
-            none, so those of which the wish says nothing are emptied.
+    `before` are keys that the pod has already, for instance as the copy of another: a binding removes
+    none, so those of which the wish says nothing are emptied.
     """
     values = {
         **{key: "{}" for key in (CORE_ALLOCATION, INIT_ALLOCATION) if key in before},

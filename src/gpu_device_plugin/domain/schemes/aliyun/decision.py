@@ -98,22 +98,11 @@ def _who(asker: Asker) -> str:
 
 
 def pick_units(
-    resource: str,
-    available: Iterable[str],
-    must: Collection[str],
-    cards: Sequence[Card],
-    size: int,
+    resource: str, available: Iterable[str], must: Collection[str], cards: Sequence[Card], size: int
 ) -> tuple[str, ...] | None:
     """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
 
     Those of `must` come first, then the lowest, so that equal nodes give equal units.
-
-    Args:
-        resource: Of what.
-        available: Ids that the kubelet has free, those of `must` included.
-        must: Ids that the kubelet will give in any case.
-        cards: The cards decided on.
-        size: How many ids.
     """
     by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
     for text in frozenset(available) | frozenset(must):

@@ -12,13 +12,9 @@ from gpu_device_plugin.errors import StateError
 
 @dataclass(frozen=True, slots=True)
 class Fraction:
-    """A grant in this scheme's units.
+    """A grant in this scheme's units, with unit and mode when it was given.
 
-    Attributes:
-        mem_units: Memory units decided on, over all cards.
-        pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
-        unit_mib: Size of a memory unit in MiB when granted.
-        mode: Node mode when granted.
+    `mem_units` are over all cards, `pod_units` of all app containers (`ALIYUN_COM_GPU_MEM_POD`).
     """
 
     mem_units: int = 0

@@ -37,9 +37,7 @@ def translated(amounts: Mapping[str, int], unit: MemoryUnit) -> dict[str, int]:
     >>> translated({"koordinator.sh/gpu-memory": 2 << 30, "cpu": 1}, MemoryUnit.GIB)
     {'aliyun.com/gpu-mem': 2}
 
-    Args:
-        amounts: Bytes of memory, and percent of a card's compute.
-        unit: Size of a unit; a part of one counts as a whole one.
+    Amounts are bytes of memory and percent of a card; a part of a unit counts as a whole one.
     """
     found = {}
     if MEMORY in amounts:

@@ -10,23 +10,13 @@ from gpu_device_plugin.errors import ConfigError
 
 MAX_PODS_PER_CARD = 16
 """Most pods per card in modes with isolation, whatever the unit (R-405)."""
-
-
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 """Half of what the kubelet's gRPC client accepts of a ListAndWatch message."""
-
-
 # What a device takes besides its id: the tag and length of the device, of its id and of its
 # health, and the longer of the two healths, "Unhealthy".
 _DEVICE_BYTES = 2 + 2 + 2 + len("Unhealthy")
-
-
 _SHORTEST_ID = 3
-
-
 _BASE = 36
-
-
 _RESOURCES: Mapping[NodeMode, tuple[Resource, ...]] = {
     NodeMode.CORE_MEM: (Resource.MEM, Resource.CORE, Resource.COUNT),
     NodeMode.CGPU: (Resource.MEM, Resource.COUNT),

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.devices import Card, CardIndex
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.fragmentation import (
-    EVEN_MIX,
-    PLENTY_CPU_MILLI,
-    NodeRoom,
-    graded,
-)
+from gpu_device_plugin.domain.fragmentation import EVEN_MIX, PLENTY_CPU_MILLI, NodeRoom, graded
 from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
@@ -126,7 +121,6 @@ class Score:
         own: By the policy; compares with nodes of the same policy only.
         common: By the default; compares with every node.
         before: What is free of each card without the pod, in thousandths; empty without `fgd`.
-        after: The same with the pod.
     """
 
     policy: PlacementPolicy
@@ -158,11 +152,7 @@ def scored(
 ) -> Score:
     """The score of a node with plenty of processor.
 
-    Args:
-        before: Its cards without the pod.
-        after: Its cards with the pod.
-        uuids: The pod's cards.
-        policies: The one by which the node chooses, and the controller's default.
+    `policies` are the one by which the node chooses, and the controller's default.
     """
     parts = [
         room.free_mem / max(1, room.card.capacity(room.unit))
@@ -210,11 +200,9 @@ class Fit:
     """A pod fits a node.
 
     Attributes:
-        score: How good the node is for it.
         shares: What the app containers would hold: container -> card index -> share.
         extra: Card index -> what sidecars and init containers would hold beside that.
         inits: Sidecars and init containers alone: container -> card index -> share.
-        is_exclusive: Whether no other pod may be on its cards.
     """
 
     score: Score
@@ -235,12 +223,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A pod does not fit a node.
-
-    Attributes:
-        text: Why, as the scheduler shows it.
-        is_final: Whether no pod that leaves can change it.
-    """
+    """A pod does not fit a node, as the scheduler shows it; `is_final`: no pod that leaves can change it."""
 
     text: str
     is_final: bool
@@ -258,13 +241,8 @@ def fit(
     Every container gets one card (with the label, as many as it says); the pod's containers may
     lie on different cards. What ordinary init containers hold is handed on to those after them.
 
-    Args:
-        offer: The node.
-        rooms: What its cards have left.
-        pod: Who asks.
-        default: How cards and nodes are chosen, where neither the pod nor the node says.
-        free_cpu_milli: Processor of the node that no other pod requests, in thousandths of a core;
-            it counts for how good the node is by `fgd`, and never for whether the pod fits.
+    `default` is for cards and nodes where neither pod nor node says. `free_cpu_milli`, which no other
+    pod requests, counts for how good the node is by `fgd`, and never for whether the pod fits.
     """
     asking = checked(offer, pod, default)
     found = asking if isinstance(asking, Misfit) else tried(offer, rooms, asking)
@@ -352,13 +330,7 @@ def _is_too_much(offer: NodeOffer, pod: PodRequest, needed: Demand) -> bool:
 
 @dataclass(slots=True)
 class _Trial:
-    """A pod's containers placed so far; it grows with each of them.
-
-    Attributes:
-        rooms: What the cards have left.
-        take: What the containers have taken.
-        uuids: The cards in the order of their first use.
-    """
+    """A pod's containers placed so far; it grows with each of them."""
 
     rooms: tuple[Room, ...]
     take: PodTake = field(default_factory=PodTake)

@@ -12,12 +12,7 @@ from gpu_device_plugin.domain.shares import Demand
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a container goes.
-
-    Attributes:
-        cards: The cards, by NVML index.
-        why: Why these, for people.
-    """
+    """Where a container goes."""
 
     cards: tuple[Card, ...]
     why: str
@@ -27,10 +22,7 @@ class Placement:
 class NoRoom:
     """Why a container goes nowhere now; in words only where somebody asks.
 
-    Attributes:
-        rooms: What each card has left.
-        demand: What the container needs.
-        must: Numbers of the cards with reused units.
+    `must` are the numbers of the cards with reused units.
     """
 
     rooms: Sequence[Room]

@@ -5,11 +5,7 @@ from dataclasses import replace
 from itertools import islice
 
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import (
-    PLACEMENT_ANNOTATION,
-    PlacementPolicy,
-    parse_policy,
-)
+from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION, PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.rules import WHOLE_CARD, Ask, Known, check

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.fragmentation import (
-    WHOLE_CARD_MILLI,
-)
+from gpu_device_plugin.domain.fragmentation import WHOLE_CARD_MILLI
 from gpu_device_plugin.domain.ledger import Ledger, Use
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node_state import NodeTerms
@@ -22,13 +20,11 @@ class Room:
     """What one card has left for one pod.
 
     Attributes:
-        card: The card.
         is_healthy: Whether it may be given away.
         free_mem: Memory units that are not held; units of the pod's own init containers count too.
         free_core: Percent of compute that is not held.
         pods: Pods that hold anything on it, the asking pod included if it does.
         holds_pod: Whether the asking pod holds anything on it.
-        unit: What a memory unit is.
         max_pods: Most pods on the card, or None for no limit.
         least_core: Compute that every container of this mode takes at least.
         is_closed: Whether another pod has the card for itself: then nothing of it is free.
@@ -130,12 +126,7 @@ def rooms(
 ) -> tuple[Room, ...]:
     """What each card has left for the next container of `pod`, by NVML index.
 
-    Args:
-        cards: The node's cards.
-        healthy: UUID -> whether the card may serve; a card that is not named may not.
-        ledger: Who holds what; at admission the live part of it.
-        terms: The node's mode and unit.
-        pod: Who asks.
+    A card that `healthy` does not name may not serve; at admission `ledger` is the live part.
     """
     before, held, blank = ledger.before(pod), ledger.use(), Use()
     free_for_pod = held if before is ledger else before.use()
@@ -152,12 +143,7 @@ def rooms(
 
 
 def room_of(
-    card: Card,
-    use: Use,
-    terms: NodeTerms,
-    *,
-    is_healthy: bool,
-    pod: PodRef | None = None,
+    card: Card, use: Use, terms: NodeTerms, *, is_healthy: bool, pod: PodRef | None = None
 ) -> Room:
     """What a card has left where `use` is held of it; `pod` asks, or (None) one that holds nothing."""
     holds_pod = pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods)

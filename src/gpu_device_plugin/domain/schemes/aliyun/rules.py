@@ -42,15 +42,12 @@ class Ask:
     """A request as the rules see it.
 
     Attributes:
-        known: What is known of it.
         subject: How its refusal begins.
-        mode: The node's mode.
         amounts: Resource -> units, percent or cards.
         label: The pod's label for several cards.
         card_label: The pod's label for an otherwise empty card.
         containers: How many containers of the pod ask for a slice.
         cards_held: How many cards the grant is on.
-        is_alone: Whether no other pod may be on the cards of the grant.
     """
 
     known: Known
@@ -110,8 +107,6 @@ class Rule(NamedTuple):
 
     Attributes:
         known: What has to be known of the request.
-        refuses: Whether it is refused.
-        reason: Why, in one word.
         text: The same for people, with the rule and the cure; `{ask.…}` is of the request.
     """
 

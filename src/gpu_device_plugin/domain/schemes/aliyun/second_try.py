@@ -26,10 +26,7 @@ def cards_for_all(
 ) -> list[tuple[Room, ...]] | None:
     """The cards of each container, in the order of `asks`, or None where no way was found.
 
-    Args:
-        rooms: What the cards have left for a pod that holds nothing yet.
-        asks: Kind and demand of each container, in the order in which the kubelet admits them.
-        policy: Which cards are tried first.
+    `rooms` are for a pod that holds nothing yet; `asks` are in the order in which the kubelet admits.
     """
     is_exclusive = any(demand.is_exclusive for _, demand in asks)
     least = Demand(1, 0, is_exclusive=is_exclusive)

@@ -39,13 +39,7 @@ _BY_LETTER = {resource.letter: resource for resource in Resource}
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnitId:
-    """One unit of one resource on one card, as the kubelet counts it.
-
-    Attributes:
-        resource: What is counted.
-        card: The card's number, 0 to `MAX_CARDS` - 1.
-        unit: Position on the card, from 0.
-    """
+    """One unit of one resource on one card, as the kubelet counts it."""
 
     resource: Resource
     card: CardNumber
@@ -125,11 +119,6 @@ def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
     is left after the last whole unit is divided among all units.
 
         floor(memory_mib * units / capacity)
-
-    Args:
-        card: The card the slice is cut from.
-        units: Units held, 1 to `card.capacity(unit)`.
-        unit: The node's memory unit.
 
     Returns:
         Slice size in MiB, rounded down.

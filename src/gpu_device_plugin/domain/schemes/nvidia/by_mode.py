@@ -8,11 +8,7 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.holdings import TOPOLOGY_GPU
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
-    GPU,
-    Configuration,
-    MigStrategy,
-)
+from gpu_device_plugin.domain.schemes.nvidia.configuration import GPU, Configuration, MigStrategy
 from gpu_device_plugin.domain.schemes.nvidia.mps import while_served
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 
@@ -23,12 +19,7 @@ _TWO_MEANINGS = (
 
 
 def configured(configuration: Configuration, state: NodeState) -> Offers:
-    """What the scheme's cards of this node are offered as, whatever pods hold of them.
-
-    Args:
-        configuration: The configuration in force.
-        state: The node, as the scheme sees it.
-    """
+    """What the scheme's cards of this node are offered as, whatever pods hold of them."""
     cards = state.cards
     if configuration.mig_strategy is not MigStrategy.NONE:
         # A card of the last run, of which NVML has not said yet how it is cut.
@@ -102,11 +93,6 @@ def with_held(found: Offers, cards: Sequence[Card], grants: Iterable[Grant]) -> 
     A card waits while a pod holds a unit of it that the configuration does not offer. So no card
     is given away under two configurations at once, and the others change at once. It follows from
     the grants alone, so that it outlives a restart of the agent.
-
-    Args:
-        found: By the configuration in force.
-        cards: The node's.
-        grants: What is held.
     """
     if found.problem:
         return found  # nothing of the node is offered, and the problem says why

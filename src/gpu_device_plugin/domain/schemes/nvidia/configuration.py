@@ -52,12 +52,7 @@ class SharingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Which cards or instances of a resource an entry replicates.
-
-    Attributes:
-        count: The first so many; 0 for all, or for those of `references`.
-        references: Indices (`0`), MIG indices (`0:1`) and UUIDs.
-    """
+    """What of a resource an entry replicates: the first `count`, `references` (`0`, `0:1`, UUIDs), or all."""
 
     count: int = 0
     references: tuple[str, ...] = ()
@@ -73,14 +68,7 @@ ALL_DEVICES = Devices()
 
 @dataclass(frozen=True, slots=True)
 class SharedResource:
-    """One entry of `sharing.*.resources`.
-
-    Attributes:
-        name: The resource, with its prefix.
-        replicas: Replicas of each device.
-        rename: The name of the replicas; empty to keep `name`.
-        devices: Which devices of the resource.
-    """
+    """One entry of `sharing.*.resources`; `name` has its prefix, and is that of the replicas without `rename`."""
 
     name: str
     replicas: int
@@ -128,14 +116,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """What is asked of the feature labels.
-
-    Attributes:
-        is_on: Whether they are written to the node.
-        output_file: Where they are written as well; empty for no file.
-        machine_type_file: The file that names the machine.
-        has_timestamp: Whether one of them is the time of their last change.
-    """
+    """What is asked of the feature labels: on the node, in a file as well, with the time of their last change."""
 
     is_on: bool = False
     output_file: str = ""
@@ -148,23 +129,14 @@ class Configuration:
     """What decides over offers and answers; a default is that of NVIDIA's plugin.
 
     Attributes:
-        mig_strategy: How MIG instances are offered.
         fails_on_init_error: With False, a node that cannot serve is ready and offers nothing.
         access: How cards, whole or not, reach containers.
-        id_strategy: By what the devices are named.
-        allocation_policy: Which replicas and instances are given first.
-        driver_root: The host directory of the driver.
         dev_root: The host directory that has `dev/`; empty for that of the driver.
         discovery: How devices are found; NVML always, so it has no effect.
-        is_gdrcopy_on: Offer GDRCopy.
-        is_gds_on: Offer GPUDirect Storage.
-        is_mofed_on: Offer Mellanox OFED.
         imex_channels: IMEX channels that every container gets: none, or 0.
         is_imex_required: Whether a missing channel is an error.
         mps_root: The host directory of the MPS daemon; empty without one.
         mig_profile: Into which profile every card is to be cut; empty for any.
-        features: NVIDIA's feature labels.
-        sharing: Replicas.
         gpu_patterns: Models and their resource names, before the default `*`.
         mig_patterns: Profiles and their resource names, before the defaults.
     """

@@ -39,10 +39,7 @@ def feature_labels(
 ) -> dict[str, str]:
     """Label -> value; without a card only the timestamp.
 
-    Args:
-        cards: Every card that NVML shows, by index.
-        configuration: The configuration in force.
-        machine: The rest.
+    `cards` are all that NVML shows, by index.
     """
     labels = {}
     if machine.timestamp is not None:

@@ -29,9 +29,7 @@ PCI_POINTS: Mapping[int, int] = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
 def points_of(level: int, nvlinks: int) -> int:
     """The points of two cards' links.
 
-    Args:
-        level: nvmlGpuTopologyLevel_t of what they have in common, -1 unknown.
-        nvlinks: Active NVLinks between them.
+    `level` is an nvmlGpuTopologyLevel_t, -1 unknown.
 
     >>> points_of(30, 2)
     230
@@ -44,14 +42,7 @@ def best_linked(
 ) -> tuple[str, ...]:
     """The cards to give; ties go to the first in `available`.
 
-    Args:
-        points: Links of every card.
-        available: Cards to choose from, those of `required` among them, by index.
-        required: Cards that must be given.
-        size: How many to give.
-
-    Returns:
-        The cards; none if that is not possible.
+    None if that is not possible. `available` is by index, those of `required` among them.
     """
     if not 0 < size <= len(available) or len(required) > size:
         return ()

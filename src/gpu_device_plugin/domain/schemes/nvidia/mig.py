@@ -15,14 +15,7 @@ _KIND = re.compile(r"(?<=gb)[+-].*")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to cut a model.
-
-    Attributes:
-        name: For instance `1g.5gb` or `1g.5gb+me`.
-        compute_slices: Slices of compute, of the model's `Model.compute_slices`.
-        memory_slices: Slices of memory, of the model's `Model.memory_slices`.
-        count: Most instances of it on one card.
-    """
+    """One way to cut a model, for instance `1g.5gb` or `1g.5gb+me`: slices of the model's, and most instances."""
 
     name: str
     compute_slices: int
@@ -51,15 +44,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Cards that are cut alike.
-
-    Attributes:
-        name: Of NVML's name: one word, or several in a row.
-        memory_mib: The least and the most memory that NVML shows for one.
-        compute_slices: All of a card's.
-        memory_slices: All of a card's.
-        profiles: From the smallest to the whole card.
-    """
+    """Cards that are cut alike."""
 
     name: str
     memory_mib: range
@@ -76,10 +61,7 @@ class Model:
 def _of_seven(name: str, memory_mib: range, *sizes_gb: int) -> Model:
     """A card of seven slices of compute and eight of memory.
 
-    Args:
-        name: Of NVML's name.
-        memory_mib: Memory that NVML shows.
-        sizes_gb: Memory in the names of instances with 1, 2, 4 and 8 slices of it.
+    `sizes_gb`: memory in the names of instances with 1, 2, 4 and 8 slices of it.
     """
     one, two, four, eight = sizes_gb
     profiles = (
@@ -137,22 +119,14 @@ _ALIASES = MappingProxyType({f"MIG{slices}g": slices for slices in (1, 2, 3, 4, 
 
 
 def model_of(model: str, memory_mib: int) -> Model | None:
-    """How a card is cut, or None of a model that is not known to be.
-
-    Args:
-        model: NVML's name, with spaces or hyphens.
-        memory_mib: What NVML shows, in MiB.
-    """
+    """How a card is cut, or None of a model that is not known to be."""
     return next((each for each in MODELS if each.describes(model, memory_mib)), None)
 
 
 def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
     """The profile that a node setting asks for (R-203, R-309).
 
-    Args:
-        asked: `MIG1g` … `MIG7g`, or a profile's own name, also with . for + as a label has to have it.
-        model: The card's model.
-        memory_mib: Its memory.
+    `asked` is `MIG1g` … `MIG7g`, or a profile's own name, also with . for + as a label has to have it.
 
     Raises:
         ConfigError: The model has no such profile; the text names those that it has.
@@ -196,12 +170,7 @@ def cut_command(index: int, profile: Profile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One card to be cut.
-
-    Attributes:
-        card: The card as it is.
-        profile: What it is to be cut into, as many times as it has room for.
-    """
+    """One card to be cut."""
 
     card: CardReport
     profile: Profile
@@ -232,12 +201,7 @@ def is_cut(hardware: Hardware, profile: Profile) -> bool:
 
 
 def uncut(cards: Sequence[Card], asked: str) -> str:
-    """Why cards are not what the node's MIG profile asks for, and how to cut them; "" if they are.
-
-    Args:
-        cards: All of the node.
-        asked: `MIG1g` … `MIG7g`, or a profile's own name.
-    """
+    """Why cards are not what the node's MIG profile asks for, and how to cut them; "" if they are."""
     capable = [card for card in cards if card.hardware.is_mig_capable]
     if any(card.hardware == UNKNOWN for card in cards):
         return ""  # a card of the last run, of which NVML has not said yet how it is cut
@@ -262,10 +226,6 @@ def uncut(cards: Sequence[Card], asked: str) -> str:
 
 def plan(cards: Sequence[CardReport], asked: str) -> tuple[Cut, ...]:
     """How each card that can be in MIG mode is to be cut.
-
-    Args:
-        cards: All of the node.
-        asked: `MIG1g` … `MIG7g`, or a profile's own name.
 
     Raises:
         ConfigError: No card can be in MIG mode, or one that can has no such profile.

@@ -23,10 +23,7 @@ ASK = "get_default_active_thread_percentage"
 class Server:
     """One MPS server: the replicas of one resource.
 
-    Attributes:
-        resource: Its name.
-        memory_mib: UUID of each of its cards, by index -> what a client may pin of it, in MiB.
-        thread_percent: Part of a card's threads that a client may use.
+    Per UUID, by index, what a client may pin of a card; and the part of its threads that it may use.
     """
 
     resource: str
@@ -131,20 +128,12 @@ def pipe_directory(root: str, resource: str) -> str:
 
 
 def as_client(edits: ContainerEdits, resource: str, root: str) -> ContainerEdits:
-    """The answer for a container, which becomes a client of its resource's server.
-
-    Args:
-        edits: The answer without MPS.
-        resource: The resource that it holds replicas of.
-        root: The host directory of the MPS daemon.
-    """
+    """The answer for a container, which becomes a client of its resource's server."""
     pipe = pipe_directory(_CONTAINER_ROOT, resource)
     mounts = (
         Mount(pipe, pipe_directory(root, resource), is_read_only=False),
         Mount("/dev/shm", f"{root.rstrip('/')}/shm", is_read_only=False),  # noqa: S108
     )
     return replace(
-        edits,
-        envs={**edits.envs, "CUDA_MPS_PIPE_DIRECTORY": pipe},
-        mounts=(*edits.mounts, *mounts),
+        edits, envs={**edits.envs, "CUDA_MPS_PIPE_DIRECTORY": pipe}, mounts=(*edits.mounts, *mounts)
     )

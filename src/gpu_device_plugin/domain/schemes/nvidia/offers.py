@@ -30,7 +30,6 @@ class Offered:
     Attributes:
         id: `GPU-…` or `MIG-…`, with `::<n>` for a replica.
         card: The card that it is, or lies on.
-        instance: The MIG instance, None for a card.
         replicas: Replicas of the same device; 1 unshared.
     """
 
@@ -56,14 +55,7 @@ Resources = Mapping[str, tuple[Offered, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What is offered, and what is to be said of it.
-
-    Attributes:
-        resources: Resource -> its devices, by card and instance.
-        problem: Why nothing is offered, or "".
-        notes: What is left out, and why.
-        waiting: Which cards wait for their pods.
-    """
+    """What is offered, by card and instance, why nothing is, and what is to be said of it."""
 
     resources: Resources = field(default_factory=dict)
     problem: str = ""
@@ -74,9 +66,7 @@ class Offers:
 def offers(cards: Sequence[Card], configuration: Configuration) -> Offers:
     """What `cards` are offered as.
 
-    Args:
-        cards: By NVML index; those in MIG mode with their instances.
-        configuration: Already checked.
+    `cards` are by NVML index; the configuration is checked already.
     """
     # The first so many of `devices` are of those that are there: a lost card has no index, and is last.
     cards = sorted(cards, key=lambda card: not card.is_shown)

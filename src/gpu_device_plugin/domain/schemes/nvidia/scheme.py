@@ -5,21 +5,23 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
+from gpu_device_plugin.domain.container_edits import (
+    VISIBLE_DEVICES_DIR,
+    ContainerEdits,
+    DeviceNode,
+    ListStrategy,
+    Mount,
+    Paths,
+)
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.holdings import (
-    DEVICES_ANNOTATION,
-    TOPOLOGY_GPU,
-    devices_annotation,
-)
+from gpu_device_plugin.domain.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU, devices_annotation
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.reports import CardReport
-from gpu_device_plugin.domain.schemes.nvidia.answers import answer
 from gpu_device_plugin.domain.schemes.nvidia.by_mode import (
     configured,
     effective,
@@ -33,6 +35,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     SHARED_SUFFIX,
     AllocationPolicy,
     Configuration,
+    IdStrategy,
     MigStrategy,
     SharingKind,
 )
@@ -49,9 +52,7 @@ from gpu_device_plugin.errors import DoesNotFitError, RequestError
 class NvidiaScheme(Records):
     """NVIDIA's resources, as its configuration has them.
 
-    Args:
-        configuration: What is in force; asked at each call.
-        held: What pods hold of the node's devices; asked at each call.
+    The configuration in force, and what pods hold of the node's devices, are asked at each call.
     """
 
     def __init__(
@@ -171,9 +172,7 @@ class NvidiaScheme(Records):
     def check_call(self, call: Call, state: NodeState) -> None:
         """Shared devices are given one at a time, where that is asked for (R-702)."""
         super().check_call(call, state)
-        devices = [
-            each for each in self._devices(call.resource, state) if each.id in call.must_include
-        ]
+        devices = self._given(call, state)
         is_shared = any(device.replicas > 1 for device in devices)
         if is_shared and len(devices) > 1 and self._configuration().sharing.is_one_at_most:
             raise RequestError(
@@ -197,9 +196,7 @@ class NvidiaScheme(Records):
 
     def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
         """By the list strategies."""
-        devices = [
-            each for each in self._devices(call.resource, state) if each.id in call.must_include
-        ]
+        devices = self._given(call, state)
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
         configuration = with_channels(self._configuration(), state.imex_channels)
         found = answer(devices, configuration, paths, answer_id)
@@ -210,6 +207,10 @@ class NvidiaScheme(Records):
 
     def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
         return self._offers(state).resources.get(resource, ())
+
+    def _given(self, call: Call, state: NodeState) -> list[Offered]:
+        offered = self._devices(call.resource, state)
+        return [device for device in offered if device.id in call.must_include]
 
     def _offers(self, state: NodeState) -> Offers:
         if not state.cards or state.mode in {None, NodeMode.DISABLED}:
@@ -256,12 +257,7 @@ def preferred(
     Whole cards are chosen by their links; replicas and instances one after the other from the
     card with the fewest taken (distributed) or with the most (packed).
 
-    Args:
-        offered: All devices of the resource, by card.
-        available: Ids that are free; the order does not matter.
-        must_include: Ids that the container has already.
-        size: How many it gets in all.
-        policy: For replicas and instances.
+    `available` is in no order; `policy` is for replicas and instances.
 
     Raises:
         RequestError: An id is not one of this resource.
@@ -308,3 +304,97 @@ def _over_cards(
         taken[first.card.uuid] += 1
         chosen.append(first.id)
     return tuple(chosen)
+
+
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_CAPABILITY = "/dev/nvidia-caps/nvidia-cap{minor}"
+_IMEX_CHANNEL = "/dev/nvidia-caps-imex-channels/channel{channel}"
+
+
+def answer(
+    devices: Sequence[Offered], configuration: Configuration, paths: Paths, answer_id: str
+) -> ContainerEdits:
+    """The edits of a container that holds `devices`.
+
+    A device of which there are several replicas counts once. `answer_id`, at most 36 characters,
+    distinguishes the CDI annotations of one pod.
+    """
+    by_place = sorted(devices, key=_place)
+    ids = list(dict.fromkeys(_name(device, configuration) for device in by_place))
+    cdi_names = _cdi_names(ids, configuration)
+    access = configuration.access
+    return ContainerEdits(
+        envs={_VISIBLE: "void"} if access.is_cdi_only else _envs(ids, configuration),
+        mounts=_mounts(ids, configuration) + paths.driver,
+        devices=() if access.is_cdi_only else _nodes(by_place, configuration, paths),
+        cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
+        annotations=access.annotations(cdi_names, answer_id),
+    )
+
+
+def _place(device: Offered) -> tuple[int, int]:
+    return device.card.index, -1 if device.instance is None else device.instance.index
+
+
+def _name(device: Offered, configuration: Configuration) -> str:
+    return device.index if configuration.id_strategy is IdStrategy.INDEX else device.uuid
+
+
+def _envs(ids: Sequence[str], configuration: Configuration) -> dict[str, str]:
+    wants = configuration.access.strategies
+    envs = {}
+    if ListStrategy.ENVVAR in wants:
+        envs[_VISIBLE] = ",".join(ids)
+        if configuration.imex_channels:
+            envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, configuration.imex_channels))
+    if ListStrategy.VOLUME_MOUNTS in wants:
+        envs[_VISIBLE] = VISIBLE_DEVICES_DIR
+    return {**envs, **{f"NVIDIA_{name.upper()}": "enabled" for name in _extras(configuration)}}
+
+
+def _mounts(ids: Sequence[str], configuration: Configuration) -> tuple[Mount, ...]:
+    if ListStrategy.VOLUME_MOUNTS not in configuration.access.strategies:
+        return ()
+    names = [*ids, *(f"imex/{channel}" for channel in configuration.imex_channels)]
+    return tuple(
+        Mount(f"{VISIBLE_DEVICES_DIR}/{name}", "/dev/null", is_read_only=False) for name in names
+    )
+
+
+def _nodes(
+    devices: Sequence[Offered], configuration: Configuration, paths: Paths
+) -> tuple[DeviceNode, ...]:
+    """Control nodes, then each card's and instance's own, then IMEX channels."""
+    if not configuration.access.passes_nodes:
+        return ()
+    found = [*paths.control_devices]
+    for device in devices:
+        found.append(f"/dev/nvidia{device.card.minor}")
+        if device.instance is not None:
+            card, part = device.card.minor, device.instance
+            minors = [
+                paths.mig_minors.get((card, part.gpu_instance, place))
+                for place in (None, part.compute_instance)
+            ]
+            found += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]
+    found += [_IMEX_CHANNEL.format(channel=channel) for channel in configuration.imex_channels]
+    root = (configuration.dev_root or configuration.driver_root).rstrip("/")
+    return tuple(DeviceNode(path, f"{root}{path}", "rw") for path in dict.fromkeys(found))
+
+
+def _cdi_names(ids: Sequence[str], configuration: Configuration) -> tuple[str, ...]:
+    return (
+        *(f"nvidia.com/gpu={each}" for each in ids),
+        *(f"nvidia.com/imex-channel={channel}" for channel in configuration.imex_channels),
+        *(f"nvidia.com/{name}=all" for name in _extras(configuration)),
+    )
+
+
+def _extras(configuration: Configuration) -> list[str]:
+    """What is asked for beside the cards."""
+    given = {
+        "gdrcopy": configuration.is_gdrcopy_on,
+        "gds": configuration.is_gds_on,
+        "mofed": configuration.is_mofed_on,
+    }
+    return [name for name, is_on in given.items() if is_on]
