@@ -20,7 +20,7 @@ from tests.hostile.work import lines_run
 from tests.waiting import until
 
 from gpu_device_plugin.apps.overview.cluster_cards import cluster_cards
-from gpu_device_plugin.cluster.resource_slices import fetch_claim, list_allocated
+from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.domain.claims import Claim
 from gpu_device_plugin.domain.devices import CardIndex
