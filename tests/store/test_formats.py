@@ -23,9 +23,9 @@ from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import KIND, VERSION, GrantStore, Loaded
-from gpu_device_plugin.store.state_file import MemoryFile
-from gpu_device_plugin.store.state_records import (
+from gpu_device_plugin.store.state_file import (
     CardsRecord,
+    MemoryFile,
     NodeRecord,
     cards_of,
     cards_record,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpu_device_plugin.store.imex import imex_channels
+from gpu_device_plugin.store.device_nodes import imex_channels
 
 
 def test_a_channel_is_there_if_one_of_the_roots_has_its_node(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpu_device_plugin.store.mig_minors import read_mig_minors
+from gpu_device_plugin.store.device_nodes import read_mig_minors
 
 
 def test_the_nodes_of_instances_are_read_and_other_lines_are_left(tmp_path: Path) -> None:

@@ -57,8 +57,13 @@ from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remains import Remains
 from gpu_device_plugin.store.selinux import Kernel
 from gpu_device_plugin.store.slices import SliceFiles
-from gpu_device_plugin.store.state_file import Memory, MemoryFile
-from gpu_device_plugin.store.state_records import CardsRecord, ClaimsRecord, NodeRecord
+from gpu_device_plugin.store.state_file import (
+    CardsRecord,
+    ClaimsRecord,
+    Memory,
+    MemoryFile,
+    NodeRecord,
+)
 from gpu_device_plugin.store.writer import Writer
 from gpu_device_plugin.web.metrics import AgentMetrics
 

@@ -18,11 +18,10 @@ from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import CURE
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.errors import ConfigError, StorageError
-from gpu_device_plugin.store.imex import imex_channels
-from gpu_device_plugin.store.mounts import has_own_file_system
-from gpu_device_plugin.store.mps_lock import waits_for
-from gpu_device_plugin.store.mps_modes import kept_by_daemon
+from gpu_device_plugin.store.device_nodes import imex_channels
+from gpu_device_plugin.store.mps_lock import kept_by_daemon, waits_for
 from gpu_device_plugin.store.selinux import SecurityLabels
+from gpu_device_plugin.store.slices import has_own_file_system
 
 _SHARED = (
     "the run directory has no file system of its own: a container that enlarges its files can fill "

@@ -6,7 +6,7 @@ from pathlib import Path
 from gpu_device_plugin.apps.cards.users import refuse_users
 from gpu_device_plugin.domain.schemes.nvidia.mig import Cut, plan
 from gpu_device_plugin.nvml.session import Session, session
-from gpu_device_plugin.store.directory_lock import only_one
+from gpu_device_plugin.store.lock import only_one
 
 
 async def apply(

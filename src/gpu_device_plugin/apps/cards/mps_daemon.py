@@ -23,8 +23,7 @@ from gpu_device_plugin.domain.schemes.nvidia.mps import Server, served_text, ser
 from gpu_device_plugin.domain.schemes.nvidia.offers import device_of, offers
 from gpu_device_plugin.errors import EdgeError, GpuPluginError, NvmlError, StorageError
 from gpu_device_plugin.nvml.session import EXCLUSIVE_PROCESS, Session, session
-from gpu_device_plugin.store.mps_lock import ServingLock
-from gpu_device_plugin.store.mps_modes import ModesFile
+from gpu_device_plugin.store.mps_lock import ModesFile, ServingLock
 
 _log = structlog.get_logger(__name__)
 

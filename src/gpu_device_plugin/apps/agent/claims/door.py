@@ -32,7 +32,7 @@ from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import ClusterError, RequestError
-from gpu_device_plugin.store.state_records import ClaimsRecord
+from gpu_device_plugin.store.state_file import ClaimsRecord
 
 if TYPE_CHECKING:
     from gpu_device_plugin.kubelet.dra_server import ClaimServer

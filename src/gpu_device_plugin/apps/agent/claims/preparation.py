@@ -37,8 +37,7 @@ from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
 from gpu_device_plugin.store.cdi import CdiFiles
 from gpu_device_plugin.store.failpoints import failpoint
-from gpu_device_plugin.store.state_file import Memory
-from gpu_device_plugin.store.state_records import ClaimsRecord
+from gpu_device_plugin.store.state_file import ClaimsRecord, Memory
 
 _log = structlog.get_logger("claims")
 

@@ -29,8 +29,13 @@ from gpu_device_plugin.domain.reports import (
     Stalled,
 )
 from gpu_device_plugin.errors import RequestError
-from gpu_device_plugin.store.state_file import Memory
-from gpu_device_plugin.store.state_records import CardsRecord, cards_of, cards_record, health_of
+from gpu_device_plugin.store.state_file import (
+    CardsRecord,
+    Memory,
+    cards_of,
+    cards_record,
+    health_of,
+)
 
 
 class CardInventory:

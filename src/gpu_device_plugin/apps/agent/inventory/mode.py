@@ -34,9 +34,8 @@ from gpu_device_plugin.domain.modes import (
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.protocol import GrantedIn
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.store.mps_modes import kept_by_daemon
-from gpu_device_plugin.store.state_file import Memory
-from gpu_device_plugin.store.state_records import NodeRecord
+from gpu_device_plugin.store.mps_lock import kept_by_daemon
+from gpu_device_plugin.store.state_file import Memory, NodeRecord
 
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 

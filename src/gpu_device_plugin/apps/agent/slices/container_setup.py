@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.errors import NodeError
-from gpu_device_plugin.store.mig_minors import read_mig_minors
+from gpu_device_plugin.store.device_nodes import read_mig_minors
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")

@@ -1,7 +1,12 @@
-"""The driver's file that says which device node opens which MIG instance."""
+"""Device nodes of the driver: which one opens which MIG instance, and those of IMEX channels.
+
+By IMEX channels the cards of several nodes share memory.
+"""
 
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -29,3 +34,19 @@ def _parsed(text: str) -> Minors:
             card, gpu_instance, part, minor = match.groups()
             found[int(card), int(gpu_instance), None if part is None else int(part)] = int(minor)
     return MappingProxyType(found)
+
+
+ROOTS = (Path("/driver-root"), Path("/"))
+"""Where the node's `dev` may be seen: the chart's mount of `driverRoot`, or our own."""
+
+
+def imex_channels(asked: Iterable[int], roots: Iterable[Path] = ROOTS) -> tuple[int, ...]:
+    """Which of these channels the node has."""
+    return tuple(each for each in asked if any(_is_node(root, each) for root in roots))
+
+
+def _is_node(root: Path, channel: int) -> bool:
+    with suppress(OSError):
+        path = root / "dev" / "nvidia-caps-imex-channels" / f"channel{channel}"
+        return stat.S_ISCHR(path.stat().st_mode)
+    return False
