@@ -13,12 +13,12 @@ from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.config.nvidia_configuration import (
+    Configuration,
     Found,
     read_if_changed,
 )
 from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.writer import Writer
 

@@ -293,7 +293,7 @@ class DoorChoice:
         self.refused = ""
 
     def load(self, door: str) -> None:
-        """Start with the door of the last run; a release before this one did not remember it."""
+        """Start with the door of the last run, if it was stored."""
         self.kept = parse_door(door) or self.kept
 
     def decide(self, text: str | None, mode: NodeMode) -> Door:
