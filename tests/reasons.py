@@ -34,7 +34,7 @@ def raised_reasons() -> set[str]:
     found = {"Absent", "NVMLUnanswered"}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).parts
-        if parts[0] in {"simulation", "cli"} or parts[:2] == ("apps", "demo") or "_proto" in parts:
+        if parts[0] in {"simulation", "cli", "demo"} or "_proto" in parts:
             continue
         found |= set(Reasons(ast.parse(path.read_text(encoding="utf-8"))).found())
     return {word for word in found if WORD.fullmatch(word)}

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.config.agent import Isolation, Settings, load_settings
-from gpu_device_plugin.config.controller import load_controller_settings
-from gpu_device_plugin.config.setting import settings_of
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.settings.agent_settings import Isolation, Settings, load_settings
+from gpu_device_plugin.settings.controller_settings import load_controller_settings
+from gpu_device_plugin.settings.setting import settings_of
 
 NAMED = {"NODE_NAME": "n1"}
 

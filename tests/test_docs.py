@@ -16,22 +16,22 @@ from tests.reasons import raised_reasons
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.config.setting import settings_of
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_whole
-from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pools import UnitCount
-from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.disk.failpoints import POINTS
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
+from gpu_device_plugin.domain.fractions.requests import demand
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_whole
+from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.domain.node.state import NodeTerms
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.nvml.xids import health_rules
-from gpu_device_plugin.store.failpoints import POINTS
-from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
+from gpu_device_plugin.settings.controller_settings import ControllerSettings
+from gpu_device_plugin.settings.setting import settings_of
+from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -88,7 +88,7 @@ def test_no_reason_is_explained_that_nobody_raises() -> None:
 
 
 def test_every_reason_stands_among_all_words_with_the_place_that_explains_it() -> None:
-    """Whoever has one word and no context finds it on one page."""
+    """Anyone who has one word and no context finds it on one page."""
     listed = page("docs/troubleshooting.md").partition("## All words")[2]
     links = re.findall(r"\[`([^`]+)`\]\(([\w./]*)#([\w-]+)\)", listed)
     assert {word.partition("<")[0].removeprefix("…") for word, _, _ in links} == raised_reasons()

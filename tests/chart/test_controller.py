@@ -9,13 +9,13 @@ import yaml
 from tests.chart.rendering import NAME, RefusedError, agent, manifests, render, rights
 from tests.test_docs import page
 
-from gpu_device_plugin.apps.controller.certificates import SECRET
-from gpu_device_plugin.apps.controller.run import LEASE
-from gpu_device_plugin.cluster.lease import LEADER_LABEL
-from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.config.setting import settings_of
-from gpu_device_plugin.web.certificates import AUTHORITY, CLIENT, CLIENT_KEY
-from gpu_device_plugin.web.extender import PREFIX
+from gpu_device_plugin.controller.run_controller import LEASE
+from gpu_device_plugin.controller.webhook_certificates import SECRET
+from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
+from gpu_device_plugin.settings.controller_settings import ControllerSettings
+from gpu_device_plugin.settings.setting import settings_of
+from gpu_device_plugin.web.authority import AUTHORITY, CLIENT, CLIENT_KEY
+from gpu_device_plugin.web.extender_server import PREFIX
 
 
 def one(made: Any, kind: str, name: str) -> dict[str, Any]:

@@ -12,13 +12,13 @@ import yaml
 from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
 from tests.e2e.cluster.binaries import HELM
 
-from gpu_device_plugin.apps.agent.lifecycle.node_settings import file_of
-from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
-from gpu_device_plugin.config.setting import settings_of
-from gpu_device_plugin.domain.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
-from gpu_device_plugin.domain.health_values import XidAction
+from gpu_device_plugin.agent.node_checks.node_settings import file_of
+from gpu_device_plugin.domain.cards.health_values import XidAction
+from gpu_device_plugin.domain.grants.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
+from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
+from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {

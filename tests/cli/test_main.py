@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME
+from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME
 from gpu_device_plugin.cli.main import cli, main
-from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX, settings_of
+from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX, settings_of
 
 COMMANDS = (
     "agent",
@@ -261,7 +261,7 @@ def test_the_agent_does_not_load_what_only_the_demo_needs() -> None:
         [sys.executable, "-c", loaded], check=True, capture_output=True, text=True
     ).stdout
 
-    assert not {"grpc", "aiohttp", "gpu_device_plugin.apps.demo"} & set(output.split())
+    assert not {"grpc", "aiohttp", "gpu_device_plugin.demo"} & set(output.split())
 
 
 @pytest.mark.parametrize("name", ["controller", "uninstall", "clear-nodes", "page"])

@@ -5,13 +5,13 @@ from dataclasses import replace
 from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, container, pod
 from tests.held import fraction
 
-from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef
-from gpu_device_plugin.domain.schemes.aliyun.fraction import units_per_card
-from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.fraction import units_per_card
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRef
+from gpu_device_plugin.domain.node.state import NodeState
 
 CARDS = cards(V100_MIB, V100_MIB)  # card 0 is number 1
 MEM_IDS, CORE_IDS = frozenset({"m10", "m11"}), frozenset({"c10", "c11", "c12", "c13", "c14"})

@@ -1,6 +1,6 @@
 """The promise: what a container receives, file by file, in every mode and by every way to a card.
 
-The golden files are the contract; `UPDATE_GOLDEN=1 pytest tests/domain` writes them anew, and
+The golden files are the contract; `UPDATE_GOLDEN=1 pytest tests/domain` writes them again, and
 the diff is what a reviewer reads.
 """
 
@@ -13,18 +13,18 @@ import pytest
 from tests.domain.words import V100_MIB, cards, grant
 from tests.held import changed
 
-from gpu_device_plugin.domain.container_edits import (
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.fraction import fraction_of
+from gpu_device_plugin.domain.grants.container_edits import (
     ContainerEdits,
     DeviceAccess,
     ListStrategy,
     Paths,
     slice_of_mounts,
 )
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
-from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.state import NodeState
 
 ACCESS = {
     "nvidia": DeviceAccess(),

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 from tests.held import fraction
 
-from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.decision import TRANSITIONS, CallState, Offer, Phase, Step
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.caller import Call, Caller
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.reservation import TRANSITIONS, CallState, Offer, Phase, Step
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError
 
 SCHEME = AliyunScheme()
@@ -26,10 +26,10 @@ POD = PodRef("default", "p", "u1")
 OTHER = PodRef("default", "q", "u2")
 
 
-def asker(mem: int = 2, core: int = 30) -> Asker:
+def asker(mem: int = 2, core: int = 30) -> Caller:
     """Pod p's container main."""
     main = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: mem, Resource.CORE: core})
-    return Asker(POD, PodRequest(POD, (main,)), main)
+    return Caller(POD, PodRequest(POD, (main,)), main)
 
 
 def offer(resource: Resource, size: int, live: Ledger | None = None) -> Offer:
@@ -68,7 +68,7 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
 def test_where_the_kubelet_still_counts_the_first_resource_the_second_one_follows_it_again() -> (
     None
 ):
-    """It lost its checkpoint, gave memory anew, and asks for compute of which the grant has old units."""
+    """It lost its checkpoint, gave memory again, and asks for compute of which the grant has old units."""
     units: dict[str, tuple[str, ...]] = {
         r: unit_ids(r, 1, 2) for r in (Resource.MEM, Resource.CORE)
     }
@@ -122,7 +122,7 @@ def test_each_kind_of_container_follows_the_wish_for_its_own_kind(
     first = ContainerRequest("first", kind, 0, {Resource.MEM: 2, Resource.CORE: 30})
     request = PodRequest(POD, (first,), wish=wish, init_wish=init_wish)
 
-    pending = SCHEME.decide(Asker(POD, request, first), offer(Resource.MEM, 2), STATE)
+    pending = SCHEME.decide(Caller(POD, request, first), offer(Resource.MEM, 2), STATE)
 
     assert [each.uuid for each in pending.chosen.cards] == [card]
 

@@ -22,8 +22,8 @@ from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
 
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import KIND, VERSION, GrantStore
+from gpu_device_plugin.disk.durable import SealedFile
+from gpu_device_plugin.disk.grant_file import KIND, VERSION, GrantStore
 
 NEXT_VERSION = "0.2.0"
 # Ended from outside it is no success: a Job replaces the pod then.

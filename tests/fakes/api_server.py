@@ -14,14 +14,14 @@ from typing import Any
 from aiohttp import web
 from tests.ports import free_port
 
-from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.credentials import Credentials
-from gpu_device_plugin.cluster.reach import Pace
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
+from gpu_device_plugin.kubernetes.client.credentials import Credentials
 from gpu_device_plugin.simulation.api_server import ApiRequest, Json, StandInApiServer, status
 
 __all__ = ["FakeApiServer", "Json", "Seen", "kubeconfig", "running", "status", "working"]
 Seen = ApiRequest
-QUICK = Pace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, settle_seconds=0.1)
+QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, settle_seconds=0.1)
 
 
 class FakeApiServer(StandInApiServer):

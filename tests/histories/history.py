@@ -11,7 +11,7 @@ from tests.histories.node import Node, booted
 from tests.histories.shapes import SHAPES
 from tests.histories.steps import Step, take
 
-from gpu_device_plugin.store.failpoints import POINTS
+from gpu_device_plugin.disk.failpoints import POINTS
 
 _START_SECONDS = 10.0
 _LOOK_SECONDS = 2.0

@@ -16,12 +16,12 @@ from tests.histories.pods import Life
 from tests.histories.shapes import pod_of
 from tests.histories.troubles import TROUBLES
 
-from gpu_device_plugin.config.agent import Isolation
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.disk.durable import SealedFile
+from gpu_device_plugin.disk.grant_file import KIND, VERSION
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.errors import StateError, StorageError
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import KIND, VERSION
+from gpu_device_plugin.settings.agent_settings import Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def stop_agent(node: Node) -> None:
 
 
 def new_settings(node: Node, **settings: str) -> None:
-    """The operator changes the DaemonSet; its pod is made anew."""
+    """The operator changes the DaemonSet; its pod is made again."""
     node.settings |= {key: _SETTINGS[key](value) for key, value in settings.items()}
     node.units.add(node.settings.get("memory_unit", MemoryUnit.GIB))
     node.modes.add(str(node.settings.get("mode", NodeMode.CORE_MEM)))

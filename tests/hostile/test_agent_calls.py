@@ -12,26 +12,23 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from tests.apps.agent.rig import MEM, Rig, command, running_rig, slice_of, until
-from tests.apps.agent.test_requests import allocate
-from tests.apps.agent.test_second_scheme import switching
-from tests.apps.agent.test_slow_disk import stuck
-from tests.apps.agent.whole_cards import WHOLE_CARD
+from tests.agent.rig import MEM, Rig, command, running_rig, slice_of, until
+from tests.agent.test_requests import allocate
+from tests.agent.test_second_scheme import switching
+from tests.agent.test_slow_disk import stuck
+from tests.agent.whole_cards import WHOLE_CARD
 from tests.held import fraction
 from tests.hostile.work import lines_run
 
-from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower, InForce
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
-from gpu_device_plugin.config.yaml_text import parse_yaml
-from gpu_device_plugin.domain.caller import Call, who_allocates
-from gpu_device_plugin.domain.decision_log import Decision, DecisionLog
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pods import (
+from gpu_device_plugin.agent.card_watch.configuration_follower import ConfigurationFollower, InForce
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.disk.grant_file import KIND
+from gpu_device_plugin.domain.fractions.units import unit_ids
+from gpu_device_plugin.domain.grants.caller import Call, find_allocating_caller
+from gpu_device_plugin.domain.grants.decision_log import Decision, DecisionLog
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
     ListedPod,
@@ -39,11 +36,14 @@ from gpu_device_plugin.domain.pods import (
     PodRequest,
     known_here,
 )
-from gpu_device_plugin.domain.schemes.aliyun.units import unit_ids
-from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.store.grants import KIND
-from gpu_device_plugin.web.metrics import AgentMetrics
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
+from gpu_device_plugin.settings.agent_settings import load_settings
+from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.settings.yaml_text import parse_yaml
+from gpu_device_plugin.web.agent_metrics import AgentMetrics
 
 MIRROR = "kubernetes.io/config.mirror"
 REPLICAS = """
@@ -179,7 +179,7 @@ async def test_what_is_no_warning_is_logged_as_none(tmp_path: Path) -> None:
 
 
 async def test_an_error_while_the_configuration_is_read_is_not_lost(tmp_path: Path) -> None:
-    """Whoever follows it gets it; the agent ends by it and is started again."""
+    """Anyone who follows it gets it; the agent ends by it and is started again."""
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\n")
     settings = load_settings({"node_name": "n1", "config_file": str(file)}, {}, None)
@@ -262,7 +262,7 @@ def test_who_asks_is_found_in_work_that_grows_with_the_containers_and_no_faster(
         asking = PodRequest(PodRef("ns", "victim", "v"), (parts[0],))
         ledger, call = Ledger({g.slice_id: g for g in held}), Call(MEM, 1, frozenset({"m00"}))
         known = {**specs, asking.ref.key: asking}
-        costs.append(lines_run(partial(who_allocates, call, known, ledger)))
+        costs.append(lines_run(partial(find_allocating_caller, call, known, ledger)))
 
     once, twice, four, wide = costs
     assert twice < 2.3 * once

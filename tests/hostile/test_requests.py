@@ -15,9 +15,9 @@ from aiohttp import web
 from tests.waiting import until
 from tests.web.test_tls import a_set
 
-from gpu_device_plugin.web.certificates import AUTHORITY, SERVING, SERVING_KEY
+from gpu_device_plugin.web.authority import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
-from gpu_device_plugin.web.extender import (
+from gpu_device_plugin.web.extender_server import (
     MUTATE,
     PREFIX,
     Bodies,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.apps.controller.objects import held, node, pod
-from tests.apps.controller.replica import a_controller
-from tests.apps.controller.test_webhook import S0_POD, mutated
 from tests.chart.rendering import CHART
+from tests.controller.objects import held, node, pod
+from tests.controller.replica import a_controller
+from tests.controller.test_webhook import S0_POD, mutated
 from tests.monitoring.prometheus import filled_in, programs, promtool, running_prometheus
 from tests.test_docs import ROOT, anchors, page
 from tests.waiting import until

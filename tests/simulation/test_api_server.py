@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpu_device_plugin.cluster.credentials import load_credentials
+from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.simulation.api_server import StandInApiServer
 
 POD = "/api/v1/namespaces/default/pods/a"

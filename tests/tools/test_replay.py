@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from tools.bench.openb.ranking import Ranking
 from tools.bench.openb.replay import served
 
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.fragmentation import NodeRoom, Shape
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit, fit, node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, Shape
+from gpu_device_plugin.domain.fractions.node_fit import Misfit, fit, node_rooms
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 
 _CARD = 1000
 """Units of memory a card: a unit is a thousandth."""

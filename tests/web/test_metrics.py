@@ -1,7 +1,7 @@
 """Names, labels and values of the metrics are an interface; what is gone leaves no series."""
 
-from gpu_device_plugin.domain.pools import UnitCount
-from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 GOLDEN = """\
 # HELP gpu_device_plugin_build_info Version of the running agent.

@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 import grpc
-from tests.apps.agent.claim_rig import SLICE, allocate
-from tests.apps.agent.rig import Rig, running_rig
+from tests.agent.claim_rig import SLICE, allocate
+from tests.agent.rig import Rig, running_rig
 from tests.waiting import until
 from tools.bench.rows import Chapter, at_most, median, quantile, shown
 
 from gpu_device_plugin.kubelet._proto import dra_pb2
-from gpu_device_plugin.kubelet.dra_servicer import SERVICE_NAME
+from gpu_device_plugin.kubelet.dra_server import SERVICE_NAME
 
 CLAIMS, STAYING = 300, 8
 BAR_MS = 10

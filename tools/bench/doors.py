@@ -1,4 +1,4 @@
-"""How fast the control plane places pods by each door, and what rewriting a pod costs at its creation.
+"""How fast the control plane places pods by each allocation API, and what rewriting a pod costs at its creation.
 
     tests/e2e/run.sh -- .venv/bin/python -m tools.bench.doors
 
@@ -27,10 +27,10 @@ from tools.bench.bench_node import DISK
 from tools.bench.rejections import missing_programs
 from tools.bench.rows import Chapter, Row, at_most, median, shown
 
-from gpu_device_plugin.cluster.resource_slices import slice_spec
-from gpu_device_plugin.domain.claims import Capacity, OfferedDevice
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.doors import DOOR_LABEL
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.grants.claims import Capacity, OfferedDevice
+from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
+from gpu_device_plugin.kubernetes.objects.resource_slices import slice_spec
 
 NODES = PODS = 500
 CARDS = 4
@@ -123,7 +123,7 @@ def _measured(cluster: Cluster, api: Client) -> dict[str, Any]:
     for namespace in (BY_CLAIMS, BY_UNITS):
         cluster.kubectl("create", "namespace", namespace)
     Helm(cluster).install(NOBODY, CLAIMS[0], f"dra.namespaces={{{BY_CLAIMS}}}")
-    cluster.kubectl("label", "namespace", BY_CLAIMS, f"{DOOR_LABEL}=dra")
+    cluster.kubectl("label", "namespace", BY_CLAIMS, f"{ALLOCATION_API_LABEL}=dra")
     names = [f"node-{number:03}" for number in range(NODES)]
     api.create("/api/v1/nodes", [_node(name) for name in names])
     api.create("/apis/resource.k8s.io/v1/resourceslices", [_slice(name) for name in names])

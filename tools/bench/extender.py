@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.apps.controller.objects import held, node, path, pod
+from tests.controller.objects import held, node, path, pod
 from tests.fakes.api_server import FakeApiServer, kubeconfig, running
 from tools.bench.machine import resident_mib
 from tools.bench.rows import Chapter, Row, at_most, quantile, shown
 
-from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
+from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
 
 _NODES, _CARDS, _PODS = 5000, 8, 20000
 _ROUNDS = 300
@@ -125,7 +125,7 @@ class _Caller:
 
     @property
     def processor_seconds(self) -> float:
-        """What the controller's event loop has run, whoever else wanted the processors."""
+        """What the controller's event loop has run, anyone who else wanted the processors."""
         return int(self._clock.read_text(encoding="ascii").split()[0]) / 1e9
 
     async def answering(self, verb: str) -> float:

@@ -4,11 +4,11 @@ import time
 
 from tools.bench.rows import Chapter, at_most, median, quantile, shown
 
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
+from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.kubelet.device_list import DeviceList
 
 ROUNDS = 108

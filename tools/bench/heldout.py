@@ -1,6 +1,6 @@
 """Mixes of tenants that no constant of the library was fitted to: random, and the same in each run.
 
-`python -m tools.bench.heldout` prints each tenant of each mix. Whoever changes a constant looks
+`python -m tools.bench.heldout` prints each tenant of each mix. Anyone who changes a constant looks
 at tests/isolation/test_compute.py, not at these; they say how well that carries over.
 """
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.apps.agent.rig import Rig
+from tests.agent.rig import Rig
 from tests.e2e.cluster.binaries import NVIDIA, NVIDIA_COMMANDS, nvidia_path
 from tests.side_by_side.programs import NvidiaPlugin, both
 from tests.side_by_side.seen import counted, listed
@@ -19,7 +19,7 @@ from tools.bench.machine import children, cpu_seconds, resident_mib
 from tools.bench.rows import Chapter, Row, quantile, shown
 
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_link import PluginLink
+from gpu_device_plugin.simulation.kubelet_registry import PluginLink
 
 _GPU = "nvidia.com/gpu"
 _ALLOCATES, _LISTS, _STARTS = 500, 200, 9

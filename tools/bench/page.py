@@ -3,10 +3,10 @@
 import asyncio
 import time
 
-from tests.apps.controller.objects import held, pod
-from tests.apps.page.browser import Browser, browser
-from tests.apps.page.clusters import fill, place, served
+from tests.controller.objects import held, pod
 from tests.fakes.api_server import FakeApiServer, running
+from tests.page.browser import Browser, browser
+from tests.page.clusters import fill, place, served
 from tools.bench.rows import Chapter, at_most, median, quantile, shown
 
 NODES, CARDS, OPENINGS, CHANGES = 500, 8, 9, 50

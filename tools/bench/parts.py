@@ -6,21 +6,21 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
-from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import (
+from gpu_device_plugin.agent.node_edges import real_edges
+from gpu_device_plugin.agent.publish.api_cluster import NoCluster
+from gpu_device_plugin.agent.wiring import Wiring
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
     ListedPod,
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids, units_of
+from gpu_device_plugin.settings.agent_settings import Settings
 
 _H200_MIB = 143771
 _LIBRARY_VERSION = "0.0.1"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.apps.agent.rig import Rig, running_rig, slice_of
+from tests.agent.rig import Rig, running_rig, slice_of
 from tools.bench.machine import resident_mib
 from tools.bench.rows import Chapter, median, quantile, shown
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from tests.apps.agent.rig import CORE, COUNT, MEM, Rig
+from tests.agent.rig import CORE, COUNT, MEM, Rig
 from tools.bench.bench_node import BenchNode
 from tools.bench.rows import Chapter, at_most, median, shown
 

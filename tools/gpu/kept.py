@@ -15,7 +15,7 @@ from tools.gpu.place import CheckError
 
 
 class Kept:
-    """A file of rows by chapter; another card, driver or library begins anew."""
+    """A file of rows by chapter; another card, driver or library begins again."""
 
     def __init__(self, file: Path, card: Card, library: Path) -> None:
         self._file = file
@@ -41,7 +41,7 @@ class Kept:
         self._file.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def forget(self) -> None:
-        """All was measured: the next run begins anew."""
+        """All was measured: the next run begins again."""
         self._file.unlink(missing_ok=True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 def simulated_base(directory: Path, base: dict[str, str]) -> dict[str, str]:
     """Makes a node of one V100 on a current driver; returns the environment of its programs."""
     # Only here, so that a real card can be measured where our package is not installed.
-    from gpu_device_plugin.simulation.node import SimulatedNode
+    from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
     node = SimulatedNode.create("v100", directory, seed="gpu", cards=1, driver_version="580.95.05")
     return {

@@ -46,16 +46,16 @@ def _missing() -> str | None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return "mounting needs root and unshare"
     try:
-        importlib.import_module("gpu_device_plugin.apps.demo.node")
+        importlib.import_module("gpu_device_plugin.demo.demo_node")
     except ImportError as error:
         return f"the agent cannot be imported: {error}"
     return None
 
 
 async def _measure(place: Place) -> list[Row]:
-    from gpu_device_plugin.apps.demo.cast import Role
-    from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
-    from gpu_device_plugin.domain.modes import NodeMode
+    from gpu_device_plugin.demo.cast import Role
+    from gpu_device_plugin.demo.demo_node import DemoNode, Surroundings
+    from gpu_device_plugin.domain.node.modes import NodeMode
     from gpu_device_plugin.simulation.api_server import StandInApiServer
 
     async with contextlib.AsyncExitStack() as stage:

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.setting_options import setting_option
-from gpu_device_plugin.config.nvidia_configuration import nvidia_configuration
-from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
-from gpu_device_plugin.config.setting import LogFormat, load
 from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
+from gpu_device_plugin.settings.setting import LogFormat, load
 
 _FIRST_LABEL_SECONDS = 5.0
 _library = setting_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
@@ -60,7 +60,7 @@ def apply_profile(
 
 
 def _apply(profile: str, places: dict[str, Any], *, is_dry: bool, is_sure: bool) -> None:
-    from gpu_device_plugin.apps.cards.mig_apply import apply
+    from gpu_device_plugin.cards_tools.mig_apply import apply
 
     def agree() -> bool:
         if is_dry:
@@ -79,14 +79,14 @@ def _apply(profile: str, places: dict[str, Any], *, is_dry: bool, is_sure: bool)
 async def _watch_label(
     node_name: str, nvml_library: str, kubelet_dir: str, kubeconfig: Path | None, context: str
 ) -> None:
-    from gpu_device_plugin.apps.cards.mig_apply import MigWatch, Place
+    from gpu_device_plugin.cards_tools.mig_apply import MigWatch, NodeToCut
 
     if not node_name:
         raise click.UsageError("--watch needs --node-name (NODE_NAME)")
     configure_logs("info", LogFormat.JSON)
     api = KubeconfigChoice(kubeconfig, context).api()
     try:
-        await MigWatch(api, Place(node_name, nvml_library, Path(kubelet_dir))).run()
+        await MigWatch(api, NodeToCut(node_name, nvml_library, Path(kubelet_dir))).run()
     finally:
         await api.close()
 
@@ -141,7 +141,7 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
 
     Exit codes: 0 ended on request, 2 wrong settings or a second daemon on this node.
     """
-    from gpu_device_plugin.apps.cards.mps_daemon import MpsPlaces
+    from gpu_device_plugin.cards_tools.mps_daemon import MpsPlaces
 
     configure_logs("info", LogFormat.JSON)
     settings, _ = load(NvidiaSettings, given, {})
@@ -165,8 +165,8 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
 async def _serve_mps(
     places: Any, settings: NvidiaSettings, node: str, access: KubeconfigChoice
 ) -> None:
-    from gpu_device_plugin.apps.cards.mps_daemon import MpsDaemon
-    from gpu_device_plugin.apps.cards.node_label import ChosenConfiguration, NodeLabel
+    from gpu_device_plugin.cards_tools.mps_daemon import MpsDaemon
+    from gpu_device_plugin.cards_tools.node_label import ChosenConfiguration, NodeLabel
 
     api = access.api() if settings.config_file_srcdir else None
     label = NodeLabel(api, node, settings.node_label) if api is not None else None

@@ -33,13 +33,13 @@ def demo() -> None:
     # Not at the top: an agent should not load what only the demo needs.
     from rich.console import Console
 
-    from gpu_device_plugin.apps.demo.telling import Teller
+    from gpu_device_plugin.demo.telling import Teller
 
     screen = Teller(Console(highlight=False))
     screen.opening(__version__)
     began = time.monotonic()
     try:
-        from gpu_device_plugin.apps.demo.run import run_demo
+        from gpu_device_plugin.demo.run_demo import run_demo
 
         promises = asyncio.run(run_demo(screen))
     except KeyboardInterrupt:

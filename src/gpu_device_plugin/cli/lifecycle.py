@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.setting_options import setting_option
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
+from gpu_device_plugin.domain.fractions.mode_resources import check_unit
+from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
 
 # What these commands need is imported in them, so that the agent does not load it.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.lifecycle.cleanup import Outcome
-    from gpu_device_plugin.cluster.fleet import Fleet
+    from gpu_device_plugin.install_hooks.cleanup import Outcome
+    from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 
 NAME = "gpu-device-plugin"
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -57,7 +57,7 @@ def _with_fleet(
     daemonset: str,
     **access: Any,
 ) -> None:
-    from gpu_device_plugin.cluster.fleet import Fleet
+    from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 
     KubeconfigChoice(**access).ask(lambda api: work(Fleet(api, namespace, daemonset)))
 
@@ -71,7 +71,7 @@ def uninstall(timeout: int, **installation: Any) -> None:
     Marks the nodes and waits until each agent has removed what no running pod needs. The
     chart's pre-delete hook runs this; with plain manifests run it before `kubectl delete`.
     """
-    from gpu_device_plugin.apps.lifecycle.uninstall import Uninstall
+    from gpu_device_plugin.install_hooks.uninstall import Uninstall
 
     _with_fleet(lambda fleet: Uninstall(fleet, click.echo).run(timeout), **installation)
 
@@ -85,8 +85,8 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
     Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
     hook runs this; with plain manifests run it after `kubectl delete`.
     """
-    from gpu_device_plugin.apps.lifecycle.uninstall import clear_nodes as clear
-    from gpu_device_plugin.cluster.survey import Survey
+    from gpu_device_plugin.install_hooks.uninstall import clear_nodes as clear
+    from gpu_device_plugin.kubernetes.objects.survey import Survey
 
     async def work(fleet: "Fleet") -> None:
         cleared = await clear(Survey(fleet.api), fleet, timeout, click.echo)
@@ -130,8 +130,8 @@ def check_upgrade(
     Also refuses an installed release older than --upgrades-from, and --without-claims while pods hold claims. If pods hold slices on a node with another memory unit than the new one, or if the mode
     would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.
     """
-    from gpu_device_plugin.apps.lifecycle.upgrade import check_release
-    from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
+    from gpu_device_plugin.install_hooks.upgrade import check_release
+    from gpu_device_plugin.install_hooks.upgrade import check_upgrade as check
 
     unit = MemoryUnit(memory_unit)
     check_unit(NodeMode(mode), unit)
@@ -162,7 +162,7 @@ def cleanup(root: str, *, force: bool, **directories: str) -> None:
     Needs root, and refuses to run while an agent serves the node. Files of slices whose pods
     still exist are kept and listed; the exit code is then 1.
     """
-    from gpu_device_plugin.apps.lifecycle.cleanup import Places, clean
+    from gpu_device_plugin.install_hooks.cleanup import Places, clean
 
     paths = {key: Path(root) / path.lstrip("/") for key, path in directories.items()}
     places = Places(

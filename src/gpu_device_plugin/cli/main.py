@@ -1,5 +1,8 @@
 """`gpu-device-plugin`: the one program of this project."""
 
+import gpu_device_plugin.cli.plain_structlog  # first
+
+# isort: split
 import asyncio
 import os
 import subprocess
@@ -11,7 +14,7 @@ import click
 
 import gpu_device_plugin
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
+from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, ask
 from gpu_device_plugin.cli.card_commands import mig, mps_daemon
 from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
@@ -21,9 +24,12 @@ from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import run_program
 from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
-from gpu_device_plugin.config.setting import ENVIRONMENT_PREFIX
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
+from gpu_device_plugin.settings.controller_settings import (
+    ControllerSettings,
+    load_controller_settings,
+)
+from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
 
 _run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
@@ -67,13 +73,13 @@ def agent(config: Path | None, **flags: object) -> None:
 
     # It asks to read NVIDIA's configuration again, which has not been read yet; else it ends the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    from gpu_device_plugin.apps.agent.lifecycle.node_settings import choose, file_of
+    from gpu_device_plugin.agent.node_checks.node_settings import choose, file_of
 
     if "NVIDIA_MIG_MONITOR_DEVICES" in os.environ:
-        from gpu_device_plugin.store.capabilities import give_up_sys_admin
+        from gpu_device_plugin.disk.capabilities import give_up_sys_admin
 
         give_up_sys_admin()
-    from gpu_device_plugin.apps.agent.run import run_agent
+    from gpu_device_plugin.agent.run_agent import run_agent
 
     settings, chosen = load_settings(flags, os.environ, config), ""
     configure_logs(settings.log_level, settings.log_format)
@@ -93,7 +99,7 @@ def controller(config: Path | None, **flags: object) -> None:
 
     Exit codes: 0 ended on request, 1 failed, 2 wrong settings.
     """
-    from gpu_device_plugin.apps.controller.run import run_controller
+    from gpu_device_plugin.controller.run_controller import run_controller
 
     settings = load_controller_settings(flags, os.environ, config)
     configure_logs(settings.log_level, settings.log_format)
@@ -136,7 +142,7 @@ def version() -> None:
     The commit is the one that the image or the checkout was built from; the library's version is
     the name of its directory on a node.
     """
-    from gpu_device_plugin.apps.agent.slices.library import own_version
+    from gpu_device_plugin.agent.admission.library_installer import own_version
 
     click.echo(f"gpu-device-plugin {__version__}")
     click.echo(f"commit {commit() or 'unknown'}")

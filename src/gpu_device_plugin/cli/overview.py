@@ -4,6 +4,9 @@ They need a kubeconfig and nothing else: what they show stands in annotations of
 Events, and (for `top`) behind the API server's proxy.
 """
 
+import gpu_device_plugin.cli.plain_structlog  # noqa: F401  # first
+
+# isort: split
 import dataclasses
 import datetime
 import json
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
 from gpu_device_plugin.domain.counted import counted
@@ -23,9 +26,9 @@ from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
-    from gpu_device_plugin.cluster.api import ApiServer
+    from gpu_device_plugin.kubernetes.client.api import ApiServer
+    from gpu_device_plugin.overview.node_cards import CardView, ClusterCards
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _TYPES = frozenset({"pod", "pods", "po"})
@@ -120,7 +123,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
     A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
     out of service.
     """
-    from gpu_device_plugin.apps.overview.questions import read_cluster
+    from gpu_device_plugin.overview.questions import read_cluster
 
     if watch and output == "json":
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
@@ -146,8 +149,8 @@ async def _watched(
     import structlog
     from rich.console import Console
 
-    from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
     from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
+    from gpu_device_plugin.overview.questions import FollowedCards, follow_cards
 
     # What the log would say of the API server is on the screen.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -175,7 +178,7 @@ def top(prometheus: str | None, **access: Any) -> None:
     Asks the agents' metrics endpoints through the API server's proxy, which needs the right `get`
     on `pods/proxy` (with --prometheus: on `services/proxy`).
     """
-    from gpu_device_plugin.apps.overview.questions import read_uses
+    from gpu_device_plugin.overview.questions import read_uses
 
     uses, silent = KubeconfigChoice(**access).ask(lambda api: read_uses(api, prometheus))
     _screen().uses(uses, silent)
@@ -192,7 +195,7 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
 
     For each node and card: what is free, what is missing, and what would fit.
     """
-    from gpu_device_plugin.apps.overview.questions import read_story
+    from gpu_device_plugin.overview.questions import read_story
 
     where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
     found = KubeconfigChoice(**access).ask(lambda api: read_story(api, where, name))
@@ -210,7 +213,7 @@ def doctor(output: str | None, **access: Any) -> None:
     Agents that are missing or not ready, versions that differ, cards out of service, other device
     plugins, missing policies or RuntimeClasses, and what the agents reported as Events.
     """
-    from gpu_device_plugin.apps.overview.questions import read_findings
+    from gpu_device_plugin.overview.questions import read_findings
 
     found, reading = KubeconfigChoice(**access).ask(lambda api: read_findings(api, __version__))
     if output == "json":
@@ -241,8 +244,8 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
     A node that is cordoned or not ready takes none. Looks at the cards only, not at CPU, memory
     or taints of the nodes.
     """
-    from gpu_device_plugin.apps.overview.capacity import capacities
-    from gpu_device_plugin.apps.overview.questions import read_cluster
+    from gpu_device_plugin.overview.capacity import capacities
+    from gpu_device_plugin.overview.questions import read_cluster
 
     reading = KubeconfigChoice(**access).ask(read_cluster)
     facts = {node.metadata.name: node for node in reading.nodes}
@@ -263,8 +266,8 @@ gpu.add_command(page)
 @kubeconfig_options
 def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     """Show the allocated GPU memory of the cluster, or of NODE, as ACK's tool of this name does."""
-    from gpu_device_plugin.apps.overview import inspection
-    from gpu_device_plugin.apps.overview.questions import read_cluster
+    from gpu_device_plugin.overview import inspection
+    from gpu_device_plugin.overview.questions import read_cluster
 
     reading = KubeconfigChoice(**access).ask(read_cluster)
     nodes = _chosen(reading.cards, [node] if node else []).nodes

@@ -16,14 +16,14 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from gpu_device_plugin.apps.overview.capacity import NodeCapacity
-from gpu_device_plugin.apps.overview.doctor import Finding, Level
-from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards, NodeView
-from gpu_device_plugin.apps.overview.usage import SliceUse
-from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
-from gpu_device_plugin.apps.overview.why import PodStory
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.overview.capacity import NodeCapacity
+from gpu_device_plugin.overview.doctor import Finding, Level
+from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
+from gpu_device_plugin.overview.slice_use import SliceUse
+from gpu_device_plugin.overview.verdicts import NodeVerdict
+from gpu_device_plugin.overview.why import PodStory
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
 _BAR = 16
@@ -161,7 +161,7 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
     return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
 
 
-def _node(node: NodeView, table: Table) -> Iterator[RenderableType]:
+def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
     yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
     yield Padding(table, (0, 0, 0, _INDENT), expand=False)
     for line in _instances(node):
@@ -172,7 +172,7 @@ def _node(node: NodeView, table: Table) -> Iterator[RenderableType]:
     yield Text()
 
 
-def _instances(node: NodeView) -> Iterator[str]:
+def _instances(node: NodeCards) -> Iterator[str]:
     """A line a MIG instance, free ones too; of a node that does not tell them, those that are held."""
     for uuid, told in node.told.items():
         if told.profile:
@@ -185,7 +185,7 @@ def _instances(node: NodeView) -> Iterator[str]:
             yield f"instance {uuid}: {pod}"
 
 
-def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
+def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
     marks = _marks(node.letters)
     amounts = ("units", "compute") if node.has_compute else ("units",)
     table = _table("card", "memory", right=() if node.is_whole else amounts)

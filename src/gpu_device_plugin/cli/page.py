@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.errors import ConfigError
 
 
@@ -47,7 +47,7 @@ def page(
     show a bearer token whose owner may list nodes, pods and Events (TokenReview and
     SubjectAccessReview).
     """
-    from gpu_device_plugin.apps.page.run import PageSettings, run_page
+    from gpu_device_plugin.page.run_page import PageSettings, run_page
 
     if bool(tls_cert_file) != bool(tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file go together")

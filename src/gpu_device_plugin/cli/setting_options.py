@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
-from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.config.setting import Setting, settings_of
+from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.settings.setting import Setting, settings_of
 
 _SHORT = 16
 """Choices up to this length are shown in the flag itself, longer ones in its help text."""

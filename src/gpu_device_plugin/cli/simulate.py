@@ -10,9 +10,9 @@ import click
 from gpu_device_plugin.cli.program import EXIT_USAGE
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import DEFAULT_STATE, STATE_NAME, SimulatedNode
 from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
-from gpu_device_plugin.simulation.view import CardView, NodeView
+from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE, STATE_NAME, SimulatedNode
+from gpu_device_plugin.simulation.view import SimulatedCard, SimulatedNodeView
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -213,7 +213,7 @@ def cdi(state: Path) -> None:
     click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
 
 
-def _cards_table(shown: NodeView) -> "Table":
+def _cards_table(shown: SimulatedNodeView) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -242,7 +242,7 @@ def _cards_table(shown: NodeView) -> "Table":
     return table
 
 
-def _state(card: CardView) -> str:
+def _state(card: SimulatedCard) -> str:
     """The worst fault of a card, or else its MIG layout."""
     if not card.is_present:
         return "unplugged"
@@ -256,7 +256,7 @@ def _state(card: CardView) -> str:
     return "[green]well[/green]"
 
 
-def _processes_table(shown: NodeView) -> "Table":
+def _processes_table(shown: SimulatedNodeView) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

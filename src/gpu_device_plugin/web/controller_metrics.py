@@ -9,8 +9,8 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gpu_device_plugin.domain.schemes.aliyun.room import Room
-from gpu_device_plugin.web.gauges import Family, Gauges, Rows, plain
+from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.web.agent_metrics import Family, Gauges, Rows, plain
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _MIB = 1024 * 1024
@@ -21,7 +21,7 @@ _NOT_HELD, _SHARED = 0, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ControllerSnapshot:
     """What the gauges show, at one moment.
 
     Attributes:
@@ -43,10 +43,10 @@ class Facts:
 
 def _card(
     name: str, text: str, value: Callable[[Room], float | None], labels: Sequence[str] = _CARD
-) -> Family[Facts]:
+) -> Family[ControllerSnapshot]:
     """A metric of each card."""
 
-    def rows(now: Facts) -> Rows:
+    def rows(now: ControllerSnapshot) -> Rows:
         for node, _, rooms in now.nodes:
             for room in rooms:
                 every = (node, str(room.card.index), room.card.uuid, room.card.model)
@@ -60,10 +60,12 @@ def _held_share(room: Room) -> float:
     return 1 - room.free_mem / units if units else 0
 
 
-def _mode(name: str, text: str, value: Callable[[Sequence[Room]], float]) -> Family[Facts]:
+def _mode(
+    name: str, text: str, value: Callable[[Sequence[Room]], float]
+) -> Family[ControllerSnapshot]:
     """A metric of all nodes of a mode together."""
 
-    def rows(now: Facts) -> Rows:
+    def rows(now: ControllerSnapshot) -> Rows:
         by_mode: dict[str, list[Room]] = {}
         for _, mode, rooms in now.nodes:
             by_mode.setdefault(mode, []).extend(room for room in rooms if room.is_healthy)
@@ -87,7 +89,7 @@ def _broken(rooms: Sequence[Room]) -> float:
     return sum(map(_free_bytes, partly)) / free if free else 0
 
 
-_TABLE: Sequence[Family[Facts]] = (
+_TABLE: Sequence[Family[ControllerSnapshot]] = (
     plain("gpu_controller_ready", "Whether /readyz answers 200.", lambda now: now.is_ready),
     plain(
         "gpu_controller_current",
@@ -150,7 +152,7 @@ _TABLE: Sequence[Family[Facts]] = (
 class ControllerMetrics:
     """Latencies as they come; the cards' figures are made when somebody reads them."""
 
-    def __init__(self, facts: Callable[[], Facts]) -> None:
+    def __init__(self, facts: Callable[[], ControllerSnapshot]) -> None:
         self._facts = facts
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -210,7 +212,7 @@ class ControllerMetrics:
         facts = self._facts()
         return await asyncio.to_thread(self._written, encoder, facts), content_type
 
-    def _written(self, encoder: Callable[[Collector], bytes], facts: Facts) -> bytes:
+    def _written(self, encoder: Callable[[Collector], bytes], facts: ControllerSnapshot) -> bytes:
         return encoder(_Page(self._registry, Gauges(_TABLE, facts)))
 
 

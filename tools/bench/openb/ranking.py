@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.fragmentation import NodeRoom, Shape
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, Shape
 
 
 @dataclass(frozen=True, slots=True)

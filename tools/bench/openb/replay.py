@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from tools.bench.openb.ranking import Choice, Chooser, Ranking, candidates
 from tools.bench.openb.trace import Node, Pod
 
-from gpu_device_plugin.domain.fragmentation import (
+from gpu_device_plugin.domain.fractions.fragmentation import (
     EVEN_MIX,
     NodeRoom,
     Shape,
     Workload,
-    graded,
-    unusable,
+    grade_placement,
+    unusable_share,
 )
 
 _PAPER_USUAL_PART = 0.95
@@ -149,10 +149,10 @@ def served(room: NodeRoom, shape: Shape) -> Choice | None:
 
     def order(cards: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
         free = [room.cards[card] for card in cards]
-        return unusable(room.take(shape, cards).cards), sum(free), cards
+        return unusable_share(room.take(shape, cards).cards), sum(free), cards
 
     cards = min(candidates(room, shape), key=order)
-    return Choice(graded(EVEN_MIX, room, room.take(shape, cards)) / 100, cards)
+    return Choice(grade_placement(EVEN_MIX, room, room.take(shape, cards)) / 100, cards)
 
 
 def mix(pods: Sequence[Pod]) -> Counter[Shape]:

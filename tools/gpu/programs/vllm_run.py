@@ -27,7 +27,7 @@ MODEL = {
 
 def main() -> None:
     """Warm up, work, tell."""
-    # vLLM tells on stdout what it does: whoever started this reads one line there.
+    # vLLM tells on stdout what it does: anyone who started this reads one line there.
     answers_to = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
