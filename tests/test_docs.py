@@ -335,10 +335,7 @@ def test_every_sample_is_tried() -> None:
     """And the one that is no pod carries labels that the agent knows."""
     labels = yaml.safe_load(page("samples/node-labels.yaml"))["metadata"]["labels"]
 
-    assert labels == {
-        "ack.node.gpu.schedule": "core_mem",
-        "ack.node.gpu.placement": "binpack",
-    }
+    assert labels == {"ack.node.gpu.schedule": "core_mem", "ack.node.gpu.placement": "binpack"}
     samples = ROOT / "samples"
     found = {str(path.relative_to(samples)) for path in samples.rglob("*.yaml")}
     assert found == {*SAMPLES, *NO_PODS, *OF_NVIDIA}

@@ -120,12 +120,7 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
             after.ids(Resource.MEM),
             after.ids(Resource.CORE),
             after.devices,
-        ) == (
-            before.slice_id,
-            before.ids(Resource.MEM),
-            before.ids(Resource.CORE),
-            before.devices,
-        )
+        ) == (before.slice_id, before.ids(Resource.MEM), before.ids(Resource.CORE), before.devices)
         assert list(rig.state.glob("grants.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
 

@@ -128,9 +128,7 @@ async def test_calls_behind_a_stuck_write_fail_too_and_are_never_written(
     assert node.on_disk() == node.store.ledger == Ledger({}).hold(FIRST).hold(THIRD)
 
 
-async def test_what_is_learnt_is_seen_at_once_and_on_disk_when_the_disk_is_back(
-    node: Node,
-) -> None:
+async def test_what_is_learnt_is_seen_at_once_and_on_disk_when_the_disk_is_back(node: Node) -> None:
     """Releases and corrections wait for nothing; a promise under way keeps its place."""
     node.disk.is_free.clear()
     call = asyncio.create_task(node.store.hold(SECOND))

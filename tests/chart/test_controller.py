@@ -81,11 +81,9 @@ def test_the_names_that_it_certifies_are_those_by_which_it_is_called() -> None:
     made = manifests(*BOTH, "controller.clusterIP=10.96.0.200")
     (container,) = pod_of(made, CONTROLLER)["containers"]
     (names,) = [a.partition("=")[2] for a in container["args"] if a.startswith("--tls-names=")]
-    assert {
-        f"{CONTROLLER}.{NAME}.svc",
-        f"{CONTROLLER}-webhook.{NAME}.svc",
-        "10.96.0.200",
-    } <= set(names.split(","))
+    assert {f"{CONTROLLER}.{NAME}.svc", f"{CONTROLLER}-webhook.{NAME}.svc", "10.96.0.200"} <= set(
+        names.split(",")
+    )
     (extender,) = scheduler_configuration(*BOTH)["extenders"]
     assert extender["urlPrefix"] == f"https://{CONTROLLER}.{NAME}.svc{PREFIX}"
     fixed = scheduler_configuration(*BOTH, "controller.clusterIP=10.96.0.200")

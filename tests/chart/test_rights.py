@@ -186,10 +186,7 @@ def test_the_controllers_address_is_for_whom_the_operator_names_and_our_schedule
     calls, metrics = spec["ingress"]
     assert calls == {
         "ports": [{"port": "https"}],
-        "from": [
-            {"podSelector": {"matchLabels": pods["scheduler"]}},
-            named,
-        ],
+        "from": [{"podSelector": {"matchLabels": pods["scheduler"]}}, named],
     }
     assert metrics == {"ports": [{"port": "metrics"}]}
 

@@ -213,9 +213,7 @@ async def test_doctor_names_a_node_that_has_not_the_door_that_its_label_asks_for
     ]  # fmt: skip
 
 
-async def test_doctor_names_namespaces_without_template_policy_or_nodes(
-    installed: Cluster,
-) -> None:
+async def test_doctor_names_namespaces_without_template_policy_or_nodes(installed: Cluster) -> None:
     """And what is there and not used."""
     await put_namespace(installed, "bare", has_label=True, template=False)
     await put_namespace(installed, "spare", has_label=False, template=True)

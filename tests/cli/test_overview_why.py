@@ -121,8 +121,7 @@ async def test_what_was_said_before_the_pod_started_is_not_said_of_a_running_one
 
 
 @pytest.mark.parametrize(
-    ("uid", "times"),
-    [("its-own", 1), ("the-kubelets", 1), ("of-before", 0), ("", 1)],
+    ("uid", "times"), [("its-own", 1), ("the-kubelets", 1), ("of-before", 0), ("", 1)]
 )
 async def test_what_was_said_of_an_earlier_pod_of_this_name_is_not_said_of_this_one(
     cluster: Cluster, uid: str, times: int

@@ -109,10 +109,7 @@ async def a_replica(
     )
     controller = Controller(settings, times)
     listening = asyncio.Event()
-    async with (
-        aiohttp.ClientSession() as session,
-        working(lambda: controller.run(listening.set)),
-    ):
+    async with aiohttp.ClientSession() as session, working(lambda: controller.run(listening.set)):
         await listening.wait()
         found = Running(server, controller, session)
 

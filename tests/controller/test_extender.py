@@ -240,9 +240,7 @@ def _refuse_bindings_of(name: str) -> Any:
     return fault
 
 
-async def test_a_binding_whose_answer_got_lost_counts_by_what_the_pod_says(
-    tmp_path: Path,
-) -> None:
+async def test_a_binding_whose_answer_got_lost_counts_by_what_the_pod_says(tmp_path: Path) -> None:
     """The API server bound it and broke the connection."""
     new = pod("new", 15, 100)
     async with a_controller(tmp_path, (node("n1", 1),), (new,)) as found:

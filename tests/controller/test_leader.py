@@ -110,9 +110,7 @@ async def test_a_leader_that_died_loses_lead_and_label_to_the_next(tmp_path: Pat
         await until(lambda: labelled(server) == ["two"])
 
 
-async def test_a_new_leader_knows_what_was_bound_though_its_watch_is_silent(
-    tmp_path: Path,
-) -> None:
+async def test_a_new_leader_knows_what_was_bound_though_its_watch_is_silent(tmp_path: Path) -> None:
     """It reads the cluster past every cache before it answers."""
     late = pod("late", 15, 100)
     async with two_replicas(tmp_path, (node("n1", 1),), (late,)) as (server, one, two):
@@ -207,9 +205,7 @@ async def test_a_leader_whose_time_is_up_while_it_reads_a_pod_does_not_bind_it(
         assert not server.seen("POST", "/binding")
 
 
-async def test_what_was_reserved_for_a_pod_that_ended_unseen_is_free_again(
-    tmp_path: Path,
-) -> None:
+async def test_what_was_reserved_for_a_pod_that_ended_unseen_is_free_again(tmp_path: Path) -> None:
     """It was bound by an answer that got lost and deleted while the watch was cut."""
     new = pod("new", 15, 100)
     async with two_replicas(tmp_path, (node("n1", 1),)) as (server, one, _):

@@ -113,11 +113,7 @@ def test_gpu_selftest_is_mounted_where_the_version_has_it() -> None:
     """Beside the library; a mount of what is not there would become a directory."""
     held = source_grant(NodeMode.CORE_MEM)
     found = AliyunScheme().edits(
-        held,
-        NODE[:1],
-        node(NodeMode.CORE_MEM),
-        DeviceAccess(),
-        replace(PATHS, has_selftest=True),
+        held, NODE[:1], node(NodeMode.CORE_MEM), DeviceAccess(), replace(PATHS, has_selftest=True)
     )
 
     check_golden("core_mem-selftest", found)

@@ -77,11 +77,7 @@ def test_a_mode_decides_the_resources(
     mode: NodeMode, resources: tuple[Resource, ...], *, isolated: bool, served: bool
 ) -> None:
     """The table of docs/node-modes.md."""
-    assert (resources_of(mode), is_isolated(mode), is_served(mode)) == (
-        resources,
-        isolated,
-        served,
-    )
+    assert (resources_of(mode), is_isolated(mode), is_served(mode)) == (resources, isolated, served)
 
 
 def test_labels_are_read_exactly() -> None:

@@ -305,9 +305,7 @@ _UNITS, _PERCENT = st.integers(1, 8), st.sampled_from([5, 30, 50, 100])
     st.sampled_from(PlacementPolicy),
 )
 def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
-    free: list[_Amount],
-    containers: list[tuple[ContainerKind, _Amount]],
-    policy: PlacementPolicy,
+    free: list[_Amount], containers: list[tuple[ContainerKind, _Amount]], policy: PlacementPolicy
 ) -> None:
     """Though placing one container after the other may take the only card of a later one."""
     asks = [each for each in containers if each[0] is not _APP]
@@ -389,10 +387,7 @@ def test_which_card_has_which_number_changes_no_score(
 
 @pytest.mark.parametrize(
     ("policy", "free_units", "units"),
-    [
-        (PlacementPolicy.SPREAD, (1, 2), (1, 2)),
-        (PlacementPolicy.BINPACK, (1, 4), (2, 1, 2)),
-    ],
+    [(PlacementPolicy.SPREAD, (1, 2), (1, 2)), (PlacementPolicy.BINPACK, (1, 4), (2, 1, 2))],
 )
 def test_a_container_makes_room_for_a_later_one(
     policy: PlacementPolicy, free_units: tuple[int, ...], units: tuple[int, ...]

@@ -65,10 +65,7 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
     assert chosen == expected
 
 
-@pytest.mark.parametrize(
-    ("policy", "card"),
-    [(BINPACK, 0), (SPREAD, 2), (PlacementPolicy.FGD, 1)],
-)
+@pytest.mark.parametrize(("policy", "card"), [(BINPACK, 0), (SPREAD, 2), (PlacementPolicy.FGD, 1)])
 def test_fgd_takes_the_card_on_which_the_least_room_is_spoiled(
     policy: PlacementPolicy, card: int
 ) -> None:
@@ -304,12 +301,7 @@ def best_of_all(asked: Question, policy: PlacementPolicy) -> list[int] | None:
 def test_placement_equals_brute_force(asked: Question, policy: PlacementPolicy) -> None:
     """Over all sets of cards none is preferred to the one that is chosen, and none is missed."""
     found = place(
-        asked.left,
-        asked.demand,
-        policy,
-        prefer=asked.prefer,
-        wish=asked.wish,
-        must=asked.must,
+        asked.left, asked.demand, policy, prefer=asked.prefer, wish=asked.wish, must=asked.must
     )
 
     assert indexes(found) == best_of_all(asked, policy)

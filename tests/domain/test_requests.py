@@ -190,10 +190,7 @@ def test_small_units_are_told_as_such() -> None:
         ([container("main", 2, 30), container("two", 9, 10)], (2, 30)),
         ([container("prepare", 1, 5, INIT), container("main", 5, 25)], (5, 25)),
         ([container("prepare", 6, 5, INIT), container("main", 2, 25)], (6, 25)),
-        (
-            [container("prepare", 4, 5, INIT), container("a", 2, 25), container("b", 3, 10)],
-            (5, 35),
-        ),
+        ([container("prepare", 4, 5, INIT), container("a", 2, 25), container("b", 3, 10)], (5, 35)),
         ([container("prepare", 1, 5, INIT), container("a", 2, 25), container("b", 3, 10)], (2, 25)),
         ([container("p", 1, 5, INIT), container("q", 2, 5, INIT), container("a", 5, 5)], (5, 5)),
         ([container("p", 2, 5, INIT), container("s", 3, 5, SIDECAR), container("a", 5, 5)], (3, 5)),

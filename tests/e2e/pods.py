@@ -37,12 +37,7 @@ def pod(name: str, *containers: Mapping[str, Any], **spec: Any) -> dict[str, Any
         "containers": list(containers),
     }
     metadata: dict[str, Any] = {"name": name, "labels": {"app": "e2e"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {**defaults, **spec},
-    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**defaults, **spec}}
 
 
 def environment_of(log: str) -> dict[str, str]:

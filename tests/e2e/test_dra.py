@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent import Agent, wait_for_allocatable
-from tests.e2e.claims import (
-    cards_of,
-    deployment,
-    holding,
-    modes,
-    phase,
-    running,
-    set_door,
-    taints,
-)
+from tests.e2e.claims import cards_of, deployment, holding, modes, phase, running, set_door, taints
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of

@@ -605,9 +605,7 @@ def test_a_claim_says_what_its_name_says(
 
 @pytest.mark.parametrize("device_class", ["gpu-slice", "gpu-card"])
 def test_a_claim_is_its_own_pods_alone(
-    cluster: Cluster,
-    server: Submission,
-    device_class: str,
+    cluster: Cluster, server: Submission, device_class: str
 ) -> None:
     """A second pod that names it would run on a card that no rule has seen it ask for."""
     is_whole = device_class == "gpu-card"

@@ -6,15 +6,7 @@ from typing import Any
 import yaml
 from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.churn import create_and_delete_200_pods
-from tests.e2e.claims import (
-    cards_of,
-    deployment,
-    holding,
-    in_namespace,
-    phase,
-    running,
-    set_door,
-)
+from tests.e2e.claims import cards_of, deployment, holding, in_namespace, phase, running, set_door
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import GPU_TEST
 from tests.e2e.cluster.waiting import wait_for

@@ -23,8 +23,7 @@ def main_status(cluster: Cluster, name: str) -> dict[str, Any]:
 def told(cluster: Cluster, name: str) -> dict[str, str]:
     """The environment that a pod's container has printed; Running comes before the first line."""
     return wait_for(
-        f"{name} has told its environment",
-        lambda: environment_of(cluster.kubectl("logs", name)),
+        f"{name} has told its environment", lambda: environment_of(cluster.kubectl("logs", name))
     )
 
 

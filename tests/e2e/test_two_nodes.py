@@ -68,8 +68,7 @@ def environment(cluster: Cluster, pod: dict[str, Any]) -> dict[str, str]:
     """What the container of a pod has told; Running comes before its first line."""
     name = pod["metadata"]["name"]
     return wait_for(
-        f"{name} has told its environment",
-        lambda: environment_of(cluster.kubectl("logs", name)),
+        f"{name} has told its environment", lambda: environment_of(cluster.kubectl("logs", name))
     )
 
 

@@ -20,12 +20,7 @@ from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInPod
 from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 
-OFFERED = {
-    "core_mem": (15, 100, 1),
-    "cgpu": (15, 0, 1),
-    "share": (15, 0, 1),
-    "disabled": (0, 0, 0),
-}
+OFFERED = {"core_mem": (15, 100, 1), "cgpu": (15, 0, 1), "share": (15, 0, 1), "disabled": (0, 0, 0)}
 """Units a card, by mode: memory of 1 GiB, compute, count."""
 _OURS = re.compile(r"rpc error: code = (\w+) desc = (.*), which is unexpected", re.DOTALL)
 _KUBELETS_OWN = (

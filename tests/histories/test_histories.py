@@ -40,10 +40,7 @@ def test_a_seed_tells_one_story() -> None:
 _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
     "an agent is killed while the disk is full": (
         0,
-        (
-            Step("kill_agent", 0.0, {"steps": 0}),
-            Step("disk_full", 20.0, {"seconds": 20.0}),
-        ),
+        (Step("kill_agent", 0.0, {"steps": 0}), Step("disk_full", 20.0, {"seconds": 20.0})),
     ),
     "an agent is killed when a write has failed and nobody has looked": (
         6443,

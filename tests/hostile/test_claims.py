@@ -117,10 +117,7 @@ def claim(name: str, **changed: Any) -> Json:
             "uid": f"u-{name}",
             "ownerReferences": [owner],
         },
-        "status": {
-            "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [reserved],
-        },
+        "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [reserved]},
     }
 
 

@@ -156,8 +156,7 @@ def test_the_first_generation_is_a_wish_only_where_its_units_are_those_of_the_sp
     units: str,
 ) -> None:
     asking = PodRequest(
-        PodRef("ns", "p"),
-        (ContainerRequest("a", ContainerKind.APP, 0, {"aliyun.com/gpu-mem": 8}),),
+        PodRef("ns", "p"), (ContainerRequest("a", ContainerKind.APP, 0, {"aliyun.com/gpu-mem": 8}),)
     )
     first = {V1_INDEX: "3", V1_UNITS: units, V1_ASSIGNED: "false"}
     assert of_pods.with_wish(asking, first).wish == (((0, (3,)),) if units == "8" else ())

@@ -433,9 +433,7 @@ def test_without_neighbour_files_a_share_is_kept_alone(make_box: MakeBox) -> Non
     assert is_kept(had[0], 30), had
 
 
-def test_without_neighbour_files_a_share_is_never_more_than_it_should_be(
-    make_box: MakeBox,
-) -> None:
+def test_without_neighbour_files_a_share_is_never_more_than_it_should_be(make_box: MakeBox) -> None:
     """Nobody tells of neighbours: their time is charged as one's own."""
     boxes = [alone(make_box, percent, f"tenant{percent}") for percent in (30, 70)]
     had = shares(*((box, "sync") for box in boxes))

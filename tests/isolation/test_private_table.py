@@ -45,12 +45,7 @@ def asked(box: Box) -> object:
 
 @pytest.mark.parametrize(
     ("driver", "ours"),
-    [
-        ("470.57.02", []),
-        ("535.309.01", [213, 214, 215]),
-        ("550.54.14", []),
-        ("580.65.06", []),
-    ],
+    [("470.57.02", []), ("535.309.01", [213, 214, 215]), ("550.54.14", []), ("580.65.06", [])],
 )
 def test_only_what_is_known_is_answered_by_us(
     make_box: MakeBox, driver: str, ours: list[int]

@@ -46,9 +46,7 @@ def test_hand_joined_bytes_are_what_protobuf_writes(
 
 
 @given(
-    cards=st.integers(1, 16),
-    memory_gib=st.integers(4, 512),
-    unit=st.sampled_from(list(MemoryUnit)),
+    cards=st.integers(1, 16), memory_gib=st.integers(4, 512), unit=st.sampled_from(list(MemoryUnit))
 )
 def test_predicted_size_is_that_of_the_largest_message(
     cards: int, memory_gib: int, unit: MemoryUnit

@@ -38,11 +38,7 @@ async def ask(path: Path) -> Answer:
 
 @pytest.mark.parametrize(
     ("user", "expected"),
-    [
-        ({"token": "t0"}, "Bearer t0"),
-        ({"username": "u", "password": "p"}, "Basic dTpw"),
-        ({}, ""),
-    ],
+    [({"token": "t0"}, "Bearer t0"), ({"username": "u", "password": "p"}, "Basic dTpw"), ({}, "")],
 )
 async def test_a_kubeconfig_says_who_we_are(
     tmp_path: Path, user: dict[str, str], expected: str

@@ -13,10 +13,7 @@ SLICE = "/apis/resource.k8s.io/v1/resourceslices/n1-gpu"
 
 def node(**status: Any) -> Any:
     """The node n1 with this status."""
-    return {
-        "metadata": {"name": "n1", "uid": "node-uid", "labels": {"a": "b"}},
-        "status": status,
-    }
+    return {"metadata": {"name": "n1", "uid": "node-uid", "labels": {"a": "b"}}, "status": status}
 
 
 def resource_slice(driver: str = "gpu.nvidia.com", node_name: str = "n1") -> Any:

@@ -98,10 +98,7 @@ def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
         ([{"name": "CGPU_DISABLE", "value": "1"}], True),
         ([{"name": "CGPU_DISABLE", "value": "false"}], False),
         ([{"name": "CGPU_DISABLE", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}], False),
-        (
-            [{"name": "CGPU_DISABLE", "value": "1"}, {"name": "CGPU_DISABLE", "value": "0"}],
-            False,
-        ),
+        ([{"name": "CGPU_DISABLE", "value": "1"}, {"name": "CGPU_DISABLE", "value": "0"}], False),
         (None, False),
     ],
 )

@@ -183,9 +183,7 @@ CASES = [
         "GpuPodsNotIdentified",
         [
             series(
-                "allocations_total",
-                "0+1x90",
-                {**MEM, "outcome": "refused", "reason": "UnknownPod"},
+                "allocations_total", "0+1x90", {**MEM, "outcome": "refused", "reason": "UnknownPod"}
             )
         ],
         14,

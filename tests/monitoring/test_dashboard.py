@@ -125,10 +125,7 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent
     But claims: they need the other allocation API, whose series tests/agent/test_claims_shown.py shows.
     """
     programs()
-    async with (
-        running_rig() as rig,
-        running_prometheus(tmp_path, rig.port, RULES) as prometheus,
-    ):
+    async with running_rig() as rig, running_prometheus(tmp_path, rig.port, RULES) as prometheus:
         await keep_busy(rig, boxes)
         empty = {query: title for title, query in queries()}
 

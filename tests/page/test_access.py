@@ -95,18 +95,14 @@ async def test_without_a_token_nothing_is_shown(exposed: Exposed, page: str) -> 
         assert "gpu-000" not in text
 
 
-async def test_who_may_not_list_what_it_shows_is_told_what_is_missing(
-    exposed: Exposed,
-) -> None:
+async def test_who_may_not_list_what_it_shows_is_told_what_is_missing(exposed: Exposed) -> None:
     code, text = await ask(exposed[2], "poor")
     assert code == 403
     assert "poor-user may not list nodes in all namespaces" in text
     assert "gpu-000" not in text
 
 
-async def test_who_may_list_it_reads_it_and_the_api_server_is_asked_once(
-    exposed: Exposed,
-) -> None:
+async def test_who_may_list_it_reads_it_and_the_api_server_is_asked_once(exposed: Exposed) -> None:
     server, _, url = exposed
     for page in ("/", "/pod/batch/big-1", "/"):
         assert (await ask(url + page, TOKEN))[0] == 200
@@ -114,9 +110,7 @@ async def test_who_may_list_it_reads_it_and_the_api_server_is_asked_once(
     assert len(server.seen("POST", ACCESS)) == len(NEEDED)
 
 
-async def test_a_browser_signs_in_with_a_form_and_out_again(
-    exposed: Exposed,
-) -> None:
+async def test_a_browser_signs_in_with_a_form_and_out_again(exposed: Exposed) -> None:
     """The cookie is out of reach for scripts and for other sites."""
     _, _, url = exposed
     jar = aiohttp.CookieJar(unsafe=True)

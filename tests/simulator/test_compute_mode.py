@@ -40,9 +40,7 @@ def test_an_exclusive_card_has_one_process_and_the_next_after_its_end(node: Simu
     assert run(node, _TRY) == [0, 0]
 
 
-def test_a_prohibited_card_has_none_and_a_mode_that_is_gone_is_refused(
-    node: SimulatedNode,
-) -> None:
+def test_a_prohibited_card_has_none_and_a_mode_that_is_gone_is_refused(node: SimulatedNode) -> None:
     """EXCLUSIVE_THREAD is 1; drivers no longer have it."""
     assert _set(node, 2) == [0, 2]
     assert run(node, _TRY) == [_UNAVAILABLE, 0]

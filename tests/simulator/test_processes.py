@@ -64,10 +64,7 @@ def test_a_card_has_no_more_than_its_memory(node: SimulatedNode) -> None:
 
 def test_exec_gives_the_memory_back(node: SimulatedNode) -> None:
     """The pid and its start time stay the same, but the driver's file is closed."""
-    program = start(
-        node,
-        _TAKE + "take(0, 200); say(1); os.execvp('sleep', ['sleep', '600'])",
-    )
+    program = start(node, _TAKE + "take(0, 200); say(1); os.execvp('sleep', ['sleep', '600'])")
     try:
         hear(program)
 

@@ -66,9 +66,7 @@ def ask(node: Node, compiled: Callable[[str], Path]) -> Callable[..., tuple[int,
     ],
 )
 def test_a_name_and_a_version_give_one_abi(
-    ask: Callable[..., tuple[int, int, str]],
-    question: tuple[int, str, int, str],
-    expected: str,
+    ask: Callable[..., tuple[int, int, str]], question: tuple[int, str, int, str], expected: str
 ) -> None:
     """The newest that is not newer than the program."""
     assert ask(*question) == (SUCCESS, FOUND, expected)

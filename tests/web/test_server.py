@@ -25,9 +25,7 @@ class Node:
             return f"accept {accept}\n".encode(), "text/plain; version=0.0.4"
 
         return Pages(
-            metrics=metrics,
-            is_alive=lambda: self.is_alive,
-            readiness=lambda: self.readiness,
+            metrics=metrics, is_alive=lambda: self.is_alive, readiness=lambda: self.readiness
         )
 
 

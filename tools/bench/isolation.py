@@ -90,10 +90,7 @@ def _rows(directory: Path) -> tuple[Row, ...]:
 
 
 def _shares(
-    directory: Path,
-    *tasks: tuple[int, str],
-    unit_ns: int | None = None,
-    real_seconds: float = 0,
+    directory: Path, *tasks: tuple[int, str], unit_ns: int | None = None, real_seconds: float = 0
 ) -> list[float]:
     """What tenants of these percentages had, doing this kind of work; in real time if so asked."""
     room = Path(tempfile.mkdtemp(dir=directory))

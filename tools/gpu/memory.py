@@ -59,12 +59,7 @@ def inside_rows(kind: str, limit: int, told: Told) -> list[Row]:
             told["taken"] <= limit,
         ),
         Row(f"{kind}: usable", "≥ 99.5 %", f"{usable * 100:.2f} %", usable >= USABLE),
-        Row(
-            f"{kind}: views apart",
-            "≤ 2 MiB",
-            f"{apart / MIB:.2f} MiB",
-            apart <= TOLERANCE_BYTES,
-        ),
+        Row(f"{kind}: views apart", "≤ 2 MiB", f"{apart / MIB:.2f} MiB", apart <= TOLERANCE_BYTES),
     ]
 
 

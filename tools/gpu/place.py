@@ -67,10 +67,7 @@ class Place:
         command = [compiler, "-std=c11", "-D_GNU_SOURCE", "-O2", "-isystem", _header_directory()]
         command += [f"-I{ROOT / 'src' / 'isolation'}", str(PROGRAMS / "card.c")]
         built = subprocess.run(
-            [*command, "-o", str(self.program), "-ldl"],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*command, "-o", str(self.program), "-ldl"], capture_output=True, text=True, check=False
         )
         if built.returncode != 0:
             raise CheckError(f"card.c cannot be compiled: {built.stderr}")

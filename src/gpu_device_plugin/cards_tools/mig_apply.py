@@ -64,10 +64,7 @@ async def apply(
 
 
 async def _are_free_and_agreed(
-    nvml: CardSession,
-    due: Sequence[Cut],
-    kubelet: Path,
-    agree: Callable[[], bool],
+    nvml: CardSession, due: Sequence[Cut], kubelet: Path, agree: Callable[[], bool]
 ) -> bool:
     """Asked before a person is, and again after: that may take long."""
     cards = [cut.card for cut in due]

@@ -300,9 +300,7 @@ class MpsDaemon:
                 if await self._is_replaced(configuration, text, has_new_card=is_new):
                     return
                 done, _ = await asyncio.wait(
-                    ends,
-                    timeout=self._places.poll_seconds,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    ends, timeout=self._places.poll_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 if done:
                     raise EdgeError(next(iter(done)).result())

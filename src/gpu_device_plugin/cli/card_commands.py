@@ -153,11 +153,7 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     if not root:
         raise click.UsageError("--mps-root (MPS_ROOT) or flags.mpsRoot of the file is needed")
     places = MpsPlaces(
-        Path(root),
-        nvml_library,
-        mps_control,
-        Path(kubelet_dir),
-        settle_seconds=settle_seconds,
+        Path(root), nvml_library, mps_control, Path(kubelet_dir), settle_seconds=settle_seconds
     )
     asyncio.run(_serve_mps(places, settings, node_name, KubeconfigChoice(kubeconfig, context)))
 

@@ -33,10 +33,7 @@ class Webhook:
     """Answers what the API server asks before a pod is stored; it changes nothing by itself."""
 
     def __init__(
-        self,
-        rules: ModelRules,
-        koordinator_unit: MemoryUnit | None,
-        judged: Callable[[str], None],
+        self, rules: ModelRules, koordinator_unit: MemoryUnit | None, judged: Callable[[str], None]
     ) -> None:
         """Judge by these rules.
 

@@ -228,11 +228,7 @@ class Teller:
         table.add_column("who")
         for row in card_map.cards:
             held = sum(share.units for share in row.shares)
-            cells: list[str | Text] = [
-                f"card {row.index}",
-                _bar(row, marks),
-                f"{held}/{row.units}",
-            ]
+            cells: list[str | Text] = [f"card {row.index}", _bar(row, marks), f"{held}/{row.units}"]
             if card_map.has_compute:
                 cells.append(f"{sum(share.core_percent for share in row.shares)} %")
             table.add_row(*cells, _holders(row, marks))

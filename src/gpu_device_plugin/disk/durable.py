@@ -63,11 +63,7 @@ class SealedFile:
     """One value on disk, `path`; only one process may write it."""
 
     def __init__(
-        self,
-        path: Path,
-        kind: str,
-        version: int,
-        flush: Callable[[int], None] = fdatasync,
+        self, path: Path, kind: str, version: int, flush: Callable[[int], None] = fdatasync
     ) -> None:
         """Args: `flush` puts a descriptor's data on the disk."""
         self._kind = kind

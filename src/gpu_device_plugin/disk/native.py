@@ -28,7 +28,4 @@ def native_library(name: str) -> Path:
 
 def _own_directories() -> list[Path]:
     package = Path(gpu_device_plugin.__file__).parent
-    return [
-        package / "native",
-        *(parent / "build" / "native" for parent in package.parents[:2]),
-    ]
+    return [package / "native", *(parent / "build" / "native" for parent in package.parents[:2])]

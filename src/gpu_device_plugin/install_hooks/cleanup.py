@@ -152,10 +152,7 @@ async def _used(
 
 
 def _in_use(
-    ledger: Ledger,
-    present: frozenset[str],
-    snapshot: KubeletSnapshot,
-    known: frozenset[str] | None,
+    ledger: Ledger, present: frozenset[str], snapshot: KubeletSnapshot, known: frozenset[str] | None
 ) -> _InUse:
     """Slices of pods that the kubelet has, by our grants and by the answers that it keeps.
 

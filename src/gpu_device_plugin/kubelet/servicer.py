@@ -100,11 +100,7 @@ class DevicePluginServicer:
     """Answers the kubelet for one resource, over one socket."""
 
     def __init__(
-        self,
-        resource: str,
-        service: DeviceService,
-        device_list: DeviceList,
-        streams: StreamWatch,
+        self, resource: str, service: DeviceService, device_list: DeviceList, streams: StreamWatch
     ) -> None:
         self._resource = resource
         self._service = service

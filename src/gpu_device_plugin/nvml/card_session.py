@@ -49,10 +49,7 @@ _NUMBERS_OF_KINDS: dict[tuple[str, int], int] = {
 }
 _SHARED_ENGINES = 0
 _PROCESSES = 4096
-_COMPUTE_LISTS = (
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetMPSComputeRunningProcesses",
-)
+_COMPUTE_LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 _PROCESS_LISTS = (*_COMPUTE_LISTS, "nvmlDeviceGetGraphicsRunningProcesses")
 
 
@@ -65,9 +62,7 @@ def profile_number(compute_slices: int, memory_slices: int, kind: str) -> int:
 
 @contextmanager
 def session(
-    library: str,
-    kernel_module: Path = Path("/sys/module/nvidia"),
-    proc: Path = Path("/proc"),
+    library: str, kernel_module: Path = Path("/sys/module/nvidia"), proc: Path = Path("/proc")
 ) -> Iterator["CardSession"]:
     """NVML opened; see `CardSession`.
 

@@ -170,11 +170,7 @@ class Driver:
         try:
             memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
             used = None if memory is None else int(memory.used)
-            return {
-                "uuid": uuid,
-                "recovery_action": _recovery_action(handle),
-                "used_bytes": used,
-            }
+            return {"uuid": uuid, "recovery_action": _recovery_action(handle), "used_bytes": used}
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise

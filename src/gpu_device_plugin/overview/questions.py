@@ -114,8 +114,7 @@ async def read_story(
     survey = Survey(api)
     lists = _Optional([])
     pod, events = await asyncio.gather(
-        survey.pod(namespace, name),
-        lists.read("Events", survey.events(namespace, "Pod", name)),
+        survey.pod(namespace, name), lists.read("Events", survey.events(namespace, "Pod", name))
     )
     if pod is None:
         said = tuple(event_line(event) for event in events or ())

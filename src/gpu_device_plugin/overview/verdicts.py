@@ -166,10 +166,7 @@ class _Closed:
 
 
 def node_verdicts(
-    asking: ClusterPod,
-    pod: SurveyedPod,
-    cards: ClusterCards,
-    facts: Mapping[str, SurveyedNode],
+    asking: ClusterPod, pod: SurveyedPod, cards: ClusterCards, facts: Mapping[str, SurveyedNode]
 ) -> tuple[NodeVerdict, ...]:
     """What each node has for all that a pod asks, of slices and of whole devices."""
     request, devices = asking.request, asking.devices
@@ -247,10 +244,7 @@ def _is_over(pod: SurveyedPod) -> bool:
 
 
 def _verdict(
-    request: PodRequest,
-    pod: SurveyedPod,
-    node: NodeCards,
-    facts: Mapping[str, SurveyedNode],
+    request: PodRequest, pod: SurveyedPod, node: NodeCards, facts: Mapping[str, SurveyedNode]
 ) -> NodeVerdict:
     closed = _closed(pod, facts.get(node.name))
     try:

@@ -210,10 +210,7 @@ def mode_in(text: str) -> NodeMode | None:
 
 
 _SOCKETS = MappingProxyType(
-    {
-        "run_dir": "agent.sock",
-        "kubelet_dir": f"plugins_registry/{DRIVER}-reg.sock",
-    }
+    {"run_dir": "agent.sock", "kubelet_dir": f"plugins_registry/{DRIVER}-reg.sock"}
 )
 """Below each directory the socket with the longest path."""
 

@@ -106,8 +106,7 @@ class IgnoredSettings:
     )
     gfd_oneshot: bool | None = of_nvidia(_WITHOUT_EFFECT, Names("GFD_ONESHOT", "flags.gfd.oneshot"))
     gfd_sleep_interval: str | None = of_nvidia(
-        _WITHOUT_EFFECT,
-        Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int),
+        _WITHOUT_EFFECT, Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int)
     )
     use_node_feature_api: bool | None = of_nvidia(
         _WITHOUT_EFFECT, Names("GFD_USE_NODE_FEATURE_API", "flags.useNodeFeatureAPI")

@@ -22,10 +22,7 @@ class Connections:
     """
 
     def __init__(
-        self,
-        runner: web.AppRunner,
-        tls: ssl.SSLContext | None,
-        most: int = MOST_CONNECTIONS,
+        self, runner: web.AppRunner, tls: ssl.SSLContext | None, most: int = MOST_CONNECTIONS
     ) -> None:
         """Have none yet.
 
@@ -94,11 +91,7 @@ class Connections:
     ) -> None:
         try:
             secure = await asyncio.get_running_loop().start_tls(
-                transport,
-                accepted,
-                tls,
-                server_side=True,
-                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+                transport, accepted, tls, server_side=True, ssl_handshake_timeout=_HANDSHAKE_SECONDS
             )
         except OSError:  # anyone who calls without TLS, or goes away
             secure = None

@@ -1,14 +1,6 @@
 """cuda-core: compile, link, launch, a graph, memory; and what goes through NVIDIA's runtime."""
 
-from cuda.core import (
-    Device,
-    LaunchConfig,
-    Linker,
-    LinkerOptions,
-    Program,
-    ProgramOptions,
-    launch,
-)
+from cuda.core import Device, LaunchConfig, Linker, LinkerOptions, Program, ProgramOptions, launch
 
 SOURCE = 'extern "C" __global__ void add(float *values, int count) { values[0] += count; }'
 

@@ -21,9 +21,7 @@ OWN = Series("OWN", ("NVIDIA Own",))
 CATALOGUE = Catalogue({each.name: each for each in (T4, P16EN, OWN)})
 CLOSED = Catalogue({each.name: each for each in (T4, P16EN)})
 HPN = ProfileRule(
-    "gpu-hpn-driver",
-    pods=LabelSelector({CLASS_LABEL: "gpu-hpn"}),
-    labels={DRIVER_LABEL: "1.5.0"},
+    "gpu-hpn-driver", pods=LabelSelector({CLASS_LABEL: "gpu-hpn"}), labels={DRIVER_LABEL: "1.5.0"}
 )
 
 
@@ -181,11 +179,7 @@ def test_alternatives_of_a_pods_own_affinity_each_get_the_requirement() -> None:
         "nodeAffinity": {
             "preferred": [2],
             "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [
-                    {"matchExpressions": [zone]},
-                    {"matchFields": [name]},
-                    {},
-                ]
+                "nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchFields": [name]}, {}]
             },
         },
     }

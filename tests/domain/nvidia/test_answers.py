@@ -135,12 +135,7 @@ def test_with_cdi_alone_there_are_no_device_nodes() -> None:
 
 def test_a_channel_and_other_devices_come_with_each_strategy() -> None:
     """IMEX, GDRCopy, GPUDirect Storage and OFED, as NVIDIA's plugin names them."""
-    more = {
-        "imex_channels": (0,),
-        "is_gds_on": True,
-        "is_mofed_on": True,
-        "is_gdrcopy_on": True,
-    }
+    more = {"imex_channels": (0,), "is_gds_on": True, "is_mofed_on": True, "is_gdrcopy_on": True}
     found = given(ENVVAR, MOUNTS, CRI, passes_nodes=True, **more)
 
     assert found.envs == {

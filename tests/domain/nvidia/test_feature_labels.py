@@ -130,12 +130,7 @@ def test_a_layout_that_single_cannot_serve_says_so(cards: list[Card]) -> None:
     assert found["gpu.product"] == f"{PRODUCT}-MIG-INVALID"
     assert [
         found[f"gpu.{name}"] for name in ("count", "replicas", "sharing-strategy", "memory")
-    ] == [
-        "0",
-        "0",
-        "",
-        "0",
-    ]
+    ] == ["0", "0", "", "0"]
 
 
 def test_single_without_mig_is_as_none_but_for_the_strategy() -> None:

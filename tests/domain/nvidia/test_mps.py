@@ -135,10 +135,7 @@ def test_a_client_keeps_what_it_has_and_finds_the_server_of_its_resource() -> No
     """R-705: its pipe directory and shared memory, from the daemon's directory on the host."""
     edits = as_client(ContainerEdits(envs={"A": "b"}), "nvidia.com/gpu.shared", ROOT + "/")
 
-    assert edits.envs == {
-        "A": "b",
-        "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu.shared/pipe",
-    }
+    assert edits.envs == {"A": "b", "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu.shared/pipe"}
     assert [(m.container_path, m.host_path, m.is_read_only) for m in edits.mounts] == [
         ("/mps/nvidia.com/gpu.shared/pipe", f"{ROOT}/nvidia.com/gpu.shared/pipe", False),
         ("/dev/shm", f"{ROOT}/shm", False),  # noqa: S108 - a path in the container

@@ -62,11 +62,7 @@ def counts(cards: Sequence[Card], configuration: Configuration) -> dict[str, int
         pytest.param(
             [card(i, "3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb") for i in range(8)],
             Configuration(mig_strategy=MIXED),
-            {
-                "nvidia.com/mig-1g.5gb": 16,
-                "nvidia.com/mig-2g.10gb": 8,
-                "nvidia.com/mig-3g.20gb": 8,
-            },
+            {"nvidia.com/mig-1g.5gb": 16, "nvidia.com/mig-2g.10gb": 8, "nvidia.com/mig-3g.20gb": 8},
             id="the static layout of ACK",
         ),
         pytest.param(

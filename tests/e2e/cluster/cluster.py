@@ -31,10 +31,7 @@ from tests.e2e.cluster.waiting import wait_for
 
 NODE = "n1"
 PODS = "10.201.0.0/16"
-FURTHER_NODES = {
-    "n2": ("10.200.0.2", "10.202.0.0/16"),
-    "n3": ("10.200.0.3", "10.203.0.0/16"),
-}
+FURTHER_NODES = {"n2": ("10.200.0.2", "10.202.0.0/16"), "n3": ("10.200.0.3", "10.203.0.0/16")}
 """Name -> address of the machine, and range of its pods' addresses."""
 NAMESPACE = "default"
 

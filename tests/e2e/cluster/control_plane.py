@@ -115,7 +115,4 @@ class ControlPlane:
         }
 
     def _scheduler_flags(self) -> dict[str, str]:
-        return {
-            "kubeconfig": str(self._credentials.kubeconfig(SCHEDULER)),
-            "leader-elect": "false",
-        }
+        return {"kubeconfig": str(self._credentials.kubeconfig(SCHEDULER)), "leader-elect": "false"}

@@ -57,9 +57,7 @@ def write_archive(image: Image, path: Path) -> None:
         "config": {"Entrypoint": list(image.entrypoint), "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
-    manifest = [
-        {"Config": "config.json", "RepoTags": [image.reference], "Layers": ["layer.tar"]},
-    ]
+    manifest = [{"Config": "config.json", "RepoTags": [image.reference], "Layers": ["layer.tar"]}]
     with tarfile.open(path, "w") as archive:
         _add(archive, "config.json", json.dumps(configuration).encode())
         _add(archive, "layer.tar", layer)

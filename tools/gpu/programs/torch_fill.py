@@ -47,10 +47,7 @@ def smi_view() -> dict[str, int]:
         return {}
     query = ["--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"]
     said = subprocess.run(
-        [program, *query, "-i", os.environ["CARD_UUID"]],
-        capture_output=True,
-        text=True,
-        check=True,
+        [program, *query, "-i", os.environ["CARD_UUID"]], capture_output=True, text=True, check=True
     ).stdout
     total_mib, used_mib = (int(part) for part in said.split(","))
     return {"smi_total": total_mib * MIB, "smi_used": used_mib * MIB}

@@ -40,9 +40,7 @@ class DeviceLists:
     """
 
     def __init__(
-        self,
-        open_endpoint: Callable[[str], Endpoint],
-        pools: Callable[[NodeState], Sequence[Pool]],
+        self, open_endpoint: Callable[[str], Endpoint], pools: Callable[[NodeState], Sequence[Pool]]
     ) -> None:
         self._open_endpoint = open_endpoint
         self._pools = pools

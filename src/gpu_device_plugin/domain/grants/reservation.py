@@ -59,11 +59,7 @@ class Step(Enum):
 
 TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
     Phase.IDLE: {Step.DECIDE: Phase.DECIDED, Step.REFUSE: Phase.IDLE},
-    Phase.DECIDED: {
-        Step.DECIDE: Phase.DECIDED,
-        Step.TELL: Phase.TOLD,
-        Step.REFUSE: Phase.IDLE,
-    },
+    Phase.DECIDED: {Step.DECIDE: Phase.DECIDED, Step.TELL: Phase.TOLD, Step.REFUSE: Phase.IDLE},
     Phase.TOLD: {
         Step.DECIDE: Phase.DECIDED,
         Step.TELL: Phase.TOLD,

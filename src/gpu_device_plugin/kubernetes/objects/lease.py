@@ -174,12 +174,7 @@ class Lease:
             "leaseDurationSeconds": max(1, round(self.pace.lease_seconds)),
             "renewTime": now,
         }
-        return {
-            **before,
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "spec": spec,
-        }
+        return {**before, "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
 
     def _took(self, written: Document | None) -> bool:
         if written is None:  # somebody was quicker

@@ -172,11 +172,7 @@ class SurveyedPod(Pod):
         if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
             return None
         return ClusterPod(
-            request,
-            self.spec.node_name,
-            self.annotations,
-            self.metadata.resource_version,
-            devices,
+            request, self.spec.node_name, self.annotations, self.metadata.resource_version, devices
         )
 
     @property
