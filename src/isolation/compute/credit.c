@@ -135,19 +135,18 @@ int64_t credit_inflight(int card)
 	return sum;
 }
 
+int64_t credit_balance(int card)
+{
+	return believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
+}
+
 uint64_t credit_wait_ns(int card)
 {
-	const int64_t balance =
-		believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
+	const int64_t balance = credit_balance(card);
 
 	if (balance > 0)
 		return 0;
 	return (uint64_t)(1 - balance) * 100 / slice_limits()->cards[card].core_percent + 1;
-}
-
-bool credit_is_left(int card)
-{
-	return believed(atomic_load(&books(card)->credit_ns)) > 0;
 }
 
 void credit_note_wait(int card, uint64_t waited_ns)
