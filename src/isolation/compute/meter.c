@@ -162,6 +162,7 @@ static struct meter *await_turn(struct meter *meter, struct meter_launch *launch
 			reaped_ns = waited_ns;
 		}
 	}
+	launch->is_held_back = waited_ns > 0;
 	if (meter && waited_ns)
 		credit_note_wait(meter->card, waited_ns);
 	return meter;
@@ -224,6 +225,9 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	const bool is_from_idle = meter->idle_since_ns != 0 || !meter->launched_ns;
 
 	note_idle(meter, launch->now_ns);
+	/* Who waited for credit has the time, and our clock saw the end of what was out too late. */
+	const bool wants_mark = is_from_idle && launch->is_held_back && !wants_sample;
+
 	meter->idle_since_ns = 0;
 	credit_add_inflight(meter->card, (int64_t)launch->estimate.mean_ns);
 	meter->out_ns += launch->estimate.mean_ns;
@@ -239,6 +243,8 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
 	if (wants_sample)
 		(void)begin_sample(meter, launch);
+	else if (wants_mark)
+		(void)events_set(meter, launch->stream, launch->now_ns);
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)

@@ -66,6 +66,7 @@ struct meter_launch {
 	int card;
 	bool is_metered;
 	bool is_sample;
+	bool is_held_back; /* it waited */
 	uint64_t what; /* function and size, or graph */
 	struct estimate estimate;
 	uint64_t now_ns;     /* when it was let go */

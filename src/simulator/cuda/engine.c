@@ -158,13 +158,6 @@ static uint64_t kernel_ns(struct engine *engine, const struct engine_stream *str
 	return ns;
 }
 
-/* An event keeps the kernel behind it from being got ready while the one in front runs. */
-static bool is_behind_kernel(const struct engine_stream *stream)
-{
-	return stream->tail != stream->head &&
-	       stream->items[(stream->tail - 1) % ENGINE_ITEMS].kind == ENGINE_KERNEL;
-}
-
 /* A process killed between the two stores leaves an empty entry's number in both lists: harmless.
  */
 static void activate(struct engine *engine, uint32_t stream)
@@ -193,8 +186,6 @@ bool engine_push(struct engine *engine, int stream, struct engine_item item, uin
 		if (number)
 			*number = item.number;
 	}
-	if (fits && item.kind == ENGINE_MARKER && is_behind_kernel(target))
-		item.amount += item.amount / 2;
 	if (fits && item.kind == ENGINE_KERNEL)
 		item.amount = kernel_ns(engine, target, &item, now_ns);
 	if (fits && !merge(target, &item)) {
