@@ -15,12 +15,15 @@
 #include "slice/slice.h"
 
 /* Less than known so far, and to be made up for. */
-#define SLACK_MOST_NS 4000000u
+#define SLACK_MOST_NS 20000000u
 
 /* Took more than twice what is known, and this: have the kinds become longer? */
 #define DOUBT_NS 100000u
 #define DOUBT_MOST_NS 1000000000u
 enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
+
+/* Hardly anything is out. */
+#define FEW_NS 1000000u
 
 /* A sample so long has turns of others in it. */
 #define TURN_NS 500000u
@@ -30,6 +33,8 @@ enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
  * have ten times as much out as nearly nothing, and either has had a second too much then.
  */
 #define EXCESS_NS 900000000ull
+#define LATE_NS 1000000u
+enum { LATE_TIMES = 4 };
 /* What is first may wait for what the program does next: a launch more for each second. */
 #define PATIENCE_NS 1000000000u
 
@@ -91,6 +96,7 @@ static uint64_t charge_sample(struct meter *meter, const struct work *work, uint
 {
 	if (others && took_ns > TURN_NS)
 		took_ns /= 1 + others;
+	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, took_ns), SLACK_MOST_NS);
 	if (estimate_sample(work->what, took_ns)) {
 		took_ns += meter->doubt_ns;
 		meter->doubt_ns = 0;
@@ -100,13 +106,20 @@ static uint64_t charge_sample(struct meter *meter, const struct work *work, uint
 	return took_ns;
 }
 
+/* Were they launched more slowly than the card could do them? Then none was behind another. */
+static bool is_host_bound(const struct meter *meter, const struct work *work, uint64_t part_ns)
+{
+	return (work->ended_ns - work->begun_ns) * 4 >= part_ns * 3 && meter->out_ns < FEW_NS;
+}
+
 static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns)
 {
-	const uint64_t most_ns = work->known_ns + meter->slack_ns;
+	const uint64_t gaps_ns = is_host_bound(meter, work, part_ns) ? 0 : work->gaps_ns;
+	const uint64_t most_ns = work->mean_ns + gaps_ns + meter->slack_ns;
 	const uint64_t charged_ns = smaller(part_ns, most_ns);
 
 	meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
-	if (less(part_ns, work->gap_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
+	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
 		estimate_doubt(work->what);
 		meter->wary = WARY_LAUNCHES;
 		meter->doubt_ns = smaller(meter->doubt_ns + part_ns - charged_ns, DOUBT_MOST_NS);
@@ -228,7 +241,7 @@ struct meter *charge_all(struct meter *meter, uint64_t now_ns)
 	meter = charge_poll(meter, now_ns);
 	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
 		meter->tail = (struct work){0};
-		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.gap_ns), now_ns);
+		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.pause_ns), now_ns);
 		become_idle(meter, now_ns);
 		lease_tell(meter->card, now_ns);
 	}
@@ -249,10 +262,21 @@ static uint64_t worst_most_ns(const struct meter *meter)
 	return EXCESS_NS * 100 / (percent < 100 ? 100 - percent : 1);
 }
 
+/* The first event took far longer than it should, and other streams do not pass it. */
+static bool is_late(const struct meter *meter, uint64_t now_ns)
+{
+	const struct timed_event *first = &meter->events[0];
+	const uint64_t since_ns = first->set_ns > meter->first_ns ? first->set_ns : meter->first_ns;
+
+	return !meter->aside_ns && first->work.launches &&
+	       less(now_ns, since_ns) > first->work.mean_ns * LATE_TIMES + LATE_NS;
+}
+
 bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
-	    less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter))
+	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
+	     !is_late(meter, now_ns)))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

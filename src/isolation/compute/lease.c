@@ -25,7 +25,7 @@
 
 #define LEASE_NS 8000000u
 /* Credit to ask with: each change of process costs time. */
-#define NEED_NS 4000000
+#define NEED_NS 5000000
 /* Idle for so long, the holder has given its lease up. */
 #define LAPSE_NS 200000u
 
@@ -43,6 +43,7 @@
 /* A holder may give up early; a thread wakes so late. */
 #define NAP_BLOCKED_NS 250000u
 #define NAP_LATE_NS 60000u
+#define NAP_WATCH_NS 20000u
 
 #define SCAN_EVERY_NS 500000000ull
 #define LOOK_EVERY_NS 4000000u
@@ -299,11 +300,11 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 }
 
 /* In short steps towards the end; at last the clock is watched. */
-static uint64_t blocked_nap(uint64_t left_ns)
+static uint64_t nap_until(uint64_t left_ns)
 {
 	return left_ns > NAP_LATE_NS + NAP_LEAST_NS
 		       ? sooner(left_ns - NAP_LATE_NS, NAP_BLOCKED_NS)
-		       : between(NAP_LATE_NS / 4, left_ns, NAP_LATE_NS);
+		       : NAP_WATCH_NS;
 }
 
 static void give_up(struct activity *page)
@@ -339,11 +340,11 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 
 	if (view.blocked_until_ns > now_ns) {
 		atomic_store(&page->hold_until_ns, 0);
-		return want(page, key, blocked_nap(view.blocked_until_ns - now_ns), now_ns);
+		return want(page, key, nap_until(view.blocked_until_ns - now_ns), now_ns);
 	}
 	if (view.is_outranked) {
 		atomic_store(&page->hold_until_ns, 0);
-		return want(page, key, NAP_LATE_NS, now_ns);
+		return want(page, key, nap_until(out_ns), now_ns);
 	}
 	const bool is_by_itself = is_alone(card, now_ns);
 

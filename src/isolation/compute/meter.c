@@ -191,7 +191,7 @@ static void note_idle(struct meter *meter, uint64_t now_ns)
 	if (meter->idle_since_ns)
 		meter->tail.idle_ns = meter->reference ? now_ns - meter->reference_ns : 0;
 	else if (meter->launched_ns && now_ns > since_ns)
-		meter->tail.gap_ns += now_ns - since_ns;
+		meter->tail.pause_ns += now_ns - since_ns;
 }
 
 /*
@@ -277,8 +277,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
 	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_sure;
 	/* Behind another kernel there is a gap, on an idle card there is not. */
-	tail->known_ns += estimate->mean_ns +
-			  (tail->launches || !tail->is_from_idle ? charge_gap_ns() : 0);
+	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns() : 0;
 	tail->what = launch->what;
 	tail->mean_ns += estimate->mean_ns;
 	tail->worst_ns += estimate->worst_ns;
@@ -294,7 +293,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 		meter->is_mixed = true;
 	}
 	meter->stream = launch->stream;
-	meter->launched_ns = launch->now_ns;
+	meter->launched_ns = tail->ended_ns = launch->now_ns;
 }
 
 static bool is_event_due(const struct meter *meter, const struct meter_launch *launch)

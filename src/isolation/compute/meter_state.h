@@ -14,11 +14,12 @@ enum { METER_EVENTS = 128, METERS = 512 };
 struct work {
 	uint64_t what;     /* of the last */
 	uint64_t mean_ns;  /* their means together */
-	uint64_t known_ns; /* the same with the gaps between kernels */
+	uint64_t gaps_ns;  /* between them, if they were queued */
 	uint64_t worst_ns; /* what they may take */
-	uint64_t begun_ns; /* the first was launched */
+	uint64_t begun_ns; /* the first was launched, */
+	uint64_t ended_ns; /* and the last */
 	uint64_t idle_ns;  /* the card was known to have nothing of ours, since the event before */
-	uint64_t gap_ns;   /* and likely had nothing for so long beside that */
+	uint64_t pause_ns; /* and likely had nothing for so long beside that */
 	uint64_t lag_ns;   /* of a sample: from the event before it to the end of the launch */
 	uint32_t launches;
 	bool is_alike;  /* one kind */
