@@ -20,6 +20,8 @@
 /* Took more than twice what is known, and this: have the kinds become longer? */
 #define DOUBT_NS 100000u
 #define DOUBT_MOST_NS 1000000000u
+/* So much of it, and each launch waits until the one before it was measured. */
+#define DOUBT_HOLDS_NS 20000000u
 enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
 
 /* Hardly anything is out. */
@@ -114,11 +116,16 @@ static bool is_host_bound(const struct meter *meter, const struct work *work, ui
 
 static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns)
 {
-	const uint64_t gaps_ns = is_host_bound(meter, work, part_ns) ? 0 : work->gaps_ns;
-	const uint64_t most_ns = work->mean_ns + gaps_ns + meter->slack_ns;
+	const bool is_slow = is_host_bound(meter, work, part_ns);
+	/* What kernels of several streams take by themselves does not add up. */
+	const uint64_t most_ns = meter->is_mixed && !is_slow
+					 ? part_ns
+					 : work->mean_ns + (is_slow ? 0 : work->gaps_ns) +
+						   meter->slack_ns;
 	const uint64_t charged_ns = smaller(part_ns, most_ns);
 
-	meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
+	if (!meter->is_mixed)
+		meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
 	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
 		estimate_doubt(work->what);
 		meter->wary = WARY_LAUNCHES;
@@ -276,7 +283,7 @@ bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
 	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
-	     !is_late(meter, now_ns)))
+	     meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

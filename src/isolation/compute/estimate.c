@@ -45,6 +45,7 @@ struct place {
 	uint32_t samples;  /* that the mean is of; 0: only guessed from launches in a row */
 	uint32_t all;      /* so many launches are sampled all */
 	uint32_t every, due;
+	uint32_t alike; /* samples in a row */
 	bool is_surprised; /* the last sample was far longer than the mean */
 };
 
@@ -147,10 +148,11 @@ bool estimate_sample(uint64_t what, uint64_t took_ns)
 		place->steady = 0;
 		place->all = MEAN_OF;
 	}
-	if (off_ns * off_ns <= place->mean_ns * place->mean_ns / 16 + (double)ALIKE_NS * ALIKE_NS)
-		place->every = place->every < SAMPLE_EVERY_MOST ? place->every * 2 : SAMPLE_EVERY_MOST;
-	else if (place->every > SAMPLE_EVERY)
-		place->every /= 2;
+	/* Not more seldom because it happens to be long or short just now. */
+	if (off_ns * off_ns > place->mean_ns * place->mean_ns / 16 + (double)ALIKE_NS * ALIKE_NS)
+		place->alike = 0, place->every = SAMPLE_EVERY;
+	else if (++place->alike % MEAN_OF == 0 && place->every < SAMPLE_EVERY_MOST)
+		place->every *= 2;
 	place->is_surprised = is_long;
 	place->samples += place->samples < MEAN_OF;
 	place->mean_ns += (heard_ns - place->mean_ns) / place->samples;

@@ -209,7 +209,9 @@ static struct meter *begin_sample(struct meter *meter, struct meter_launch *laun
 	}
 	if (!meter)
 		return NULL;
-	launch->is_sample = !meter->tail.launches;
+	launch->is_sample = !meter->tail.launches && meter->count;
+	if (launch->is_sample)
+		launch->front = meter->events[meter->count - 1].event;
 	launch->now_ns = timer_now_ns();
 	return meter;
 }
@@ -286,7 +288,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	tail->launches++;
 	if (launch->is_sample && tail->launches == 1) {
 		tail->is_sample = true;
-		tail->lag_ns = timer_now_ns() - launch->now_ns;
+		tail->lag_ns = launch->lag_ns;
 	}
 	if (meter->number > 1 && launch->stream != meter->stream) {
 		meter->mixed_ns = launch->now_ns;
@@ -309,11 +311,23 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
 }
 
+/* If the event before the launch was reached by now, the card waited for the launch. */
+static void note_lag(struct meter_launch *launch)
+{
+	const CUstreamCaptureMode mode = capture_exempt();
+	const bool is_reached = cuda.cuEventQuery && cuda.cuEventQuery(launch->front) == CUDA_SUCCESS;
+
+	capture_restore(mode);
+	launch->lag_ns = is_reached ? timer_now_ns() - launch->now_ns : 0;
+}
+
 void meter_after(struct meter_launch *launch, CUresult result)
 {
 	if (!launch->is_metered)
 		return;
 	scope_again(&launch->there);
+	if (launch->is_sample)
+		note_lag(launch);
 	events_lock();
 	struct meter *meter = events_meter_of(launch->there.context);
 
