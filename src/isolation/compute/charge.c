@@ -143,7 +143,9 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 	if (!work->launches)
 		return;
 	const unsigned others = beside(meter, now_ns);
-	const uint64_t part_ns = passed_ns / (1 + others);
+	/* On several streams our clock alone knows when nothing was out. */
+	const uint64_t there_ns = meter->is_mixed ? less(passed_ns, work->pause_ns) : passed_ns;
+	const uint64_t part_ns = there_ns / (1 + others);
 
 	if (work->is_sample)
 		charged_ns = charge_sample(meter, work, passed_ns, others);
@@ -275,7 +277,7 @@ static bool is_late(const struct meter *meter, uint64_t now_ns)
 	const struct timed_event *first = &meter->events[0];
 	const uint64_t since_ns = first->set_ns > meter->first_ns ? first->set_ns : meter->first_ns;
 
-	return !meter->aside_ns && first->work.launches &&
+	return first->work.launches &&
 	       less(now_ns, since_ns) > first->work.mean_ns * LATE_TIMES + LATE_NS;
 }
 
@@ -283,7 +285,8 @@ bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
 	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
-	     meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))
+	     (meter->aside_ns ||
+	      (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

@@ -35,7 +35,13 @@ enum { MEAN_OF = 16 };
  */
 #define SAMPLE_ALWAYS_NS 200000u
 #define ALIKE_NS 2000u
-enum { SAMPLE_FIRST = 4, SAMPLE_EVERY = 4, SAMPLE_EVERY_MOST = 256 };
+enum {
+	SAMPLE_FIRST = 4,
+	SAMPLE_EVERY = 4,
+	SAMPLE_OFTEN = 64, /* samples; after them not so often, since each costs the host 10 us */
+	SAMPLE_EVERY_LATER = 32,
+	SAMPLE_EVERY_MOST = 256
+};
 
 struct place {
 	uint64_t what;
@@ -46,6 +52,7 @@ struct place {
 	uint32_t all;      /* so many launches are sampled all */
 	uint32_t every, due;
 	uint32_t alike; /* samples in a row */
+	uint32_t heard; /* samples in all */
 	bool is_surprised; /* the last sample was far longer than the mean */
 };
 
@@ -149,10 +156,13 @@ bool estimate_sample(uint64_t what, uint64_t took_ns)
 		place->all = MEAN_OF;
 	}
 	/* Not more seldom because it happens to be long or short just now. */
-	if (off_ns * off_ns > place->mean_ns * place->mean_ns / 16 + (double)ALIKE_NS * ALIKE_NS)
-		place->alike = 0, place->every = SAMPLE_EVERY;
-	else if (++place->alike % MEAN_OF == 0 && place->every < SAMPLE_EVERY_MOST)
+	if (off_ns * off_ns > place->mean_ns * place->mean_ns / 16 + (double)ALIKE_NS * ALIKE_NS) {
+		place->alike = 0;
+		place->every = place->heard < SAMPLE_OFTEN ? SAMPLE_EVERY : SAMPLE_EVERY_LATER;
+	} else if (++place->alike % MEAN_OF == 0 && place->every < SAMPLE_EVERY_MOST) {
 		place->every *= 2;
+	}
+	place->heard++;
 	place->is_surprised = is_long;
 	place->samples += place->samples < MEAN_OF;
 	place->mean_ns += (heard_ns - place->mean_ns) / place->samples;

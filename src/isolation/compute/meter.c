@@ -20,7 +20,7 @@
 /* Behind so much work, so many launches, or after so long an event is set. */
 #define EVENT_WORK_NS 200000u
 #define EVENT_EVERY_NS 5000000u
-enum { EVENT_LAUNCHES = 16 };
+enum { EVENT_LAUNCHES = 16, EVENT_LAUNCHES_SURE = 64 };
 
 #define POLL_EVERY_NS 200000u
 /* Since the last launch, beyond what was out: the card had likely nothing of ours. */
@@ -36,6 +36,7 @@ enum { EVENT_LAUNCHES = 16 };
 #define BESIDE_EVERY_NS 20000000u
 #define BESIDE_NS 2000000000u
 #define TELL_NS 100000000u
+enum { TELL_LAUNCHES = 8 };
 
 static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
 static atomic_bool is_any_out;
@@ -66,6 +67,12 @@ static bool is_any_capped(void)
 static void tell_neighbours(void)
 {
 	static _Atomic uint64_t looked_ns, told_ns;
+	static __thread unsigned launches;
+
+	if (++launches % TELL_LAUNCHES &&
+	    (!atomic_load_explicit(&is_beside, memory_order_relaxed) ||
+	     atomic_load_explicit(&is_any_out, memory_order_relaxed)))
+		return;
 	const uint64_t now_ns = timer_now_ns();
 	uint64_t last_ns = atomic_load_explicit(&looked_ns, memory_order_relaxed);
 
@@ -307,7 +314,7 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 	    credit_wait_ns(meter->card))
 		return true;
 	return tail->is_sample || !launch->estimate.is_known || tail->mean_ns >= EVENT_WORK_NS ||
-	       tail->launches >= EVENT_LAUNCHES ||
+	       tail->launches >= (tail->is_sure ? EVENT_LAUNCHES_SURE : EVENT_LAUNCHES) ||
 	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
 }
 
