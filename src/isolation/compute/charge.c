@@ -118,7 +118,7 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 {
 	const bool is_slow = is_host_bound(meter, work, part_ns);
 	/* What kernels of several streams take by themselves does not add up. */
-	const uint64_t most_ns = meter->is_mixed && !is_slow
+	const uint64_t most_ns = meter->is_mixed && !meter->aside_ns && !is_slow
 					 ? part_ns
 					 : work->mean_ns + (is_slow ? 0 : work->gaps_ns) +
 						   meter->slack_ns;
@@ -218,10 +218,10 @@ static void poll(struct meter *meter, uint64_t now_ns)
 		int64_t later_ns;
 
 		if (events_look(meter, index, &is_timed, &later_ns)) {
-			settle(meter, index, is_timed, later_ns, now_ns);
 			/* The first waits for the program, it seems, and holds nobody up. */
 			if (index && less(now_ns, meter->first_ns) >= PATIENCE_NS)
 				meter->aside_ns = meter->worst_ns;
+			settle(meter, index, is_timed, later_ns, now_ns);
 		} else {
 			asked[count++] = meter->events[index].stream;
 		}
