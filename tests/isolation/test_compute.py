@@ -147,11 +147,11 @@ def test_copies_between_the_kernels_of_a_stream_are_not_charged(
 
 
 def test_copies_between_kernels_are_not_charged_beside_a_neighbour(make_box: MakeBox) -> None:
-    """The card's turns leave it its share: only its kernels take them."""
+    """Only its kernels are; but what it copies within its lease keeps the neighbour waiting."""
     box, other = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
     had = shares((box, "copies@300000"), (other, "sync"))
 
-    assert had == pytest.approx([30, 60], abs=BESIDE_POINTS)
+    assert had == pytest.approx([30, 60], abs=2 * BESIDE_POINTS)
 
 
 @sweep(

@@ -117,15 +117,14 @@ static bool is_host_bound(const struct meter *meter, const struct work *work, ui
 static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns)
 {
 	const bool is_slow = is_host_bound(meter, work, part_ns);
-	/* What kernels of several streams take by themselves does not add up. */
-	const uint64_t most_ns = meter->is_mixed && !meter->aside_ns && !is_slow
-					 ? part_ns
-					 : work->mean_ns + (is_slow ? 0 : work->gaps_ns) +
-						   meter->slack_ns;
+	const uint64_t most_ns =
+		work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
 	const uint64_t charged_ns = smaller(part_ns, most_ns);
 
-	if (!meter->is_mixed)
-		meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
+	/* What kernels of several streams take by themselves does not add up. */
+	if (meter->is_mixed && !meter->aside_ns && !is_slow)
+		return part_ns;
+	meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
 	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
 		estimate_doubt(work->what);
 		meter->wary = WARY_LAUNCHES;

@@ -136,7 +136,7 @@ bool estimate_wants_sample(uint64_t what)
 		return false;
 	}
 	/* Not in step with the program. */
-	place->due = place->every / 2 + (uint32_t)((place->steady * 2654435761u >> 16) % place->every);
+	place->due = place->every / 2 + (uint32_t)((place->steady * 0x9E3779B97F4A7C15ull >> 33) % place->every);
 	return true;
 }
 
