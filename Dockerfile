@@ -27,6 +27,8 @@ RUN --mount=type=secret,id=certificates \
 # needs to know them by. No shell, no package manager. Of the base image itself nothing gets into the image.
 ARG TARGETARCH
 COPY .ci/image-root.sh .ci/debian-packages.txt ./
+# Where versions are that the mirror has no more: what stands before /debian/TIME of an archive of snapshots.
+ARG SNAPSHOTS=
 RUN ./image-root.sh "$TARGETARCH" /image
 
 # Our wheel, its C libraries for glibc 2.17 and later.

@@ -41,7 +41,7 @@ histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HIS
 	@$(BIN)/python -m tests.histories --count $(HISTORIES) --seed $(SEED)
 
 lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, house rules
-	@echo "==> ruff";        $(BIN)/ruff format --check src tests .ci && $(BIN)/ruff check src tests .ci
+	@echo "==> ruff";        $(BIN)/ruff format --check src tests tools .ci && $(BIN)/ruff check src tests tools .ci
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
 	@echo "==> includes of src/isolation"; $(BIN)/python src/check_includes.py
@@ -54,7 +54,7 @@ lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, house rules
 	@echo "==> house rules"; $(BIN)/python -m pytest -q tests/test_house.py
 
 fmt: $(STAMP) ## Format the Python code
-	@$(BIN)/ruff format src tests .ci && $(BIN)/ruff check --fix src tests .ci
+	@$(BIN)/ruff format src tests tools .ci && $(BIN)/ruff check --fix src tests tools .ci
 
 native: $(NATIVE) ## The C libraries, into build/native/
 
@@ -83,10 +83,10 @@ cluster: $(STAMP) $(NATIVE) ## A Kubernetes without GPUs on this machine, and a 
 	@KUBE=$(KUBE) tests/e2e/run.sh -- $(BIN)/python -m tests.e2e.playground
 
 bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tools.bench
 
 gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
-	@$(BIN)/python -m tests.gpu
+	@$(BIN)/python -m tools.gpu
 
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal
 

@@ -53,11 +53,13 @@ while IFS=_ read -r name version _; do wanted+=("$name:$architecture=${version//
   < <(sed -n "s/^[0-9a-f]*  \(.*_$architecture\.deb\)$/\1/p" "$lock")
 [ ${#wanted[@]} = ${#packages[@]} ] || { echo "image-root.sh: $lock does not name every package for $architecture" >&2; exit 1; }
 cd "$archives"
-# A mirror has the newest versions only; Debian's snapshots have every one.
+# A mirror has the newest versions only; an archive of Debian's snapshots has every one.
 if ! apt-get download -q "${wanted[@]}"; then
+  [ -n "${SNAPSHOTS:-}" ] || { echo "image-root.sh: the mirror lacks a version that $lock names:" \
+    "set SNAPSHOTS (a build argument) to the address of an archive of Debian's snapshots" >&2; exit 1; }
   for archive in debian debian-security; do
     suite=bookworm; [ $archive = debian ] || suite=bookworm-security
-    echo "deb [check-valid-until=no] http://snapshot.debian.org/archive/$archive/$(sed -n 's/^# as of //p' "$lock") $suite main"
+    echo "deb [check-valid-until=no] ${SNAPSHOTS%/}/$archive/$(sed -n 's/^# as of //p' "$lock") $suite main"
   done >/etc/apt/sources.list.d/snapshot.list
   apt-get update -q
   apt-get download -q "${wanted[@]}"

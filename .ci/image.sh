@@ -5,7 +5,8 @@
 #   build/image/gpu-device-plugin-amd64.tar         OCI archive
 #   build/image/gpu-device-plugin-amd64.spdx.json   what is in it
 #
-# The Dockerfile's base is a Debian that debootstrap makes here; BASE names an image to pull instead.
+# The Dockerfile's base is a Debian that debootstrap makes here; BASE names an image to pull instead, and
+# SNAPSHOTS an archive of Debian's snapshots for packages that the mirror has no more.
 # What was built is kept outside the tree, by the content of what it was built from.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -84,7 +85,7 @@ build() { # build ARCHITECTURE DIRECTORY
   [ ! -s "$certificates" ] || secret=(--secret "id=certificates,src=$certificates")
   # buildah of Debian 12 does not know the machine that builds by itself.
   "${buildah[@]}" build --quiet --pull=$pull --layers --platform "linux/$1" "${secret[@]}" \
-    --build-arg "BUILDPLATFORM=linux/$(dpkg --print-architecture)" --build-arg "BASE=$base" \
+    --build-arg "BUILDPLATFORM=linux/$(dpkg --print-architecture)" --build-arg "BASE=$base" --build-arg "SNAPSHOTS=${SNAPSHOTS:-}" \
     --build-arg "COMMIT=$commit" --timestamp "$seconds" \
     --tag "$reference-$1" . >"$2/build.log" 2>&1 || fail "the build failed: $(tail -n 30 "$2/build.log")"
   "${buildah[@]}" push --quiet "$reference-$1" "oci-archive:$2/image.tar:$reference"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.apps.agent.boxes import Boxes
+from tests.agent.boxes import Boxes
 from tests.isolation.box import native_directory
 from tests.kubelet.rig import Rig
 from tests.told import compile_program

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, fraction_of, with_amounts
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.shares import Holder, Share
+from gpu_device_plugin.domain.fractions.fraction import Fraction, fraction_of, with_amounts
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 
 
 def fraction(

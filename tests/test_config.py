@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.config.agent import Isolation, Settings, load_settings
-from gpu_device_plugin.config.controller import load_controller_settings
-from gpu_device_plugin.config.sources import describe, field_names
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.settings.agent_settings import Isolation, Settings, load_settings
+from gpu_device_plugin.settings.controller_settings import load_controller_settings
+from gpu_device_plugin.settings.setting import settings_of
 
 NAMED = {"NODE_NAME": "n1"}
 
@@ -51,7 +51,13 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
     ("flags", "environ", "text", "words"),
     [
         pytest.param({}, {}, "", ["--node-name", "NODE_NAME"], id="no node name"),
-        pytest.param({}, NAMED, "modee: cgpu", ["modee", "unknown key"], id="unknown key"),
+        pytest.param(
+            {},
+            NAMED,
+            "modee: cgpu",
+            ["unknown key 'modee'; did you mean 'mode'?"],
+            id="unknown key",
+        ),
         pytest.param({}, NAMED, "- a", ["list"], id="not a mapping"),
         pytest.param({}, NAMED, "a: [", ["YAML"], id="not YAML"),
         pytest.param({}, NAMED, "? [a, b]\n: 1", ["YAML", "sequence", "line 1"], id="odd key"),
@@ -152,7 +158,4 @@ def test_defaults_are_the_documented_ones() -> None:
 
 def test_every_setting_says_what_it_does() -> None:
     """The help text and the docs are made from these."""
-    texts = describe(Settings)
-
-    assert set(texts) == set(field_names(Settings))
-    assert all(text.endswith(".") for text in texts.values())
+    assert all(each.text.endswith(".") for each in settings_of(Settings))

@@ -16,23 +16,22 @@ from tests.reasons import raised_reasons
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, OWN_VARIABLES, describe, kind_of
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_whole
-from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pools import UnitCount
-from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.disk.failpoints import POINTS
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
+from gpu_device_plugin.domain.fractions.requests import demand
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_whole
+from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.domain.node.state import NodeTerms
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.nvml.xids import health_rules
-from gpu_device_plugin.store.failpoints import POINTS
-from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
-from gpu_device_plugin.web.metrics import AgentMetrics
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
+from gpu_device_plugin.settings.controller_settings import ControllerSettings
+from gpu_device_plugin.settings.setting import settings_of
+from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -89,7 +88,7 @@ def test_no_reason_is_explained_that_nobody_raises() -> None:
 
 
 def test_every_reason_stands_among_all_words_with_the_place_that_explains_it() -> None:
-    """Whoever has one word and no context finds it on one page."""
+    """Anyone who has one word and no context finds it on one page."""
     listed = page("docs/troubleshooting.md").partition("## All words")[2]
     links = re.findall(r"\[`([^`]+)`\]\(([\w./]*)#([\w-]+)\)", listed)
     assert {word.partition("<")[0].removeprefix("…") for word, _, _ in links} == raised_reasons()
@@ -132,25 +131,21 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("docs/settings.md", Settings), ("docs/controller.md", ControllerSettings)]
 )
-def test_every_setting_stands_in_the_table_with_its_default(
-    name: str, kind: type[msgspec.Struct]
-) -> None:
-    """Flag, environment, key, default and effect are those of the program."""
-    texts = describe(kind)
+def test_every_setting_stands_in_the_table_with_its_default(name: str, kind: type) -> None:
+    """Flag, environment, key, default and effect are those of the program, in the order of --help."""
     expected = []
-    for field in msgspec.structs.fields(kind):
-        value = getattr(field.default, "value", field.default)
-        variable = f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`"
-        own = ", ".join(f"`{name}`" for name in OWN_VARIABLES.get(field.name, ()))
-        members = getattr(kind_of(field), "__members__", {})
-        choices = ", ".join(f"`{member.value}`" for member in members.values())
+    for each in settings_of(kind):
+        variable, *own = (f"`{name}`" for name in each.variables)
+        choices = ", ".join(f"`{name}`" for name in each.choices)
         expected.append(
             [
-                f"`--{field.name.replace('_', '-')}`",
-                f"{own}, {variable}" if own else variable,
-                f"`{field.name}`",
-                {"": "none", None: "none", False: "off"}.get(value, f"`{value}`"),
-                texts[field.name] + (f" One of {choices}." if choices else ""),
+                f"`{each.flag}`",
+                ", ".join([*own, variable]),
+                f"`{each.key}`",
+                f"`{each.shown_default}`"
+                if each.shown_default
+                else ("off" if each.default is False else "none"),
+                each.text + (f" One of {choices}." if choices else ""),
             ]
         )
 
@@ -163,7 +158,7 @@ def test_the_example_of_a_settings_file_is_read() -> None:
     keys = set(yaml.safe_load(example))
 
     assert keys
-    assert keys <= set(describe(Settings))
+    assert keys <= {each.key for each in settings_of(Settings)}
 
 
 def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
@@ -195,7 +190,7 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
                     "GPU-0",
                     is_healthy=False,
                     units=(units,),
-                    fault="XID79",
+                    reason="XID79",
                     unexplained_bytes=1,
                     door="dra",
                 ),
@@ -205,11 +200,11 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
             faults=("OtherPlugin",),
         )
     )
-    metrics.count_allocation("r", "granted")
-    metrics.count_claim("granted")
-    metrics.count_registration("r")
-    metrics.count_card_change("GPU-0", "XID79")
-    metrics.count_repair("RegionGrown")
+    metrics.count("allocations", "r", "granted")
+    metrics.count("claims", "granted")
+    metrics.count("registrations", "r")
+    metrics.count("card_changes", "GPU-0", "XID79")
+    metrics.count("slice_repairs", "RegionGrown")
     text = metrics.page("")[0].decode()
     exposed = set()
     for family in text_string_to_metric_families(text):
@@ -441,7 +436,7 @@ def test_every_test_that_a_page_names_exists() -> None:
 def test_every_requirement_that_is_cited_stands_in_the_contract() -> None:
     """In code, tests, chart and pages."""
     told = contract().keys()
-    places = [ROOT / name for name in ("src", "tests", "charts", "samples", "docs")]
+    places = [ROOT / name for name in ("src", "tests", "tools", "charts", "samples", "docs")]
     cited = {
         (str(path.relative_to(ROOT)), number)
         for place in places

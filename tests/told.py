@@ -1,10 +1,10 @@
 """The told program of tests/isolation, for tests that need a CUDA program elsewhere."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.compiling import compile_kept
 from tests.isolation.compile import header_directory
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,7 +20,6 @@ def compile_program(directory: Path) -> Path:
     """Build it there."""
     includes = [header_directory(header) for header in ("cuda.h", "nvml.h")]
     program = directory / "client"
-    words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(PROGRAM), "-o", str(program), "-ldl"]
+    words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(PROGRAM), "-ldl"]
     search = [word for path in includes for word in ("-isystem", path)]
-    subprocess.run([*compiler(), *search, *words], check=True)
-    return program
+    return compile_kept([*compiler(), *search, *words], program)

@@ -9,13 +9,13 @@ import yaml
 from tests.chart.rendering import NAME, RefusedError, agent, manifests, render, rights
 from tests.test_docs import page
 
-from gpu_device_plugin.apps.controller.certificates import SECRET
-from gpu_device_plugin.apps.controller.run import LEASE
-from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
-from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.config.sources import field_names
-from gpu_device_plugin.web.certificates import AUTHORITY, CLIENT, CLIENT_KEY
-from gpu_device_plugin.web.extender import PREFIX
+from gpu_device_plugin.controller.run_controller import LEASE
+from gpu_device_plugin.controller.webhook_certificates import SECRET
+from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
+from gpu_device_plugin.settings.controller_settings import ControllerSettings
+from gpu_device_plugin.settings.setting import settings_of
+from gpu_device_plugin.web.authority import AUTHORITY, CLIENT, CLIENT_KEY
+from gpu_device_plugin.web.extender_server import PREFIX
 
 
 def one(made: Any, kind: str, name: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_every_flag_of_the_controllers_pod_is_one_of_its_settings() -> None:
     for settings in (BOTH[:1], (*BOTH[:1], "controller.tls.secretName=mine")):
         (container,) = pod_of(manifests(*settings), CONTROLLER)["containers"]
         flags = {flag.partition("=")[0] for flag in container["args"]}
-        assert flags <= {"--" + key.replace("_", "-") for key in field_names(ControllerSettings)}
+        assert flags <= {each.flag for each in settings_of(ControllerSettings)}
         fields = {each["name"] for each in container["env"]}
         assert fields == {"POD_NAME", "POD_NAMESPACE"}
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from tests.chart.rendering import RefusedError, agent, manifests, one, render, rights
 
-from gpu_device_plugin.domain.doors import DOOR_LABEL
+from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 
 ON = "dra.enabled=true"
 PREFIX = "gpu-device-plugin-"
@@ -50,7 +50,7 @@ def test_namespaces_are_chosen_by_a_label_and_by_nothing_that_the_server_stops_r
     binding = one(made, "MutatingAdmissionPolicyBinding", "gpu-device-plugin-slices")
 
     assert binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"] == {
-        DOOR_LABEL: "dra"
+        ALLOCATION_API_LABEL: "dra"
     }
     assert not [each for each in made if {"paramKind", "paramRef"} & each.get("spec", {}).keys()]
 

@@ -7,14 +7,14 @@ import pytest
 from tests.chart.rendering import NAME, manifests, one, rights
 
 from gpu_device_plugin.cli.main import cli
-from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
 
 EVENTS = {
     "uninstall": "pre-delete",
     "clear-nodes": "post-delete",
     "upgrade": "pre-upgrade,pre-rollback",
 }
-# What cluster/fleet.py and cluster/survey.py ask for in each command, and nothing else.
+# What kubernetes/objects/fleet.py and kubernetes/objects/survey.py ask for in each command, and nothing else.
 RIGHTS: Mapping[str, Mapping[str, set[tuple[str, str, str]]]] = {
     "uninstall": {
         "ClusterRole": {("", "nodes", "get"), ("", "nodes", "patch")},

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import CHART, NAME, agent, manifests, one, render
-from tests.monitoring.dashboard import PLACE
 from tests.test_docs import page
+from tools.dashboards.agent import PLACE
 
 SCRAPED = ("service.enabled=true", "serviceMonitor.enabled=true")
 RULES = CHART / "monitoring" / "alerts.yaml"

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from tests.chart.rendering import NAME, agent, manifests, one, rights
 
-from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
+from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 
 FILES = {"config": {"map": {"four": "version: v1\n", "two": {"version": "v1"}}, "default": "four"}}
 

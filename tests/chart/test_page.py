@@ -4,8 +4,8 @@ import pytest
 from click import Command
 from tests.chart.rendering import NAME, RefusedError, manifests, one, render, rights
 
-from gpu_device_plugin.apps.page.access import NEEDED
 from gpu_device_plugin.cli.page import page as command
+from gpu_device_plugin.page.run_page import NEEDED
 
 PAGE = f"{NAME}-page"
 ON = "page.enabled=true"

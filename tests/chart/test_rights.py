@@ -12,14 +12,13 @@ from tests.chart.test_security import allowed, keys
 from tests.chart.test_whole import PARTS, VALUES
 from tests.test_docs import page
 
-from gpu_device_plugin.apps.controller.certificates import SECRET
-from gpu_device_plugin.apps.controller.run import LEASE
-from gpu_device_plugin.apps.lifecycle.clear_nodes import _AGENTS
-from gpu_device_plugin.cluster.events import COMPONENT
-from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
-from gpu_device_plugin.domain.labels import NODE_LABELS
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
+from gpu_device_plugin.controller.run_controller import LEASE
+from gpu_device_plugin.controller.webhook_certificates import SECRET
+from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_ANNOTATION
+from gpu_device_plugin.domain.node.labels import NODE_LABELS
+from gpu_device_plugin.install_hooks.uninstall import _AGENTS
+from gpu_device_plugin.kubernetes.objects.events import COMPONENT
+from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
 
 CONTROLLER = f"{NAME}-controller"
 ENABLED = "controller.enabled=true"

@@ -9,22 +9,20 @@ from tests.chart.rendering import agent, manifests, one, rights
 from tests.domain.nvidia.nodes import card, sevenths, whole
 from tests.held import changed, fraction
 
-from gpu_device_plugin.domain.annotations import (
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS, pod_annotations
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
 )
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
-from gpu_device_plugin.domain.holdings import HOLDINGS_ANNOTATION
-from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, Machine
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
-from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.schemes.aliyun.annotations import HELD_KEYS, pod_annotations
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration, MigStrategy
-from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
+from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_ANNOTATION
+from gpu_device_plugin.domain.node.labels import FEATURES_ANNOTATION, NODE_LABELS, Machine
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.nvidia.configuration import Configuration, MigStrategy
+from gpu_device_plugin.domain.nvidia.feature_labels import feature_labels
 
 CHOICES: Mapping[str, Sequence[str]] = {
     "default": (),
@@ -119,10 +117,22 @@ def test_directories_of_the_node_have_the_same_path_in_the_agent(pod: Mapping[st
 def test_the_role_holds_each_verb_that_the_agent_uses_and_no_other() -> None:
     role = one(manifests(), "ClusterRole")
     used = {
-        ("", "nodes"): {"list", "watch", "patch"},  # cluster/node.py, cluster/objects.py
-        ("", "pods"): {"get", "list", "watch", "patch"},  # cluster/pods.py, cluster/objects.py
-        ("", "events"): {"create", "patch"},  # cluster/events.py
-        ("resource.k8s.io", "resourceslices"): {"list", "watch"},  # cluster/node.py
+        ("", "nodes"): {
+            "list",
+            "watch",
+            "patch",
+        },  # kubernetes/objects/node_object.py, kubernetes/objects/metadata_writer.py
+        ("", "pods"): {
+            "get",
+            "list",
+            "watch",
+            "patch",
+        },  # kubernetes/objects/pod_watch.py, kubernetes/objects/metadata_writer.py
+        ("", "events"): {"create", "patch"},  # kubernetes/objects/events.py
+        ("resource.k8s.io", "resourceslices"): {
+            "list",
+            "watch",
+        },  # kubernetes/objects/node_object.py
     }
     assert rights(role) == {(*what, verb) for what, verbs in used.items() for verb in verbs}
     kept = [made for made in manifests() if "annotations" not in made["metadata"]]  # no hooks

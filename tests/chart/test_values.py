@@ -1,24 +1,24 @@
 """A value does what the chart's README says, or is an error that says why it cannot."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
 from tests.e2e.cluster.binaries import HELM
 
-from gpu_device_plugin.apps.agent.lifecycle.node_settings import file_of
-from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
-from gpu_device_plugin.config.sources import field_names
-from gpu_device_plugin.domain.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
-from gpu_device_plugin.domain.health_values import XidAction
+from gpu_device_plugin.agent.node_checks.node_settings import file_of
+from gpu_device_plugin.domain.cards.health_values import XidAction
+from gpu_device_plugin.domain.grants.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
+from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
+from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
@@ -40,7 +40,6 @@ REFUSED = {
     "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
     "computePolicy=2": "at '/computePolicy': value must be one of 'fixed', 'work-conserving'",
     "driverCapabilities=cuda": "at '/driverCapabilities'",
-    "deviceAccess=envvar": "at '/deviceAccess'",
     "isolation.enabled=perhaps": "at '/isolation/enabled'",
     "nodeselector.x=y": "additional properties 'nodeselector' not allowed",
     "policies.requests.percent=false": "additional properties 'percent' not allowed",
@@ -79,7 +78,9 @@ NOT_IN_THE_FILE = {
     "run_dir",  # its default; a hostPath
     "nvml_library",  # by driverRoot only
     "simulator_dir",  # by simulate.profile only
-    *field_names(NvidiaSettings),  # NVIDIA's variables: tests/chart/test_nvidia.py
+    *(
+        each.key for each in settings_of(NvidiaSettings)
+    ),  # NVIDIA's variables: tests/chart/test_nvidia.py
     "door",  # with dra.enabled only
     "cdi_dir",  # with dra.enabled only
     "enable_healthchecks",  # DP_ENABLE_HEALTHCHECKS, by extraEnv
@@ -121,18 +122,12 @@ def test_simulated_cards_go_with_no_driver() -> None:
     ("way", "words"),
     [
         ("deviceListStrategy=cdi-cri", "deviceListStrategy cdi-cri"),
-        ("deviceAccess=cdi", "deviceListStrategy cdi-cri"),
         ("compatWithCPUManager=true", "compatWithCPUManager"),
     ],
 )
 def test_simulated_cards_are_no_device_nodes(way: str, words: str) -> None:
     with pytest.raises(RefusedError, match=f"does not go with {words}"):
         render("simulate.profile=v100", way)
-
-
-def test_the_former_name_of_the_strategies_stands_alone() -> None:
-    with pytest.raises(RefusedError, match="deviceAccess is the former name"):
-        render("deviceAccess=cdi", "compatWithCPUManager=false")
 
 
 @pytest.mark.parametrize("value", ["driverRoot", "nvmlLibrary", "affinity", "serviceAccount.name"])
@@ -160,9 +155,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["deviceListStrategy=cdi-cri"], "device_list_strategy", "cdi-cri"),
         (["deviceListStrategy={envvar,cdi-cri}"], "device_list_strategy", "envvar,cdi-cri"),
         (["compatWithCPUManager=true"], "pass_device_specs", True),
-        (["deviceAccess=cdi"], "device_list_strategy", "cdi-cri"),
         (["gfd.enabled=true"], "gfd", True),
-        (["deviceAccess=device-specs"], "pass_device_specs", True),
         (["allowOtherPlugin=true"], "allow_other_plugin", True),
         (["recoverySeconds=90"], "recovery_seconds", 90),
         (["kubeletDir=/data/kubelet"], "kubelet_dir", "/data/kubelet"),
@@ -182,6 +175,7 @@ def test_a_value_reaches_the_agent(
     tmp_path: Path, values: list[str], key: str, expected: Any
 ) -> None:
     found = getattr(settings(tmp_path, *values), key)
+    found = ",".join(found) if isinstance(found, tuple) else found
     assert getattr(found, "value", found) == expected
     assert found != getattr(settings(tmp_path), key)
 
@@ -192,7 +186,9 @@ def test_the_defaults_of_the_chart_are_those_of_the_agent(tmp_path: Path) -> Non
 
 def test_every_setting_of_the_agent_is_in_the_file_or_left_out_on_purpose() -> None:
     file = one(manifests(), "ConfigMap")["data"]["config.yaml"]
-    assert set(yaml.safe_load(file)) == set(field_names(Settings)) - NOT_IN_THE_FILE
+    assert (
+        set(yaml.safe_load(file)) == {each.key for each in settings_of(Settings)} - NOT_IN_THE_FILE
+    )
 
 
 def test_other_settings_start_the_agents_again() -> None:
@@ -507,7 +503,7 @@ def test_a_kind_of_nodes_has_settings_of_its_own(tmp_path: Path) -> None:
     common = load_settings({}, {"NODE_NAME": "n1"}, tmp_path / "config.yaml")
     mounted = agent(manifests())["containers"][0]["volumeMounts"][0]["mountPath"]
     assert common.node_settings_dir == mounted
-    here = msgspec.structs.replace(common, node_settings_dir=str(tmp_path))
+    here = dataclasses.replace(common, node_settings_dir=str(tmp_path))
 
     def chosen(label: str) -> Settings:
         over = file_of(here, label)
@@ -517,5 +513,5 @@ def test_a_kind_of_nodes_has_settings_of_its_own(tmp_path: Path) -> None:
     assert (small.mode.value, small.memory_unit.value) == ("share", "128MiB")
     assert small.isolation.value == "off"
     assert (small.recovery_seconds, cdi.recovery_seconds) == (30, 90)
-    assert (cdi.device_list_strategy, cdi.memory_unit.value) == ("cdi-cri", "GiB")
+    assert (cdi.device_list_strategy, cdi.memory_unit.value) == (("cdi-cri",), "GiB")
     assert chosen("") == common

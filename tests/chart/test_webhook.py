@@ -4,10 +4,9 @@ from typing import Any
 
 from tests.chart.rendering import NAME, manifests, one, rights
 
-from gpu_device_plugin.apps.controller import model_rules
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
-from gpu_device_plugin.web.extender import MUTATE
+from gpu_device_plugin.controller import model_rules
+from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_ANNOTATION
+from gpu_device_plugin.web.extender_server import MUTATE
 
 ON = "controller.enabled=true"
 CONTROLLER = f"{NAME}-controller"

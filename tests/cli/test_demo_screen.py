@@ -4,34 +4,34 @@ import io
 
 from rich.console import Console
 
-from gpu_device_plugin.apps.demo.telling import (
+from gpu_device_plugin.demo.telling import (
+    CardHolders,
     CardMap,
-    CardRow,
+    CardShare,
     ComputeShare,
     GpuView,
     Promise,
     RealCard,
     Received,
-    Share,
+    Teller,
     Verdict,
 )
-from gpu_device_plugin.cli.demo_screen import Screen
 
 UUID = "GPU-fbe2901d-8128-59f9-9ae5-417b49a41849"
 
 
-def drawn(width: int = 80) -> tuple[Screen, io.StringIO]:
+def drawn(width: int = 80) -> tuple[Teller, io.StringIO]:
     """A screen, and what is drawn on it."""
     paper = io.StringIO()
-    return Screen(Console(file=paper, width=width, highlight=False)), paper
+    return Teller(Console(file=paper, width=width, highlight=False)), paper
 
 
 def test_a_card_map_shows_each_unit_and_who_holds_it() -> None:
     """Letters, so that no colour is needed."""
     screen, paper = drawn()
-    shares = (Share("train", 2, 30), Share("chat", 4, 50))
+    shares = (CardShare("train", 2, 30), CardShare("chat", 4, 50))
 
-    row = CardRow(0, 15, is_healthy=True, shares=shares)
+    row = CardHolders(0, 15, is_healthy=True, shares=shares)
     screen.card_map(CardMap("n1", "core_mem", has_compute=True, cards=(row,)))
 
     assert "card 0  aabbbb.........  6/15      80 %  a train, b chat" in paper.getvalue()

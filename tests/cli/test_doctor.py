@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp import web
-from tests.apps.controller.objects import node, pod
 from tests.cli.test_overview import AGENT, Cluster, agents, ready
 from tests.cli.test_overview import cluster as cluster
+from tests.controller.objects import node, pod
 from tests.fakes.api_server import Json, Seen, status
 
 LISTS = {

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME
+from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME
 from gpu_device_plugin.cli.main import cli, main
-from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, field_names
+from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX, settings_of
 
 COMMANDS = (
     "agent",
@@ -97,8 +97,17 @@ def test_the_agent_has_a_flag_for_every_setting() -> None:
     """None can be forgotten."""
     output = CliRunner().invoke(cli, ["agent", "--help"]).output
 
-    for name in field_names(Settings):
-        assert re.search(rf"--{name.replace('_', '-')}[ ,]", output)
+    for each in settings_of(Settings):
+        assert re.search(rf"{each.flag}[ ,]", output)
+
+
+def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
+    """A newcomer needs none of the latter."""
+    output = CliRunner().invoke(cli, ["agent", "--help"]).output
+
+    groups = re.findall(r"^(\S.*):$", output, re.MULTILINE)
+    assert groups == [*dict.fromkeys(each.heading for each in settings_of(Settings)), "Options"]
+    assert output.index("--node-name") < output.index("--mig-strategy") < output.index("--config ")
 
 
 @pytest.mark.parametrize(
@@ -124,11 +133,12 @@ def test_the_agent_has_a_flag_for_every_setting() -> None:
 def test_a_wrong_word_is_named_and_is_exit_code_2(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
 ) -> None:
-    """Flag, value, file or argument."""
+    """Flag, value, file or argument; the line that says so begins with the program's name."""
     code, _, errors = run(capsys, *words)
 
     assert code == 2, errors
     assert named in errors
+    assert errors.splitlines()[-1].startswith("gpu-device-plugin: ")
 
 
 def test_an_unknown_key_of_the_file_is_named(
@@ -251,7 +261,7 @@ def test_the_agent_does_not_load_what_only_the_demo_needs() -> None:
         [sys.executable, "-c", loaded], check=True, capture_output=True, text=True
     ).stdout
 
-    assert not {"grpc", "aiohttp", "gpu_device_plugin.apps.demo"} & set(output.split())
+    assert not {"grpc", "aiohttp", "gpu_device_plugin.demo"} & set(output.split())
 
 
 @pytest.mark.parametrize("name", ["controller", "uninstall", "clear-nodes", "page"])

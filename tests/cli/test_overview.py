@@ -13,21 +13,20 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 from rich.console import Console
-from tests.apps.controller.objects import held, node, path, pod
-from tests.apps.overview.test_inspection import view
+from tests.controller.objects import held, node, path, pod
 from tests.fakes.api_server import FakeApiServer, Json, Seen, kubeconfig, running, status, working
+from tests.overview.test_inspection import view
 from tests.waiting import until
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.overview.capacity import NodeCapacity
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.node_cards import NodeView
-from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
-from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
-from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.errors import AccessError, ClusterError, NotKnownError, ThrottledError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.overview.capacity import NodeCapacity
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
+from gpu_device_plugin.overview.questions import FollowedCards, follow_cards
+from gpu_device_plugin.overview.slice_use import SliceUse
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overview"
 AGENT: Json = {
@@ -200,7 +199,7 @@ async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
     assert "1 node, 2 cards: 3 of 30 units held (10 %)" in found.output
 
 
-def nodes_of(told: FollowedCards) -> tuple[NodeView, ...]:
+def nodes_of(told: FollowedCards) -> tuple[NodeCards, ...]:
     """The nodes, which have been listed."""
     assert told.cards is not None
     return told.cards.nodes

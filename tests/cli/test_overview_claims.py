@@ -1,4 +1,4 @@
-"""`kubectl gpu` counts what is held through claims, and says by which door a node serves."""
+"""`kubectl gpu` counts what is held through claims, and says by which allocation API a node serves."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tests.apps.controller.objects import Json, claiming, held, node, pod
 from tests.cli.test_overview import AGENT, Cluster, asking_devices, put_set, ready
+from tests.controller.objects import Json, claiming, held, node, pod
 from tests.fakes.api_server import Seen, kubeconfig, running, status
 
 from gpu_device_plugin.cli.overview import inspect_cgpu
@@ -17,7 +17,7 @@ UNALLOCATED = "0/2 nodes are available: 2 cannot allocate all claims. no new cla
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A node for each door; slices are held on both."""
+    """A node for each allocation API; slices are held on both."""
     async with running() as (server, _):
         await server.put(
             "/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0, 1), claimed={0: (10, 60)}))
@@ -186,7 +186,7 @@ DOORS = (" claims", " door")
 
 
 async def of_doors(cluster: Cluster) -> list[tuple[str, str]]:
-    """Level and text of what doctor says of doors."""
+    """Level and text of what doctor says of allocation APIs."""
     found: list[Json] = json.loads((await cluster.run("doctor", "-o", "json")).output)
     return [(f["level"], f["what"]) for f in found if any(word in f["what"] for word in DOORS)]
 

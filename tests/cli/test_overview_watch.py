@@ -5,14 +5,14 @@ import io
 import re
 
 from rich.console import Console
-from tests.apps.controller.objects import node
-from tests.apps.overview.test_inspection import view
+from tests.controller.objects import node
 from tests.fakes.api_server import running, working
+from tests.overview.test_inspection import view
 from tests.waiting import until
 
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
-from gpu_device_plugin.cli.overview_watch import WatchScreen, stale_text
+from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
+from gpu_device_plugin.overview.node_cards import ClusterCards
+from gpu_device_plugin.overview.questions import FollowedCards, follow_cards
 
 TEN_NODES = ClusterCards(tuple(view(f"gpu-{n}", [16160] * 4, []) for n in range(10)))
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")

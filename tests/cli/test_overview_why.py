@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.apps.controller.objects import Json, held, node, pod
 from tests.cli.test_overview import Cluster, asking_devices, cluster, ready
+from tests.controller.objects import Json, held, node, pod
 from tests.fakes.api_server import status
 
 __all__ = ["cluster"]

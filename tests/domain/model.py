@@ -13,27 +13,25 @@ from random import Random
 
 from tests.held import fraction
 
-from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
-from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.grant_lifetime import live
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import PlacementPolicy
-from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pods import (
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.fractions.decision import follows, pick_units
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
+from gpu_device_plugin.domain.fractions.placement import NoRoom, place
+from gpu_device_plugin.domain.fractions.requests import demand, demand_from_size
+from gpu_device_plugin.domain.fractions.room import rooms
+from gpu_device_plugin.domain.fractions.units import cards_of, unit_ids, units_of
+from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller, find_caller
+from gpu_device_plugin.domain.grants.grant import Demand, Grant
+from gpu_device_plugin.domain.grants.ledger import Ledger, live
+from gpu_device_plugin.domain.node.modes import PlacementPolicy
+from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
     ListedPod,
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
-from gpu_device_plugin.domain.schemes.aliyun.room import rooms
-from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
-from gpu_device_plugin.domain.schemes.aliyun.units import cards_of, unit_ids, units_of
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 
 
@@ -54,7 +52,7 @@ class Admitted:
 class Pending:
     """The agent's decision for one container."""
 
-    asker: Asker
+    asker: Caller
     demand: Demand
     cards: tuple[Card, ...]
     preferred: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -79,7 +77,7 @@ class Agent:
         self.seen: frozenset[PodRef] = frozenset()
         self.specs: dict[tuple[str, str], PodRequest] = {}
         self.pending: Pending | None = None
-        self.asked: list[Asker | Grant] = []
+        self.asked: list[Caller | Grant] = []
         """Who was taken to be asking, call by call."""
 
     def prefer(
@@ -87,7 +85,7 @@ class Agent:
     ) -> frozenset[str]:
         """Which units the container should get."""
         seen, self.seen = self.seen, frozenset(entry.pod for entry in listed)
-        asker = who_asks(call, listed, self.specs, self.ledger, seen, self._session(call))
+        asker = find_caller(call, listed, self.specs, self.ledger, seen, self._session(call))
         self.asked.append(asker)
         alive = live(self.ledger, {entry.pod.key for entry in listed})
         pending = self._decide(asker, call, alive)
@@ -101,7 +99,7 @@ class Agent:
         """The kubelet gives `call.must_include`; refuse what does not follow the decision."""
         pending = self.pending
         if pending is None or not pending.is_awaited(call):
-            found = who_allocates(call, self.specs, self.ledger, self._session(call))
+            found = find_allocating_caller(call, self.specs, self.ledger, self._session(call))
             self.asked.append(found)
             if isinstance(found, Grant):
                 return
@@ -117,11 +115,11 @@ class Agent:
             grant.with_ids(call.resource, call.must_include)
         )
 
-    def _session(self, call: Call) -> Asker | None:
+    def _session(self, call: Call) -> Caller | None:
         is_open = self.pending is not None and call.resource not in self.pending.preferred
         return self.pending.asker if self.pending is not None and is_open else None
 
-    def _decide(self, asker: Asker, call: Call, alive: Ledger) -> Pending:
+    def _decide(self, asker: Caller, call: Call, alive: Ledger) -> Pending:
         pending = self.pending
         if pending and pending.asker == asker and call.resource not in pending.preferred:
             return pending

@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 from tests.domain.model import Agent, Kubelet
 from tests.domain.words import APP, INIT, SIDECAR, cards, container, terms
 
-from gpu_device_plugin.domain.caller import Asker
-from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
-from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
-from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.fractions.fraction import fraction_of
+from gpu_device_plugin.domain.fractions.mode_resources import MAX_PODS_PER_CARD
+from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.grants.caller import Caller
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.ledger import Ledger, expired_grants, live
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import UnknownPodError
 
 MODES = (NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE)
@@ -62,7 +61,7 @@ def check_identity(kubelet: Kubelet) -> None:
     """Every call was understood as what it was; a container may stay unknown, never be wrong."""
     for asked, (pod, name) in zip(kubelet.agent.asked, kubelet.truth, strict=True):
         known = asked.container if isinstance(asked, Grant) else None
-        if isinstance(asked, Asker) and asked.container is not None:
+        if isinstance(asked, Caller) and asked.container is not None:
             known = asked.container.name
         assert asked.pod.is_same_pod(pod)
         assert known in {None, "", name}

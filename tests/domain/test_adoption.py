@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
-from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, container, pod, terms
+from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, container, pod
 from tests.held import fraction
 
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef
-from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
-from gpu_device_plugin.domain.schemes.aliyun.fraction import units_per_card
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.fraction import units_per_card
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRef
+from gpu_device_plugin.domain.node.state import NodeState
 
 CARDS = cards(V100_MIB, V100_MIB)  # card 0 is number 1
 MEM_IDS, CORE_IDS = frozenset({"m10", "m11"}), frozenset({"c10", "c11", "c12", "c13", "c14"})
@@ -33,25 +35,32 @@ WHOLE = fraction(
 )
 
 
+def node(mode: NodeMode = NodeMode.CORE_MEM, cards: tuple[Card, ...] = CARDS) -> NodeState:
+    """Node `node-a`."""
+    return NodeState("node-a", mode=mode, cards=cards)
+
+
 def test_checkpoint_and_text_make_the_whole_grant() -> None:
     """With all witnesses nothing is lost but the time of its first writing."""
-    assert adopt(CHECKPOINT, [SPEC], CARDS, terms()) == (WHOLE,)
+    assert AliyunScheme().adopt(CHECKPOINT, [SPEC], node()) == (WHOLE,)
 
 
 def test_list_and_checkpoint_tell_of_one_grant() -> None:
     """In any order; the same container is not counted twice."""
-    assert adopt([*LIST, *CHECKPOINT], [SPEC], CARDS, terms()) == (WHOLE,)
-    assert adopt([*CHECKPOINT, *LIST], [SPEC], CARDS, terms()) == (WHOLE,)
+    assert AliyunScheme().adopt([*LIST, *CHECKPOINT], [SPEC], node()) == (WHOLE,)
+    assert AliyunScheme().adopt([*CHECKPOINT, *LIST], [SPEC], node()) == (WHOLE,)
 
 
 def test_without_the_api_list_names_the_checkpoints_pods() -> None:
     """List has names, the checkpoint uids: the same units in the same container join them."""
-    assert adopt([*CHECKPOINT, *LIST], [], CARDS, terms()) == (replace(WHOLE, is_checked=False),)
+    assert AliyunScheme().adopt([*CHECKPOINT, *LIST], [], node()) == (
+        replace(WHOLE, is_checked=False),
+    )
 
 
 def test_a_pod_that_nobody_names_keeps_its_uid() -> None:
     """Its slice is held all the same."""
-    (found,) = adopt(CHECKPOINT, [], CARDS, terms())
+    (found,) = AliyunScheme().adopt(CHECKPOINT, [], node())
 
     assert (found.pod, found.ids(Resource.MEM), found.is_checked) == (
         BY_UID,
@@ -64,7 +73,7 @@ def test_a_mirror_pod_is_found_by_its_name() -> None:
     """A static pod's uid in the checkpoint is not the one that the API knows."""
     mirror = replace(SPEC, ref=PodRef("default", "a", "uid-of-the-mirror"))
 
-    (found,) = adopt([*CHECKPOINT, *LIST], [mirror], CARDS, terms())
+    (found,) = AliyunScheme().adopt([*CHECKPOINT, *LIST], [mirror], node())
 
     assert (found.pod, found.is_checked) == (mirror.ref, True)
 
@@ -73,8 +82,8 @@ def test_an_answer_without_mounts_gives_an_id_that_stays() -> None:
     """In `share` there are no files; adopting twice must not make a second slice."""
     shared = [HeldUnits(BY_UID, "main", MEM, MEM_IDS)]
 
-    (first,) = adopt(shared, [SPEC], CARDS, terms(NodeMode.SHARE))
-    (second,) = adopt(shared, [], CARDS, terms(NodeMode.SHARE))
+    (first,) = AliyunScheme().adopt(shared, [SPEC], node(NodeMode.SHARE))
+    (second,) = AliyunScheme().adopt(shared, [], node(NodeMode.SHARE))
 
     assert first.slice_id == second.slice_id
     assert (first.is_isolated, first.library_version) == (False, "")
@@ -82,8 +91,8 @@ def test_an_answer_without_mounts_gives_an_id_that_stays() -> None:
 
 def test_units_on_several_cards_name_all_of_them() -> None:
     """A container with the label for two cards."""
-    (found,) = adopt(
-        [HeldUnits(BY_UID, "main", MEM, frozenset({"m00", "m10"}))], [], CARDS, terms(NodeMode.CGPU)
+    (found,) = AliyunScheme().adopt(
+        [HeldUnits(BY_UID, "main", MEM, frozenset({"m00", "m10"}))], [], node(NodeMode.CGPU)
     )
 
     assert (found.devices, units_per_card(found)) == (("GPU-0", "GPU-1"), 1)
@@ -96,19 +105,21 @@ def test_counted_cards_and_empty_entries_are_no_slices() -> None:
         HeldUnits(BY_NAME, "x", MEM, frozenset()),
     ]
 
-    assert adopt(held, [SPEC], CARDS, terms()) == ()
+    assert AliyunScheme().adopt(held, [SPEC], node()) == ()
 
 
 def test_an_init_containers_grant_is_known_as_one() -> None:
     """Only then may later containers take its units over."""
     spec = pod("a", container("setup", 2, 5, INIT, index=0), container("main", 2, 5))
 
-    (found,) = adopt([replace(e, container="setup") for e in CHECKPOINT], [spec], CARDS, terms())
+    (found,) = AliyunScheme().adopt(
+        [replace(e, container="setup") for e in CHECKPOINT], [spec], node()
+    )
 
     assert found.kind is ContainerKind.INIT
 
 
 def test_units_of_a_card_that_is_away_wait_for_it() -> None:
     """A grant without its card could never be served, and would keep the right one from coming."""
-    assert adopt(CHECKPOINT, [SPEC], CARDS[1:], terms()) == ()
-    assert adopt(CHECKPOINT, [SPEC], CARDS, terms()) == (WHOLE,)
+    assert AliyunScheme().adopt(CHECKPOINT, [SPEC], node(cards=CARDS[1:])) == ()
+    assert AliyunScheme().adopt(CHECKPOINT, [SPEC], node()) == (WHOLE,)

@@ -8,21 +8,20 @@ from tests.domain.nvidia.nodes import card
 from tests.domain.words import INIT, V100_MIB, cards, grant, terms
 from tests.held import changed
 
-from gpu_device_plugin.domain.annotations import cards_annotation, holds_by_claims
-from gpu_device_plugin.domain.devices import CardIndex
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Use
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.fractions.cluster_view import Claimed, parse_offer
+from gpu_device_plugin.domain.fractions.pod_annotations import (
     INIT_ALLOCATION,
-    MOST_CHARACTERS,
     pod_annotations,
     with_wish,
 )
-from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import parse_offer
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.annotations import cards_annotation, holds_by_claims
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.holdings import MOST_ON_A_POD
+from gpu_device_plugin.domain.grants.ledger import DeviceUse
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import StateError
 
 NODE = cards(V100_MIB, V100_MIB)
@@ -83,7 +82,7 @@ def test_instances_and_replicas_are_told_in_version_2() -> None:
 def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
     """The version stays: who does not know the keys reads the rest."""
     pods = (PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b"))
-    held = Use(memory_mib=3 * 1024, core_percent=60, pods=pods)
+    held = DeviceUse(memory_mib=3 * 1024, core_percent=60, pods=pods)
     found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": held})
 
     assert [entry.get("door") for entry in json.loads(found)["cards"]] == [None, "dra"]
@@ -92,7 +91,7 @@ def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
     assert offer.by_claims == {1}
     assert offer.claimed == (Claimed(CardIndex(1), 2, 3, 60),)
     assert holds_by_claims(found)
-    none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": Use()})
+    none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": DeviceUse()})
     assert not holds_by_claims(none)
     assert parse_offer("n1", none, {}).claimed == ()
 
@@ -100,7 +99,7 @@ def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
 @pytest.mark.parametrize("told", [7, {}, {"pods": 1, "units": -1, "percent": 0}, {"pods": True}])
 def test_what_claims_hold_is_believed_in_whole_amounts_only(told: object) -> None:
     """A node with anything else has none that could be counted on."""
-    plain = json.loads(cards_annotation(NODE, {}, terms(), by_claims={"GPU-1": Use()}))
+    plain = json.loads(cards_annotation(NODE, {}, terms(), by_claims={"GPU-1": DeviceUse()}))
     plain["cards"][1]["claimed"] = told
     with pytest.raises(StateError, match="as what claims hold of card 1"):
         parse_offer("n1", json.dumps(plain), {})
@@ -197,7 +196,7 @@ def test_what_cannot_be_told_is_not(held: list[Grant]) -> None:
     [
         ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}'}, ((0, (1,)), (1, (3,)))),
         ({ALLOCATION: '{"0":{"1":1},"1":{"3":2,"2":2}}'}, ((0, (1,)),)),
-        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}' + " " * MOST_CHARACTERS}, ()),
+        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4}}' + " " * MOST_ON_A_POD}, ()),
         (
             {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"},
             ((0, (2,)), (1, (2,))),

@@ -7,11 +7,11 @@ import pytest
 from tests.domain.words import APP, CORE, INIT, MEM, SIDECAR, container, grant, listed, pod
 from tests.held import changed
 
-from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller, find_caller
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.errors import UnknownPodError
 
 NOBODY: frozenset[PodRef] = frozenset()
@@ -34,7 +34,7 @@ def seen(*names: str) -> frozenset[PodRef]:
     return frozenset(PodRef("default", name) for name in names)
 
 
-def told(asker: Asker) -> tuple[str, str]:
+def told(asker: Caller) -> tuple[str, str]:
     """Pod and container, short."""
     return asker.pod.name, asker.container.name if asker.container else ""
 
@@ -55,7 +55,7 @@ def test_the_pod_that_lacks_what_is_asked_is_the_one(
     shown = [entries[index] for index in order]
     call = Call(resource, A.containers[0].amount(resource))
 
-    asker = who_asks(call, shown, specs(A, TWIN, BYSTANDER), Ledger(), seen("b"))
+    asker = find_caller(call, shown, specs(A, TWIN, BYSTANDER), Ledger(), seen("b"))
 
     assert told(asker) == ("a", "main")
     assert (asker.pod.uid, asker.request) == ("uid-a", A)
@@ -64,9 +64,9 @@ def test_the_pod_that_lacks_what_is_asked_is_the_one(
 def test_the_second_resource_follows_the_session() -> None:
     """One pod holds the first resource and lacks the second."""
     entry = listed("a", main={CORE: C0})
-    session = Asker(A.ref, A, A.containers[0])
+    session = Caller(A.ref, A, A.containers[0])
 
-    asker = who_asks(Call(MEM, 2), [entry], specs(A), Ledger(), seen("a"), session)
+    asker = find_caller(Call(MEM, 2), [entry], specs(A), Ledger(), seen("a"), session)
 
     assert asker == session
 
@@ -74,9 +74,9 @@ def test_the_second_resource_follows_the_session() -> None:
 def test_the_session_wins_over_a_pod_that_was_passed_by() -> None:
     """A pod admitted while a resource was not registered lacks it for ever."""
     entries = [listed("b", main={MEM: M1}), listed("a", main={MEM: M0})]
-    session = Asker(A.ref, A, A.containers[0])
+    session = Caller(A.ref, A, A.containers[0])
 
-    asker = who_asks(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a", "b"), session)
+    asker = find_caller(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a", "b"), session)
 
     assert told(asker) == ("a", "main")
 
@@ -84,9 +84,9 @@ def test_the_session_wins_over_a_pod_that_was_passed_by() -> None:
 def test_a_new_pod_ends_the_session() -> None:
     """It enters List only when the one before it is done, even if that one still lacks something."""
     entries = [listed("a", main={MEM: M0}), listed("b", main={})]
-    session = Asker(A.ref, A, A.containers[0])
+    session = Caller(A.ref, A, A.containers[0])
 
-    asker = who_asks(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a"), session)
+    asker = find_caller(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a"), session)
 
     assert told(asker) == ("b", "main")
 
@@ -95,7 +95,7 @@ def test_a_new_pod_goes_before_an_old_one_that_lacks_the_same() -> None:
     """The old one was passed by; the new one is being admitted."""
     entries = [listed("a", main={}), listed("b", main={})]
 
-    assert told(who_asks(Call(MEM, 2), entries, specs(A, TWIN), Ledger(), seen("a"))) == (
+    assert told(find_caller(Call(MEM, 2), entries, specs(A, TWIN), Ledger(), seen("a"))) == (
         "b",
         "main",
     )
@@ -103,7 +103,7 @@ def test_a_new_pod_goes_before_an_old_one_that_lacks_the_same() -> None:
 
 def test_an_old_pod_that_alone_lacks_it_is_the_one() -> None:
     """The kubelet restarted and admits it again."""
-    asker = who_asks(Call(MEM, 2), [listed("a", main={})], specs(A), Ledger(), seen("a"))
+    asker = find_caller(Call(MEM, 2), [listed("a", main={})], specs(A), Ledger(), seen("a"))
 
     assert told(asker) == ("a", "main")
 
@@ -113,7 +113,7 @@ def test_two_that_may_be_asking_are_refused_by_name() -> None:
     entries = [listed("a", main={}), listed("b", main={})]
 
     with pytest.raises(UnknownPodError, match=r"2 pods .*gpu-mem: 2.*default/a.*default/b") as e:
-        who_asks(Call(MEM, 2), entries, specs(A, TWIN), Ledger(), NOBODY)
+        find_caller(Call(MEM, 2), entries, specs(A, TWIN), Ledger(), NOBODY)
     assert e.value.reason == "UnknownPod"
 
 
@@ -121,7 +121,7 @@ def test_two_that_may_be_asking_are_refused_by_name() -> None:
 def test_another_amount_is_another_pod(size: int) -> None:
     """The text says what the kubelet lists."""
     with pytest.raises(UnknownPodError, match=rf"gpu-mem: {size}; the kubelet lists default/a"):
-        who_asks(Call(MEM, size), [listed("a", main={})], specs(A), Ledger(), NOBODY)
+        find_caller(Call(MEM, size), [listed("a", main={})], specs(A), Ledger(), NOBODY)
 
 
 def test_a_finished_pod_asks_nothing() -> None:
@@ -129,7 +129,7 @@ def test_a_finished_pod_asks_nothing() -> None:
     done = replace(A, is_finished=True)
 
     with pytest.raises(UnknownPodError):
-        who_asks(Call(MEM, 2), [listed("a", main={})], specs(done), Ledger(), NOBODY)
+        find_caller(Call(MEM, 2), [listed("a", main={})], specs(done), Ledger(), NOBODY)
 
 
 ROW = pod(
@@ -158,7 +158,7 @@ def test_containers_ask_in_the_order_of_the_spec(
     mine = changed(grant("row", "m05", kind=INIT), container=granted) if granted else None
     entry = listed("row", **{name: {MEM: ids} for name, ids in held.items()})
 
-    asker = who_asks(
+    asker = find_caller(
         Call(MEM, size), [entry], specs(ROW), ledger(*([mine] if mine else [])), NOBODY
     )
 
@@ -168,7 +168,7 @@ def test_containers_ask_in_the_order_of_the_spec(
 def test_a_later_container_cannot_ask_before_an_earlier_one() -> None:
     """`second` wants 2, but `setup` has not been admitted."""
     with pytest.raises(UnknownPodError):
-        who_asks(Call(MEM, 2), [listed("row")], specs(ROW), Ledger(), NOBODY)
+        find_caller(Call(MEM, 2), [listed("row")], specs(ROW), Ledger(), NOBODY)
 
 
 def test_a_container_that_lacks_its_other_resource_holds_up_the_next() -> None:
@@ -177,8 +177,8 @@ def test_a_container_that_lacks_its_other_resource_holds_up_the_next() -> None:
     entry = listed("a", first={MEM: M0}, second={})
 
     with pytest.raises(UnknownPodError):
-        who_asks(Call(MEM, 2), [entry], specs(request), Ledger(), NOBODY)
-    assert told(who_asks(Call(CORE, 5), [entry], specs(request), Ledger(), NOBODY)) == (
+        find_caller(Call(MEM, 2), [entry], specs(request), Ledger(), NOBODY)
+    assert told(find_caller(Call(CORE, 5), [entry], specs(request), Ledger(), NOBODY)) == (
         "a",
         "first",
     )
@@ -195,7 +195,7 @@ def test_handed_on_units_name_their_pod() -> None:
     )
     entries = [listed(name, agent={MEM: M0}, first={MEM: M1}) for name in ("row", "row-2")]
 
-    asker = who_asks(Call(MEM, 2, frozenset({"m06"})), entries, specs(*rows), book, NOBODY)
+    asker = find_caller(Call(MEM, 2, frozenset({"m06"})), entries, specs(*rows), book, NOBODY)
 
     assert told(asker) == ("row-2", "second")
 
@@ -205,7 +205,9 @@ def test_an_init_container_may_be_admitted_again() -> None:
     mine = changed(grant("row", "m05", kind=INIT), container="setup")
     bare = replace(ROW, containers=(ROW.containers[0], container("main", 4)))
 
-    asker = who_asks(Call(MEM, 1), [listed("row", main={})], specs(bare), ledger(mine), seen("row"))
+    asker = find_caller(
+        Call(MEM, 1), [listed("row", main={})], specs(bare), ledger(mine), seen("row")
+    )
 
     assert told(asker) == ("row", "setup")
 
@@ -217,7 +219,7 @@ def test_init_containers_are_history_once_others_hold_units() -> None:
     entry = listed("row", main={MEM: M0})
 
     with pytest.raises(UnknownPodError):
-        who_asks(Call(MEM, 1), [entry], specs(bare), ledger(mine), seen("row"))
+        find_caller(Call(MEM, 1), [entry], specs(bare), ledger(mine), seen("row"))
 
 
 def test_a_pod_created_anew_inherits_no_grants() -> None:
@@ -225,7 +227,7 @@ def test_a_pod_created_anew_inherits_no_grants() -> None:
     mine = changed(grant("row", "m05", kind=INIT), container="setup")
     again = replace(ROW, ref=PodRef("default", "row", "uid-2"))
 
-    asker = who_asks(Call(MEM, 1), [listed("row")], specs(again), ledger(mine), NOBODY)
+    asker = find_caller(Call(MEM, 1), [listed("row")], specs(again), ledger(mine), NOBODY)
 
     assert told(asker) == ("row", "setup")
 
@@ -235,9 +237,9 @@ OLD = listed("old", main={MEM: M0})
 
 def test_without_texts_the_one_new_pod_is_the_one() -> None:
     """The API server is away: only names are known, and no container."""
-    asker = who_asks(Call(MEM, 2), [OLD, listed("a", main={})], {}, Ledger(), seen("old"))
+    asker = find_caller(Call(MEM, 2), [OLD, listed("a", main={})], {}, Ledger(), seen("old"))
 
-    assert asker == Asker(PodRef("default", "a"))
+    assert asker == Caller(PodRef("default", "a"))
 
 
 @pytest.mark.parametrize("names", [["a", "b"], []])
@@ -246,16 +248,18 @@ def test_without_texts_several_or_none_are_refused(names: list[str]) -> None:
     entries: list[ListedPod] = [OLD, *(listed(name, main={}) for name in names)]
 
     with pytest.raises(UnknownPodError):
-        who_asks(Call(MEM, 2), entries, {}, Ledger(), seen("old"))
+        find_caller(Call(MEM, 2), entries, {}, Ledger(), seen("old"))
 
 
 def test_without_texts_the_session_goes_on_while_no_new_pod_shows() -> None:
     """The second resource, or a further container, of the same pod."""
-    session = Asker(PodRef("default", "a"))
+    session = Caller(PodRef("default", "a"))
     entry = listed("a", main={MEM: M1})
 
-    assert who_asks(Call(CORE, 5), [OLD, entry], {}, Ledger(), seen("old", "a"), session) == session
-    newer = who_asks(
+    assert (
+        find_caller(Call(CORE, 5), [OLD, entry], {}, Ledger(), seen("old", "a"), session) == session
+    )
+    newer = find_caller(
         Call(CORE, 5), [OLD, entry, listed("b")], {}, Ledger(), seen("old", "a"), session
     )
     assert told(newer) == ("b", "")
@@ -263,17 +267,17 @@ def test_without_texts_the_session_goes_on_while_no_new_pod_shows() -> None:
 
 def test_a_session_that_began_without_a_text_stays_one() -> None:
     """The text arrives between two calls: both belong to the same decision."""
-    session = Asker(PodRef("default", "a"))
+    session = Caller(PodRef("default", "a"))
     entry = listed("a", main={MEM: M0})
 
-    assert who_asks(Call(CORE, 30), [entry], specs(A), Ledger(), seen("a"), session) == session
+    assert find_caller(Call(CORE, 30), [entry], specs(A), Ledger(), seen("a"), session) == session
 
 
 def test_a_text_that_fits_goes_before_a_pod_without_one() -> None:
     """A new pod whose text lacks exactly this is asking; the other one is a bystander."""
     entries = [listed("a", main={}), listed("static", main={})]
 
-    assert told(who_asks(Call(MEM, 2), entries, specs(A), Ledger(), NOBODY)) == ("a", "main")
+    assert told(find_caller(Call(MEM, 2), entries, specs(A), Ledger(), NOBODY)) == ("a", "main")
 
 
 def test_without_texts_handed_on_units_name_their_pod() -> None:
@@ -281,7 +285,9 @@ def test_without_texts_handed_on_units_name_their_pod() -> None:
     mine = grant("a", "m05", kind=INIT)
     entries = [listed("old"), listed("a")]
 
-    asker = who_asks(Call(MEM, 2, frozenset({"m05"})), entries, {}, ledger(mine), seen("old", "a"))
+    asker = find_caller(
+        Call(MEM, 2, frozenset({"m05"})), entries, {}, ledger(mine), seen("old", "a")
+    )
 
     assert told(asker) == ("a", "")
 
@@ -290,7 +296,7 @@ def test_a_repeated_allocate_finds_its_grant() -> None:
     """The same units again: the same answer."""
     mine = grant("a", "m00 m01", "c00")
 
-    assert who_allocates(Call(CORE, 1, C0), specs(A), ledger(mine)) == mine
+    assert find_allocating_caller(Call(CORE, 1, C0), specs(A), ledger(mine)) == mine
 
 
 def test_an_app_container_takes_over_from_its_init_container() -> None:
@@ -298,12 +304,14 @@ def test_an_app_container_takes_over_from_its_init_container() -> None:
     setup = changed(grant("row", "m05 m06", kind=INIT), container="setup")
     request = pod("row", container("setup", 2, kind=INIT), container("main", 1))
 
-    exactly = who_allocates(Call(MEM, 1, frozenset({"m06"})), specs(request), ledger(setup))
-    without_text = who_allocates(Call(MEM, 1, frozenset({"m06"})), {}, ledger(setup))
+    exactly = find_allocating_caller(
+        Call(MEM, 1, frozenset({"m06"})), specs(request), ledger(setup)
+    )
+    without_text = find_allocating_caller(Call(MEM, 1, frozenset({"m06"})), {}, ledger(setup))
 
-    assert isinstance(exactly, Asker)
+    assert isinstance(exactly, Caller)
     assert told(exactly) == ("row", "main")
-    assert without_text == Asker(setup.pod)
+    assert without_text == Caller(setup.pod)
 
 
 def test_taking_over_all_units_is_no_repeated_call() -> None:
@@ -313,8 +321,8 @@ def test_taking_over_all_units_is_no_repeated_call() -> None:
     call = Call(MEM, 2, frozenset({"m05", "m06"}))
     main = changed(setup, slice_id="main", container="main", kind=APP)
 
-    assert told_by(who_allocates(call, specs(request), ledger(setup))) == ("row", "main")
-    assert who_allocates(call, specs(request), ledger(setup, main)) == main
+    assert told_by(find_allocating_caller(call, specs(request), ledger(setup))) == ("row", "main")
+    assert find_allocating_caller(call, specs(request), ledger(setup, main)) == main
 
 
 def test_an_init_container_that_nobody_inherits_from_is_asked_for_again() -> None:
@@ -322,7 +330,7 @@ def test_an_init_container_that_nobody_inherits_from_is_asked_for_again() -> Non
     setup = changed(grant("row", "m05 m06", kind=INIT), container="setup")
     request = pod("row", container("setup", 2, kind=INIT), container("main", 1))
 
-    assert who_allocates(
+    assert find_allocating_caller(
         Call(MEM, 2, frozenset({"m05", "m06"})), specs(request), ledger(setup)
     ) == (setup)
 
@@ -333,7 +341,7 @@ def test_units_of_a_living_pod_are_not_given_away(held: str) -> None:
     book = ledger(grant("b", held))
 
     with pytest.raises(UnknownPodError, match=r"held already, by default/b") as caught:
-        who_allocates(Call(MEM, 2, M0 | M1), specs(A, TWIN), book)
+        find_allocating_caller(Call(MEM, 2, M0 | M1), specs(A, TWIN), book)
     assert caught.value.reason == "UnitsHeld"
 
 
@@ -349,9 +357,11 @@ def test_units_of_a_pod_that_is_over_are_free(texts: list[PodRequest]) -> None:
     """The API knows that it is gone, reconcile has not been there yet."""
     others = [replace(text, containers=()) if text.ref != A.ref else text for text in texts]
 
-    asker = who_allocates(Call(MEM, 2, M0 | M1), specs(*others), ledger(grant("b", "m00 m01")))
+    asker = find_allocating_caller(
+        Call(MEM, 2, M0 | M1), specs(*others), ledger(grant("b", "m00 m01"))
+    )
 
-    assert isinstance(asker, Asker)
+    assert isinstance(asker, Caller)
     assert told(asker) == ("a", "main")
 
 
@@ -360,27 +370,27 @@ def test_without_texts_no_holder_is_taken_for_gone() -> None:
     unchecked = replace(grant("b", "m00 m01"), is_checked=False)
 
     with pytest.raises(UnknownPodError, match="held already"):
-        who_allocates(Call(MEM, 2, M0 | M2), {}, ledger(grant("b", "m00 m01")))
+        find_allocating_caller(Call(MEM, 2, M0 | M2), {}, ledger(grant("b", "m00 m01")))
     with pytest.raises(UnknownPodError, match="held already"):
-        who_allocates(Call(MEM, 2, M0 | M2), specs(A), ledger(unchecked))
+        find_allocating_caller(Call(MEM, 2, M0 | M2), specs(A), ledger(unchecked))
 
 
 def test_exactly_as_many_free_as_asked_leaves_the_texts() -> None:
     """One pod waits for this amount: it is the one; of two, the one in session; else nobody."""
     call = Call(MEM, 2, M0 | M1)
 
-    assert told_by(who_allocates(call, specs(A), Ledger())) == ("a", "main")
-    session = Asker(TWIN.ref, TWIN, TWIN.containers[0])
-    assert told_by(who_allocates(call, specs(A, TWIN), Ledger(), session)) == ("b", "main")
+    assert told_by(find_allocating_caller(call, specs(A), Ledger())) == ("a", "main")
+    session = Caller(TWIN.ref, TWIN, TWIN.containers[0])
+    assert told_by(find_allocating_caller(call, specs(A, TWIN), Ledger(), session)) == ("b", "main")
     with pytest.raises(UnknownPodError, match="2 pods"):
-        who_allocates(call, specs(A, TWIN), Ledger())
+        find_allocating_caller(call, specs(A, TWIN), Ledger())
     with pytest.raises(UnknownPodError, match="no pod of this node"):
-        who_allocates(Call(MEM, 1, M0), specs(A), Ledger())
+        find_allocating_caller(Call(MEM, 1, M0), specs(A), Ledger())
 
 
-def told_by(found: Asker | Grant) -> tuple[str, str]:
+def told_by(found: Caller | Grant) -> tuple[str, str]:
     """Pod and container of an answer that is no grant."""
-    assert isinstance(found, Asker)
+    assert isinstance(found, Caller)
     return told(found)
 
 
@@ -388,10 +398,10 @@ FORGOTTEN = ledger(grant("a", "m00", "c00"))
 
 
 def test_a_pod_whose_units_the_kubelet_forgot_asks_again() -> None:
-    """It started without its checkpoint, and admits its pods anew."""
+    """It started without its checkpoint, and admits its pods again."""
     shown = [listed("a", main={}), listed("proxy", main={})]
 
-    asker = who_asks(Call(MEM, 2), shown, specs(A, BYSTANDER), FORGOTTEN, seen("a"))
+    asker = find_caller(Call(MEM, 2), shown, specs(A, BYSTANDER), FORGOTTEN, seen("a"))
 
     assert told(asker) == ("a", "main")
 
@@ -410,7 +420,7 @@ def test_a_pod_whose_units_were_forgotten_is_not_taken_for_another_that_may_ask(
     shown = [listed("a", main={}), listed("late", main={})]
 
     with pytest.raises(UnknownPodError, match=r"2 pods may be asking .* default/late"):
-        who_asks(Call(MEM, 2), shown, known, FORGOTTEN, seen("a", "late"))
+        find_caller(Call(MEM, 2), shown, known, FORGOTTEN, seen("a", "late"))
 
 
 def test_the_pod_that_is_being_admitted_goes_before_one_whose_units_were_forgotten() -> None:
@@ -420,8 +430,8 @@ def test_the_pod_that_is_being_admitted_goes_before_one_whose_units_were_forgott
     now = PodRef("default", "b", "uid-b")
     known, before = specs(A, two), seen("a", "b")
 
-    asker = who_asks(Call(MEM, 2), shown, known, FORGOTTEN, before, admitting=now)
+    asker = find_caller(Call(MEM, 2), shown, known, FORGOTTEN, before, admitting=now)
 
     assert told(asker) == ("b", "main")
     with pytest.raises(UnknownPodError, match="2 pods may be asking"):
-        who_asks(Call(MEM, 2), shown, known, FORGOTTEN, before)
+        find_caller(Call(MEM, 2), shown, known, FORGOTTEN, before)

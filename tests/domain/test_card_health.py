@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored
-from gpu_device_plugin.domain.health_values import (
+from gpu_device_plugin.domain.cards.health import (
+    observe,
+    recover,
+    recovery_obstacle,
+    restore_health,
+)
+from gpu_device_plugin.domain.cards.health_values import (
     Change,
     ChangeKind,
     Health,
@@ -17,7 +22,7 @@ from gpu_device_plugin.domain.health_values import (
     XidAction,
     XidRule,
 )
-from gpu_device_plugin.domain.reports import (
+from gpu_device_plugin.domain.cards.reports import (
     Answered,
     CardReport,
     DriverChanged,
@@ -296,14 +301,14 @@ def test_a_stall_does_not_hide_or_end_a_cards_own_fault() -> None:
 def test_health_survives_a_restart_of_the_agent_but_probes_count_anew() -> None:
     saved, _ = after(*probes(A, [100, 125]), start=with_xid(79))
     health, changes = after(
-        (500, inventory(A, B)), *probes(A, [501]), start=restored(saved, "boot")
+        (500, inventory(A, B)), *probes(A, [501]), start=restore_health(saved, "boot")
     )
     assert (out(health), changes) == ({A: "XID79"}, [])
     assert out(after(*probes(A, [531]), start=health)[0]) == {}
 
 
 def test_a_reboot_ends_every_fault() -> None:
-    health, _ = after((1, inventory(A, B)), start=restored(with_xid(48), "next boot"))
+    health, _ = after((1, inventory(A, B)), start=restore_health(with_xid(48), "next boot"))
     assert (out(health), health.boot_id) == ({}, "next boot")
 
 
@@ -349,7 +354,7 @@ def test_other_faults_of_a_card_outlast_its_time_in_mig_mode() -> None:
 
 def test_before_nvml_has_answered_once_no_remembered_card_is_healthy() -> None:
     saved, _ = after((0, inventory(A, B)))
-    health = restored(saved, "boot")
+    health = restore_health(saved, "boot")
     assert out(health) == {A: "NVMLUnanswered", B: "NVMLUnanswered"}
     health, changes = after((9, inventory(A, B)), start=health)
     assert (out(health), changes) == ({}, [])  # an ordinary restart is no news
@@ -357,7 +362,9 @@ def test_before_nvml_has_answered_once_no_remembered_card_is_healthy() -> None:
 
 def test_a_stall_from_the_start_on_ends_with_the_first_inventory_and_not_before() -> None:
     saved, _ = after((0, inventory(A)))
-    health, changes = after((10, Stalled(10)), (20, Answered()), start=restored(saved, "boot"))
+    health, changes = after(
+        (10, Stalled(10)), (20, Answered()), start=restore_health(saved, "boot")
+    )
     assert out(health) == {A: "NVMLStalled"}
     assert [change.kind for change in changes] == [ChangeKind.FAULT]
     health, changes = after((20, inventory(A)), start=health)
@@ -384,7 +391,7 @@ def test_the_operators_word_counts_once_a_probe_has_said_what_nvml_asks_for() ->
 def test_what_nvml_asked_for_stands_over_a_restart_of_the_agent() -> None:
     """The operator may be faster than the first probe."""
     asked, _ = after(*probes(A, [101], action=1), start=with_xid(48))
-    health, _ = after((200, inventory(A, B)), start=restored(asked, "boot"))
+    health, _ = after((200, inventory(A, B)), start=restore_health(asked, "boot"))
     assert recovery_obstacle(health, A)
     assert out(recover(health, A)[0]) == {A: "XID48"}
 
@@ -392,7 +399,7 @@ def test_what_nvml_asked_for_stands_over_a_restart_of_the_agent() -> None:
 def test_while_nvml_does_not_answer_the_operators_word_does_not_count() -> None:
     health, _ = after((200, Stalled(10)), start=with_xid(48))
     assert "NVMLStalled" in recovery_obstacle(health, A)
-    assert "NVMLUnanswered" in recovery_obstacle(restored(with_xid(48), "boot"), A)
+    assert "NVMLUnanswered" in recovery_obstacle(restore_health(with_xid(48), "boot"), A)
     assert recover(health, A) == (health, ())
 
 
@@ -500,7 +507,7 @@ def test_whatever_was_saved_no_card_is_healthy_before_an_inventory(
     history: list[tuple[float, NvmlReport]], boot_id: str
 ) -> None:
     saved, _ = after((0, inventory(A, B)), *timed(history))
-    health = restored(saved, boot_id)
+    health = restore_health(saved, boot_id)
     for report in (Answered(), Probe(A), Stalled(10), Answered(), Probe(A)):
         health, _ = observe(health, report, 10_000, RULES)
         assert not any(health.is_healthy(uuid) for uuid in (A, B, C))

@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef, cdi_spec, prepared
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.grants.claims import (
+    AllocatedDevice,
+    Claim,
+    ClaimRef,
+    cdi_spec,
+    prepared,
+)
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "edits").glob("*.json"))
 REF = ClaimRef("default", "c", "u1")

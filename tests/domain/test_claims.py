@@ -1,34 +1,38 @@
-"""Both doors on one ledger: which cards each of them has, and what a claim gets (`test_doors.py`: at once)."""
+"""Both allocation APIs on one ledger: which cards each of them has, and what a claim gets (`test_doors.py`: at once)."""
 
 from dataclasses import replace
 
 import pytest
 from tests.held import fraction
 
-from gpu_device_plugin.domain.claims import (
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.claims import (
     AllocatedDevice,
     Claim,
     ClaimRef,
     cards_by_name,
     cards_for_claims,
     cdi_spec,
-    check_door,
+    check_allocation_api,
     claim_of_spec,
     pools_behind,
     prepared,
     taints,
 )
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.doors import Door, has_claims_api, parse_door
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
-from gpu_device_plugin.domain.schemes.protocol import NewGrant
-from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.domain.shares import Holder
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.grants.grant import Holder
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant
+from gpu_device_plugin.domain.node.allocation_api import (
+    AllocationApi,
+    has_claims_api,
+    parse_allocation_api,
+)
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(3))
@@ -61,7 +65,7 @@ def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledg
     """
     scheme, view = SCHEMES.reserving(NODE)
     uuids = [cards_by_name(NODE)[each.device].uuid for each in devices]
-    check_door(uuids, NODE, ledger)
+    check_allocation_api(uuids, NODE, ledger)
     holder = Holder(PodRef("default", uid, uid), claim=uid)
     chosen = scheme.reserve(holder, scheme.claim_demand(devices, view), ledger, view, uuids)
     return ledger.hold(scheme.grant(chosen, NewGrant(uid, 0.0, is_isolated=True), view))
@@ -71,7 +75,7 @@ def test_with_door_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_
     None
 ):
     """A card is handed over when its last unit is given back."""
-    state, ledger = replace(NODE, door=Door.DRA), by_units("a", 1, 2, 30)
+    state, ledger = replace(NODE, door=AllocationApi.DRA), by_units("a", 1, 2, 30)
     pools = pools_behind(SCHEMES.pools(state), state.door, ledger)
 
     assert {p.resource: sum(len(g.ids) for g in p.groups) for p in pools} == {
@@ -195,8 +199,8 @@ def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
 
 
 def test_a_door_has_a_name_and_needs_a_kubelet_that_has_it() -> None:
-    assert [parse_door(text) for text in ("dra", "device-plugin", "DRA", "")] == [
-        Door.DRA, Door.DEVICE_PLUGIN, None, None,
+    assert [parse_allocation_api(text) for text in ("dra", "device-plugin", "DRA", "")] == [
+        AllocationApi.DRA, AllocationApi.DEVICE_PLUGIN, None, None,
     ]  # fmt: skip
     assert [has_claims_api(text) for text in ("v1.36.0", "v1.35.9", "v2.0.0", "x")] == [
         True, False, False, False,

@@ -1,6 +1,6 @@
 """The promise: what a container receives, file by file, in every mode and by every way to a card.
 
-The golden files are the contract; `UPDATE_GOLDEN=1 pytest tests/domain` writes them anew, and
+The golden files are the contract; `UPDATE_GOLDEN=1 pytest tests/domain` writes them again, and
 the diff is what a reviewer reads.
 """
 
@@ -10,20 +10,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from tests.domain.words import V100_MIB, cards, grant, terms
+from tests.domain.words import V100_MIB, cards, grant
 from tests.held import changed
 
-from gpu_device_plugin.domain.container_edits import (
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.fraction import fraction_of
+from gpu_device_plugin.domain.grants.container_edits import (
     ContainerEdits,
     DeviceAccess,
     ListStrategy,
     Paths,
     slice_of_mounts,
 )
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
-from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.state import NodeState
 
 ACCESS = {
     "nvidia": DeviceAccess(),
@@ -43,6 +44,11 @@ PATHS = Paths(
 NODE = cards(V100_MIB, V100_MIB, 32510)
 
 
+def node(mode: NodeMode) -> NodeState:
+    """Node `node-a`."""
+    return NodeState("node-a", mode=mode, cards=NODE)
+
+
 def source_grant(mode: NodeMode) -> Grant:
     """The source's 2 units and 30 % on card 0 of two; the pod's app containers ask 5 units."""
     return changed(
@@ -60,10 +66,10 @@ def source_grant(mode: NodeMode) -> Grant:
 def edits(held: Grant, access: str = "nvidia") -> ContainerEdits:
     """The answer on this node."""
     by_uuid = {card.uuid: card for card in NODE}
-    return container_edits(
+    return AliyunScheme().edits(
         held,
         [by_uuid[uuid] for uuid in held.devices],
-        terms(fraction_of(held).mode),
+        node(fraction_of(held).mode),
         ACCESS[access],
         PATHS,
     )
@@ -106,10 +112,10 @@ def test_several_cards_are_lists(access: str) -> None:
 def test_gpu_selftest_is_mounted_where_the_version_has_it() -> None:
     """Beside the library; a mount of what is not there would become a directory."""
     held = source_grant(NodeMode.CORE_MEM)
-    found = container_edits(
+    found = AliyunScheme().edits(
         held,
         NODE[:1],
-        terms(NodeMode.CORE_MEM),
+        node(NodeMode.CORE_MEM),
         DeviceAccess(),
         replace(PATHS, has_selftest=True),
     )
@@ -126,9 +132,9 @@ def test_going_without_a_cap_is_said_and_mounts_nothing() -> None:
 def test_a_node_without_isolation_says_nothing_of_it() -> None:
     """`--isolation off` is the operator's, not the container's wish."""
     bare = replace(source_grant(NodeMode.CGPU), is_isolated=False)
-    off = replace(terms(NodeMode.CGPU), is_isolation_on=False)
+    off = replace(node(NodeMode.CGPU), wants_isolation=False)
 
-    found = container_edits(bare, NODE[:1], off, DeviceAccess(), PATHS)
+    found = AliyunScheme().edits(bare, NODE[:1], off, DeviceAccess(), PATHS)
 
     assert "CGPU_DISABLE" not in found.envs
     assert found.mounts == ()
@@ -173,7 +179,7 @@ def test_strategies_combine() -> None:
     access = DeviceAccess(
         (ListStrategy.VOLUME_MOUNTS, ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI)
     )
-    found = container_edits(held, NODE[:1], terms(NodeMode.SHARE), access, PATHS)
+    found = AliyunScheme().edits(held, NODE[:1], node(NodeMode.SHARE), access, PATHS)
 
     assert found.envs["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
     assert [mount.host_path for mount in found.mounts] == ["/dev/null"]

@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 from tests.held import fraction
 
-from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.decision import Offer
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.decision import choose_units, decide
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.caller import Call, Caller
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.reservation import TRANSITIONS, CallState, Offer, Phase, Step
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError
 
+SCHEME = AliyunScheme()
 CARDS = tuple(
     Card(f"GPU-{n}", CardNumber(n), CardIndex(n), n, "Tesla-V100-SXM2-16GB", 16160)
     for n in range(2)
@@ -25,10 +26,10 @@ POD = PodRef("default", "p", "u1")
 OTHER = PodRef("default", "q", "u2")
 
 
-def asker(mem: int = 2, core: int = 30) -> Asker:
+def asker(mem: int = 2, core: int = 30) -> Caller:
     """Pod p's container main."""
     main = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: mem, Resource.CORE: core})
-    return Asker(POD, PodRequest(POD, (main,)), main)
+    return Caller(POD, PodRequest(POD, (main,)), main)
 
 
 def offer(resource: Resource, size: int, live: Ledger | None = None) -> Offer:
@@ -44,7 +45,7 @@ def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
         "s1", OTHER, "main", units={Resource.CORE: unit_ids(Resource.CORE, 0, 80)}, cards=("GPU-0",)
     )
 
-    pending = decide(asker(), offer(Resource.MEM, 2, Ledger().hold(taken)), STATE)
+    pending = SCHEME.decide(asker(), offer(Resource.MEM, 2, Ledger().hold(taken)), STATE)
 
     assert [card.uuid for card in pending.chosen.cards] == ["GPU-1"]
 
@@ -59,7 +60,7 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
     )
     ledger = Ledger().hold(mine).hold(fuller)
 
-    pending = decide(asker(), offer(Resource.CORE, 30, ledger), STATE)
+    pending = SCHEME.decide(asker(), offer(Resource.CORE, 30, ledger), STATE)
 
     assert ([card.uuid for card in pending.chosen.cards], pending.slice_id) == (["GPU-1"], "s1")
 
@@ -67,15 +68,15 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
 def test_where_the_kubelet_still_counts_the_first_resource_the_second_one_follows_it_again() -> (
     None
 ):
-    """It lost its checkpoint, gave memory anew, and asks for compute of which the grant has old units."""
+    """It lost its checkpoint, gave memory again, and asks for compute of which the grant has old units."""
     units: dict[str, tuple[str, ...]] = {
         r: unit_ids(r, 1, 2) for r in (Resource.MEM, Resource.CORE)
     }
     ledger = Ledger().hold(fraction("s1", POD, "main", units=units, cards=("GPU-1",)))
     asked = offer(Resource.CORE, 30, ledger)
 
-    kept = decide(asker(), replace(asked, held=frozenset(units[Resource.MEM])), STATE)
-    anew = decide(asker(), asked, STATE)
+    kept = SCHEME.decide(asker(), replace(asked, held=frozenset(units[Resource.MEM])), STATE)
+    anew = SCHEME.decide(asker(), asked, STATE)
 
     assert (kept.slice_id, anew.slice_id) == ("s1", "")
 
@@ -87,7 +88,7 @@ def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offe
     )
     asked = offer(Resource.MEM, 2, Ledger().hold(held))
 
-    chosen = choose_units(decide(asker(), asked, STATE), asked, STATE)
+    chosen = SCHEME.choose(SCHEME.decide(asker(), asked, STATE), asked, STATE)
 
     assert set(chosen).isdisjoint(held.ids(Resource.MEM))
 
@@ -97,7 +98,7 @@ def test_no_more_is_promised_than_the_kubelet_has_free_itself() -> None:
     few = replace(offer(Resource.MEM, 2), available=frozenset(unit_ids(Resource.MEM, 0, 1)))
 
     with pytest.raises(DoesNotFitError, match="largest free slice is 1 units"):
-        decide(asker(), few, STATE)
+        SCHEME.decide(asker(), few, STATE)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,32 @@ def test_each_kind_of_container_follows_the_wish_for_its_own_kind(
     first = ContainerRequest("first", kind, 0, {Resource.MEM: 2, Resource.CORE: 30})
     request = PodRequest(POD, (first,), wish=wish, init_wish=init_wish)
 
-    pending = decide(Asker(POD, request, first), offer(Resource.MEM, 2), STATE)
+    pending = SCHEME.decide(Caller(POD, request, first), offer(Resource.MEM, 2), STATE)
 
     assert [each.uuid for each in pending.chosen.cards] == [card]
+
+
+def test_each_allocate_is_expected_once_and_a_refusal_ends_the_decision() -> None:
+    """What the kubelet was told for one container is no answer for the next one."""
+    ids = frozenset(unit_ids(Resource.MEM, 0, 2))
+    call = Call(Resource.MEM, 2, ids)
+    told = CallState().decide(SCHEME.decide(asker(), offer(Resource.MEM, 2), STATE))
+    told = told.tell(Resource.MEM, ids)
+    granted = told.grant(Resource.MEM, "s1")
+
+    assert (told.phase, told.awaits(call), told.awaits_allocate) == (Phase.TOLD, True, True)
+    assert not told.awaits(replace(call, must_include=frozenset(unit_ids(Resource.MEM, 1, 2))))
+    assert (granted.phase, granted.awaits(call)) == (Phase.GRANTED, False)
+    assert granted.decided.slice_id == "s1"
+    assert (told.refuse().phase, told.refuse().pending) == (Phase.IDLE, None)
+
+
+def test_no_step_is_taken_that_its_phase_does_not_know() -> None:
+    """A grant needs units that the kubelet was told, and those need a decision."""
+    assert TRANSITIONS.keys() == set(Phase)
+    assert Step.GRANT not in TRANSITIONS[Phase.IDLE].keys() | TRANSITIONS[Phase.DECIDED].keys()
+    assert all(found[Step.REFUSE] is Phase.IDLE for found in TRANSITIONS.values())
+    with pytest.raises(KeyError):
+        CallState().refuse().decide(SCHEME.decide(asker(), offer(Resource.MEM, 2), STATE)).grant(
+            "r", "s"
+        )

@@ -1,7 +1,6 @@
 """What `why` tells of one pod outlasts any number of refusals of others."""
 
-from gpu_device_plugin.domain.decision_log import DecisionLog
-from gpu_device_plugin.domain.explain import Decision
+from gpu_device_plugin.domain.grants.decision_log import Decision, DecisionLog
 
 FLOOD = "ReplicaSet default/flood"
 

@@ -1,4 +1,4 @@
-"""Both doors of one node at once, with a scheduler that is behind: nothing is given twice.
+"""Both allocation APIs of one node at once, with a scheduler that is behind: nothing is given twice.
 
 A claim is allocated by what the scheduler saw, which may be an older slice of the node, and is prepared
 some time later; units are taken by what the kubelet was last offered.
@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 from tests.domain.test_claims import NODE, SCHEMES, allocated, with_claim
 from tests.held import fraction
 
-from gpu_device_plugin.domain.claims import cards_behind_claims, cards_for_claims, pools_behind
-from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.claims import (
+    cards_behind_claims,
+    cards_for_claims,
+    pools_behind,
+)
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError
 
 Amount = tuple[int, int, int]
@@ -41,22 +45,22 @@ class Node:
     seen: frozenset[str] = frozenset()
     pending: dict[str, Amount] = field(default_factory=dict)
 
-    def switch(self, door: Door) -> None:
+    def switch(self, door: AllocationApi) -> None:
         """The label changes; what was offered for claims is withheld from the device plugin."""
         if door is self.state.door:
             return
         offered = cards_for_claims(self.state, self.ledger, self.withheld)
-        if self.state.door is Door.DRA:
+        if self.state.door is AllocationApi.DRA:
             self.withheld = frozenset(offered)
         self.state = replace(self.state, door=door)
-        if door is Door.DRA:
+        if door is AllocationApi.DRA:
             self.withheld = frozenset(cards_for_claims(self.state, self.ledger))
 
     def offer(self) -> None:
         """The slice reaches the scheduler; cards that go back and hold nothing are given back."""
         offered = cards_for_claims(self.state, self.ledger, self.withheld)
         self.seen = frozenset(uuid for uuid, door in offered.items() if not door)
-        if self.state.door is Door.DRA:
+        if self.state.door is AllocationApi.DRA:
             self.withheld = frozenset(offered)
         else:
             of_claims = {f"GPU-{card}" for card, _, _ in self.pending.values()}
@@ -106,7 +110,7 @@ class Node:
             self.ledger = self.ledger.release([names[number % len(names)]])
 
     def check(self) -> None:
-        """No card serves both doors, none is given beyond what it has, no unit twice."""
+        """No card serves both allocation APIs, none is given beyond what it has, no unit twice."""
         for device, use in self.ledger.use().items():
             holders = [g for g in self.ledger.grants.values() if device in g.devices]
             assert len({bool(grant.holder.claim) for grant in holders}) == 1
@@ -147,7 +151,7 @@ def play(steps: list[tuple[str, int, int, int]], *, is_very_late: bool = False) 
         elif what == "end":
             node.end(rest[0])
         else:
-            node.switch(Door(what))
+            node.switch(AllocationApi(what))
         node.seen = ALL if is_very_late else node.seen
         node.check()
     return node

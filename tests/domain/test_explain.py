@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from tests.domain.words import V100_MIB, cards, container, pod, terms
 
-from gpu_device_plugin.domain.caller import Asker
-from gpu_device_plugin.domain.explain import Decision, why_text
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
-from gpu_device_plugin.domain.schemes.aliyun.room import Room
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.fractions.decision import demand_text, no_room_text, room_lines
+from gpu_device_plugin.domain.fractions.placement import NoRoom, place
+from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.domain.grants.caller import Caller
+from gpu_device_plugin.domain.grants.decision_log import Decision, why_text
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
 
 NODE = cards(V100_MIB, V100_MIB)
 TAKEN = Room(
@@ -28,7 +28,7 @@ BROKEN = replace(
 )
 LEFT = (TAKEN, BROKEN)
 REQUEST = pod("a", container("main", 9, 30))
-ASKER = Asker(REQUEST.ref, REQUEST, REQUEST.containers[0])
+ASKER = Caller(REQUEST.ref, REQUEST, REQUEST.containers[0])
 
 
 def no_room(needed: Demand, left: tuple[Room, ...] = LEFT) -> NoRoom:
@@ -56,7 +56,7 @@ def test_an_unknown_container_is_told_without_a_name() -> None:
     """With the API server away."""
     needed = Demand(0, 100)
 
-    text = no_room_text(Asker(REQUEST.ref), needed, no_room(needed), terms())
+    text = no_room_text(Caller(REQUEST.ref), needed, no_room(needed), terms())
 
     assert text.startswith(
         "pod default/a on node node-a (mode core_mem) asks aliyun.com/gpu-core.percentage: 100"

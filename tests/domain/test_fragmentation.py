@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.fragmentation import EVEN_MIX, NodeRoom, Shape, Workload, graded
+from gpu_device_plugin.domain.fractions.fragmentation import (
+    EVEN_MIX,
+    NodeRoom,
+    Shape,
+    Workload,
+    grade_placement,
+)
 
 _HALF = Shape(1000, 1, 500)
 _SMALL = Shape(1000, 1, 200)
@@ -42,7 +48,7 @@ def test_the_prepared_measure_is_the_papers_definition(
 
 
 def _score(room: NodeRoom, shape: Shape, card: int = 0) -> float:
-    return graded(_MIX, room, room.take(shape, (card,)))
+    return grade_placement(_MIX, room, room.take(shape, (card,)))
 
 
 def test_a_part_goes_to_the_card_that_it_fills_up() -> None:
@@ -74,6 +80,6 @@ def test_a_node_that_is_whole_does_not_win_over_one_that_is_used() -> None:
     whole, used = NodeRoom(96000, (1000,) * 8), NodeRoom(60000, (0, 0, 0, *(1000,) * 5))
 
     def grade(room: NodeRoom, card: int) -> float:
-        return graded(EVEN_MIX, room, room.take(part, [card]))
+        return grade_placement(EVEN_MIX, room, room.take(part, [card]))
 
     assert grade(used, 7) >= grade(whole, 7)

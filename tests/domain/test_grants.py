@@ -4,10 +4,10 @@ import pytest
 from tests.domain.words import INIT, grant
 from tests.held import changed
 
-from gpu_device_plugin.domain.pods import ContainerKind
-from gpu_device_plugin.domain.schemes.aliyun.fraction import is_bare, units_per_card
-from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.fraction import is_bare, units_per_card
+from gpu_device_plugin.domain.fractions.units import Resource, cards_of
+from gpu_device_plugin.domain.node.pods import ContainerKind
 
 
 def test_ids_are_kept_in_order() -> None:

@@ -3,10 +3,14 @@
 from tests.domain.words import CORE, INIT, MEM, grant, listed
 from tests.held import changed
 
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, filled, passed_on
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pods import HeldUnits, PodRef
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import (
+    KubeletSnapshot,
+    fill_units,
+    pass_on_units,
+)
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
 
 
 def _init(mem: str, core: str = "") -> Grant:
@@ -26,7 +30,7 @@ def test_a_slice_that_an_init_container_had_first_is_its_heirs() -> None:
     shared = _init("m00 m01", "c00")
     pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
 
-    found = passed_on(shared, pods, _ledger(shared))
+    found = pass_on_units(shared, pods, _ledger(shared))
 
     assert (found.container, found.is_checked) == ("main", False)
     assert found.slice_id == shared.slice_id
@@ -38,8 +42,8 @@ def test_a_slice_with_an_heir_of_its_own_stays_the_init_containers() -> None:
     main = grant("a", "m00 m01", "c00")
     pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
 
-    assert passed_on(init, pods, _ledger(init, main)) is init
-    assert passed_on(main, pods, _ledger(init, main)) is main
+    assert pass_on_units(init, pods, _ledger(init, main)) is init
+    assert pass_on_units(main, pods, _ledger(init, main)) is main
 
 
 def test_units_taken_over_from_an_init_container_come_back_too() -> None:
@@ -48,7 +52,7 @@ def test_units_taken_over_from_an_init_container_come_back_too() -> None:
     main = grant("a", "", "c00 c01")
     reported = {("uid-a", "main", str(MEM)): frozenset({"m00", "m01"})}
 
-    assert filled(main, reported, _ledger(init, main)).ids(MEM) == ("m00", "m01")
+    assert fill_units(main, reported, _ledger(init, main)).ids(MEM) == ("m00", "m01")
 
 
 def test_an_init_container_that_is_not_known_as_one_yet_keeps_no_units_from_its_heir() -> None:
@@ -57,9 +61,9 @@ def test_an_init_container_that_is_not_known_as_one_yet_keeps_no_units_from_its_
     main = grant("a", "", "c00 c01")
     reported = {("uid-a", "main", str(MEM)): frozenset({"m00", "m01"})}
 
-    assert filled(main, reported, _ledger(first, main)).ids(MEM) == ("m00", "m01")
+    assert fill_units(main, reported, _ledger(first, main)).ids(MEM) == ("m00", "m01")
     stranger = grant("b", "m01", "")
-    assert filled(main, reported, _ledger(first, main, stranger)).ids(MEM) == ()
+    assert fill_units(main, reported, _ledger(first, main, stranger)).ids(MEM) == ()
 
 
 def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import cards
 
-from gpu_device_plugin.domain.labels import NODE_LABELS, label_value, node_labels
+from gpu_device_plugin.domain.node.labels import NODE_LABELS, label_value, node_labels
 
 
 def test_the_sources_example() -> None:

@@ -9,18 +9,19 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
 from tests.held import changed
 
-from gpu_device_plugin.domain.grant_lifetime import (
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.grant import Grant, Hold, Share
+from gpu_device_plugin.domain.grants.ledger import (
     ABSENT_SECONDS,
     KUBELET_SETTLE_SECONDS,
+    DeviceUse,
+    Ledger,
     drift,
     expired_grants,
     live,
+    used,
 )
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger, Use, used
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
-from gpu_device_plugin.domain.shares import Hold, Share
+from gpu_device_plugin.domain.node.pods import PodRef
 
 UP_SINCE = -KUBELET_SETTLE_SECONDS
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
@@ -45,15 +46,15 @@ def test_what_a_pods_containers_hand_on_counts_once() -> None:
     side = replace(grant("a", "m02 m03", on="GPU-0"), slice_id="side")
     one, other = PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b")
 
-    assert ledger(small, large).use() == {"GPU-0": Use(3 * 1024, 0, (one,))}
+    assert ledger(small, large).use() == {"GPU-0": DeviceUse(3 * 1024, 0, (one,))}
     held = ledger(small, large, side, grant("a", "m00 m01", "c00", on="GPU-0"))
-    assert held.use() == {"GPU-0": Use(4 * 1024, 1, (one,))}
+    assert held.use() == {"GPU-0": DeviceUse(4 * 1024, 1, (one,))}
     both = held.hold(grant("b", "m04", on="GPU-0")).hold(
         replace(grant("b", "m10", on="GPU-1"), slice_id="b1")
     )
     assert both.use() == {
-        "GPU-0": Use(5 * 1024, 1, (one, other)),
-        "GPU-1": Use(1024, 0, (other,)),
+        "GPU-0": DeviceUse(5 * 1024, 1, (one, other)),
+        "GPU-1": DeviceUse(1024, 0, (other,)),
     }
 
 
@@ -62,7 +63,7 @@ def test_a_device_that_one_has_for_itself_is_known_as_such() -> None:
     share = Share("GPU-0", is_exclusive=True, memory_mib=16160)
     (use,) = used([Hold(PodRef("default", "a"), share)]).values()
 
-    assert use == Use(16160, 0, (PodRef("default", "a"),), is_exclusive=True)
+    assert use == DeviceUse(16160, 0, (PodRef("default", "a"),), is_exclusive=True)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5))))
@@ -87,7 +88,7 @@ def test_the_rule_of_one_holder_is_asked_for() -> None:
 
 
 def test_a_pod_is_the_same_by_uid_where_both_know_it() -> None:
-    """A pod that was created anew under its old name inherits nothing."""
+    """A pod that was created again under its old name inherits nothing."""
     held = grant("a", "m00")
     again, nameless = PodRef("default", "a", "uid-2"), PodRef("default", "a")
 

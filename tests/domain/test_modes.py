@@ -5,9 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import CORE, COUNT, MEM, V100_MIB, cards
 
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import (
+from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.mode_resources import (
+    MAX_MESSAGE_BYTES,
+    check_message,
+    check_unit,
+    list_message_bytes,
+    resources_of,
+)
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
+from gpu_device_plugin.domain.node.modes import (
     ModeDecision,
     NodeMode,
     UnitDecision,
@@ -18,15 +26,7 @@ from gpu_device_plugin.domain.modes import (
     parse_mode,
     parse_policy,
 )
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.modes import (
-    MAX_MESSAGE_BYTES,
-    check_message,
-    check_unit,
-    list_message_bytes,
-    resources_of,
-)
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids, units_of
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 
 HOLDERS = [PodRef("ml", "b"), PodRef("ml", "a"), PodRef("ml", "a", "again")]

@@ -11,12 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.domain import words
 
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.cluster_view import (
+    NodeOffer,
+    PodHold,
+    hold_of,
+    parse_offer,
+    wish_annotations,
+)
+from gpu_device_plugin.domain.fractions.node_fit import (
+    OTHER_DOOR_TEXT,
+    Fit,
+    Misfit,
+    Score,
+    comparable,
+    fit,
+    node_rooms,
+)
+from gpu_device_plugin.domain.fractions.pod_annotations import (
     ALLOCATION,
     ASSIGNED,
     CORE_ALLOCATION,
@@ -24,23 +37,11 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_INDEX,
     with_wish,
 )
-from gpu_device_plugin.domain.schemes.aliyun.card_wish import wish_annotations
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
-    NodeOffer,
-    PodHold,
-    hold_of,
-    parse_offer,
-)
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
-    OTHER_DOOR_TEXT,
-    Fit,
-    Misfit,
-    fit,
-)
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, comparable
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import StateError
 
 _INIT, _SIDECAR, _APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
@@ -116,15 +117,15 @@ def test_an_app_container_is_put_on_the_card_of_its_init_container_whatever_its_
 
 
 def test_a_card_serves_requests_of_its_own_door_only() -> None:
-    """Whatever is free of it; without a door named, every card counts."""
+    """Whatever is free of it; without an allocation API named, every card counts."""
     node = replace(offer(2), by_claims=frozenset({CardIndex(1)}))
-    for door, card in ((Door.DEVICE_PLUGIN, 0), (Door.DRA, 1)):
+    for door, card in ((AllocationApi.DEVICE_PLUGIN, 0), (AllocationApi.DRA, 1)):
         found = fit(node, node_rooms(node, [], door), pod((_APP, 9)), PlacementPolicy.BINPACK)
         assert isinstance(found, Fit)
         assert list(found.shares[0]) == [card]
         rooms = node_rooms(
             offer(2)
-            if door is Door.DRA
+            if door is AllocationApi.DRA
             else replace(node, by_claims=frozenset(card.index for card in node.cards)),
             [],
             door,

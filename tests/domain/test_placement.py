@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 
-from gpu_device_plugin.domain.devices import CardIndex, CardNumber
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
-from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
-from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
+from gpu_device_plugin.domain.fractions.decision import follows, pick_units
+from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.node.pods import PodRef
 
 BINPACK, SPREAD = PlacementPolicy.BINPACK, PlacementPolicy.SPREAD
 FOUR = cards(V100_MIB, V100_MIB, V100_MIB, V100_MIB)

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
-from gpu_device_plugin.domain.processors import Processors
+from gpu_device_plugin.domain.fractions.fragmentation import PLENTY_CPU_MILLI, Processors
 
 _NODES = st.sampled_from(["n1", "n2"])
 _UIDS = st.sampled_from(["a", "b", "c"])
@@ -23,7 +22,7 @@ _MILLI = st.integers(0, 3000)
     )
 )
 def test_what_is_free_is_what_is_there_less_what_is_requested(history: list[tuple]) -> None:  # type: ignore[type-arg]
-    """And whoever asked to be called knows every change."""
+    """And anyone who asked to be called knows every change."""
     seen: dict[str, int] = {"n1": PLENTY_CPU_MILLI, "n2": PLENTY_CPU_MILLI}
 
     def note(name: str) -> None:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from tests.domain.words import APP, CORE, COUNT, INIT, MEM, SIDECAR, container, pod, terms
 
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_ahead, demand_from_size
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.requests import demand, demand_ahead, demand_from_size
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
 
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import cards
 
-from gpu_device_plugin.domain.compute_policy import ComputePolicy
-from gpu_device_plugin.domain.limits import CardLimit, limits_text
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes, slice_mib
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.units import slice_bytes, slice_mib
+from gpu_device_plugin.domain.grants.container_edits import CardLimit, limits_text
+from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.errors import DoesNotFitError
 
 

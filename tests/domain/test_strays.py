@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.grant_lifetime import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
-from gpu_device_plugin.domain.strays import strays
+from gpu_device_plugin.domain.grants.ledger import (
+    ABSENT_SECONDS,
+    KUBELET_SETTLE_SECONDS,
+    orphan_files,
+)
 
 UP_SINCE = -KUBELET_SETTLE_SECONDS
 
@@ -19,7 +22,7 @@ def passes(
     unnamed: Mapping[str, float] = {}
     removed = []
     for now, named in seen:
-        over, unnamed = strays({"a", "b"}, named, unnamed, now, since)
+        over, unnamed = orphan_files({"a", "b"}, named, unnamed, now, since)
         removed.append(over)
     return removed
 

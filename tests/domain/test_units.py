@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.devices import MAX_CARDS, CardNumber
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.schemes.aliyun.units import (
+from gpu_device_plugin.domain.cards.card import MAX_CARDS, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.units import (
     Resource,
     UnitId,
     cards_of,

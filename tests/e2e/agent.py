@@ -16,9 +16,9 @@ from tests.e2e.cluster.processes import Program, command_output
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import CORE, COUNT, MEMORY
 
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.grants import GrantStore
+from gpu_device_plugin.disk.grant_file import GrantStore
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 
 PROFILE = "v100"
 METRICS_PORT = 9445
@@ -69,7 +69,7 @@ class AgentDirectories:
 
     @property
     def nvml_library(self) -> Path:
-        """The NVML that shows these cards to whoever loads it."""
+        """The NVML that shows these cards to anyone who loads it."""
         return self.simulated_node / "libnvidia-ml.so.1"
 
 

@@ -1,4 +1,4 @@
-"""An agent whose door is `dra`, the chart's policies, and what claims hold, as the tests of claims see it."""
+"""An agent whose allocation API is `dra`, the chart's policies, and what claims hold, as the tests of claims see it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,9 +25,13 @@ def claims_agent(
     results: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Agent]:
-    """In the usual agent's place one whose door is `dra`, with the chart's policies in the cluster."""
+    """In the usual agent's place one whose allocation API is `dra`, with the chart's policies in the cluster."""
     serving_agent.stop()
-    flags = {"device-access": "cdi", "door": "dra", "cdi-dir": str(cluster.node.cdi_directory)}
+    flags = {
+        "device-list-strategy": "cdi-cri",
+        "door": "dra",
+        "cdi-dir": str(cluster.node.cdi_directory),
+    }
     agent = Agent(cluster, AgentDirectories(ROOT, results / "claims"), flags)
     prepare_for_tenants(cluster, agent, nvidia_smi, tmp_path_factory.mktemp("client"))
     with claims_installed(cluster):
@@ -51,7 +55,7 @@ def claims(cluster: Cluster, claims_agent: Agent) -> Iterator[Agent]:
 
 @pytest.fixture
 def plain(cluster: Cluster) -> Iterator[str]:
-    """A namespace that uses no claims; the node's label for its door goes with it."""
+    """A namespace that uses no claims; the node's label for its allocation API goes with it."""
     cluster.kubectl("create", "namespace", "plain")
     yield "plain"
     cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")

@@ -10,8 +10,12 @@ from tests.e2e.cluster.cluster import NAMESPACE, Cluster
 from tests.e2e.cluster.credentials import AGENT
 from tests.e2e.cluster.processes import command_output
 
-from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, has_claims_api
-from gpu_device_plugin.domain.labels import NODE_LABELS
+from gpu_device_plugin.domain.node.allocation_api import (
+    ALLOCATION_API_LABEL,
+    AllocationApi,
+    has_claims_api,
+)
+from gpu_device_plugin.domain.node.labels import NODE_LABELS
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gpu-device-plugin"
 RELEASE = "gpu-device-plugin"
@@ -36,9 +40,15 @@ def claims_installed(cluster: Cluster) -> Iterator[None]:
         pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
     helm = Helm(cluster)
     helm.install(NOBODY, *CLAIMS)
-    cluster.kubectl("label", "namespace", NAMESPACE, "--overwrite", f"{DOOR_LABEL}={Door.DRA}")
+    cluster.kubectl(
+        "label",
+        "namespace",
+        NAMESPACE,
+        "--overwrite",
+        f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}",
+    )
     yield
-    cluster.kubectl("label", "namespace", NAMESPACE, f"{DOOR_LABEL}-")
+    cluster.kubectl("label", "namespace", NAMESPACE, f"{ALLOCATION_API_LABEL}-")
     helm.uninstall()
 
 

@@ -21,8 +21,8 @@ from tests.e2e.conftest import STATE
 from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
 from tests.e2e.pods import container, pod, slice_of
 
-from gpu_device_plugin.apps.controller.certificates import SECRET
-from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
+from gpu_device_plugin.controller.webhook_certificates import SECRET
+from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
 
 SCHEDULER = "gpu-scheduler"
 ADDRESS = "10.96.0.200"

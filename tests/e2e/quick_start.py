@@ -14,7 +14,7 @@ from tests.e2e.tenants import cuda_images
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 
-from gpu_device_plugin.store.native import native_library
+from gpu_device_plugin.disk.native import native_library
 
 ROOT = Path(__file__).resolve().parents[2]
 SMI_IMAGE = "docker.io/library/nvidia-smi:1"

@@ -21,9 +21,9 @@ from tests.e2e.pods import pod
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 
+from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.native import native_library
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 
 CUDA_TEST = "e2e.local/cuda-test:1"
 OWN_PRELOAD = "e2e.local/own-preload:1"
@@ -198,7 +198,7 @@ def is_about(percent: float, wanted: float) -> bool:
 
 
 def check_capped(tenant: Tenant) -> None:
-    """A process that comes in anew sees the slice, and is refused what the card would have."""
+    """A process that comes in again sees the slice, and is refused what the card would have."""
     answers = tenant.once("init", "retain", "info", f"alloc 0 {SLICE_MIB * MIB}")
 
     assert answers[:2] == [[0], [0]]

@@ -66,7 +66,7 @@ def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
 def test_a_node_changes_its_door_under_running_pods(
     cluster: Cluster, claims: Agent, plain: str
 ) -> None:
-    """One card, one door: what is held stays where it is, and what is free goes over."""
+    """One card, one allocation API: what is held stays where it is, and what is free goes over."""
     cluster.apply(holding("claimed"))
     cluster.wait_for_phase("claimed", "Running", seconds=90)
     (own,) = cards_of(cluster)

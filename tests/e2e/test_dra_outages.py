@@ -1,4 +1,4 @@
-"""Claims while API server, kubelet or agent are away: what runs goes on, and no card serves both doors."""
+"""Claims while API server, kubelet or agent are away: what runs goes on, and no card serves both allocation APIs."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_without_the_api_server_containers_run_and_restart_in_their_slices(
 def test_agent_and_kubelet_die_while_the_node_changes_its_door(
     cluster: Cluster, claims: Agent, plain: str
 ) -> None:
-    """Both ways: what runs is not touched, and no card serves both doors."""
+    """Both ways: what runs is not touched, and no card serves both allocation APIs."""
     cluster.apply(holding("claimed"))
     cluster.wait_for_phase("claimed", "Running", seconds=90)
     (own,) = cards_of(cluster)

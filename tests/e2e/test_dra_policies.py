@@ -20,7 +20,7 @@ from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
 from tests.e2e.submission import Submission
 
-from gpu_device_plugin.domain.doors import DOOR_LABEL
+from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 
 NOWHERE = {"e2e": "nowhere"}
 POLICIES = ("claims-made", "claims-kept", "claims-held", "claims-whole", "agent-slices", "pods")
@@ -251,12 +251,12 @@ def is_rewritten(server: Submission, namespace: str) -> bool | None:
 def test_a_namespace_uses_claims_while_it_has_the_label(
     cluster: Cluster, server: Submission
 ) -> None:
-    """Without it a pod is left as it is; what tenants may make themselves, the template, opens no door."""
+    """Without it a pod is left as it is; what tenants may make themselves, the template, opens no allocation API."""
     assert is_rewritten(server, "plain") is False
     label = ("label", "namespace", "plain", "--overwrite")
-    cluster.kubectl(*label, f"{DOOR_LABEL}=dra")
+    cluster.kubectl(*label, f"{ALLOCATION_API_LABEL}=dra")
     wait_for("pods are rewritten", lambda: is_rewritten(server, "plain"))
-    cluster.kubectl(*label, f"{DOOR_LABEL}=device-plugin")
+    cluster.kubectl(*label, f"{ALLOCATION_API_LABEL}=device-plugin")
     wait_for("pods are left", lambda: is_rewritten(server, "plain") is False)
 
 
@@ -491,7 +491,7 @@ def test_no_claim_is_made_in_a_namespace_without_the_label(
     maker = Submission(cluster, user=CONTROLLER_MANAGER.name)
 
     answer = maker.create(made, "plain")
-    assert f"with the label {DOOR_LABEL}=dra, and plain has it not" in answer.text
+    assert f"with the label {ALLOCATION_API_LABEL}=dra, and plain has it not" in answer.text
     assert maker.create(made).is_accepted
 
 
@@ -692,7 +692,7 @@ def test_the_chart_works_again_after_an_uninstall_without_a_restart_of_the_serve
 ) -> None:
     """In the namespace of before and in another one; twice, as after a second thought."""
     chosen = (*CLAIMS[:1], "dra.namespaces={default,plain}")
-    cluster.kubectl("label", "namespace", "plain", "--overwrite", f"{DOOR_LABEL}=dra")
+    cluster.kubectl("label", "namespace", "plain", "--overwrite", f"{ALLOCATION_API_LABEL}=dra")
     helm = Helm(cluster)
     for _ in range(2):
         helm.uninstall()

@@ -18,9 +18,9 @@ from tests.e2e.tenants import SLICE_MIB, cuda_images, row
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 
+from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.native import native_library
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 
 OWN_IMAGE = "e2e.local/with-nvidia-smi:1"
 SMI = "/usr/bin/nvidia-smi"

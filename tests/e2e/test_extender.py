@@ -18,7 +18,7 @@ from tests.e2e.placement import MEMORY_ONLY, Placement, asking, on, placement
 from tests.e2e.pods import MEMORY
 from tests.e2e.views import check_agreement, granted
 
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, ASSIGNED
+from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, ASSIGNED
 
 _CARDS = 4
 _NOT_ENOUGH = "node(s) didn't have enough device resources to allocate"

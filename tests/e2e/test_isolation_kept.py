@@ -1,4 +1,4 @@
-"""The cap stays: whatever a pod writes, whoever it runs as, whatever happens to the node."""
+"""The cap stays: whatever a pod writes, anyone who it runs as, whatever happens to the node."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ from tests.e2e.tenants import (
     tenant_pod,
 )
 
-from gpu_device_plugin.store.native import DIRECTORY_VARIABLE, native_library
+from gpu_device_plugin.disk.native import DIRECTORY_VARIABLE, native_library
 
 BIGGER = "version=1\\nslice=mine\\ndevice={uuid} memory_bytes=16000000000\\n"
 # What a pod may write into its own env in the hope of more.
@@ -160,7 +160,7 @@ def told(tmp_path: Path) -> Path:
 
 
 def asking_pod(name: str, told: Path) -> dict[str, Any]:
-    """A pod that asks its card again and again, and starts anew when /told/end appears."""
+    """A pod that asks its card again and again, and starts again when /told/end appears."""
     script = (
         f"rm -f /told/end; while [ ! -e /told/end ]; do {{ {ASK}; }} >>/told/log; sleep 0.3; done"
     )

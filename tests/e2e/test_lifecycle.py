@@ -22,8 +22,8 @@ from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
 
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore
+from gpu_device_plugin.disk.durable import SealedFile
+from gpu_device_plugin.disk.grant_file import KIND, VERSION, GrantStore
 
 NEXT_VERSION = "0.2.0"
 # Ended from outside it is no success: a Job replaces the pod then.
@@ -177,7 +177,7 @@ def boot_id(cluster: Cluster) -> str:
 
 def pretend_another_boot(node: Node) -> None:
     """Let the agent's grants be of another boot than the one that the kernel tells containers of."""
-    kept = SealedFile(node.place.directory / AGENT_STATE / FILE_NAME, KIND, VERSION)
+    kept = SealedFile(node.place.directory / AGENT_STATE / KIND, KIND, VERSION)
     sealed = kept.read()
     assert sealed is not None
     kept.write([sealed.payload], "the-boot-before")

@@ -25,7 +25,7 @@ from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tests.e2e.test_image import AGENTS, NOTHING, wait_for_rollout
 from tests.e2e.time_slicing_plugin import RESOURCE, SOCKET
 
-from gpu_device_plugin.domain.modes import SETTINGS_LABEL
+from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
 
 MODE = "ack.node.gpu.schedule"
 # What GpuNodeFault, GpuCardOut and GpuDriverSilent look at.

@@ -27,10 +27,10 @@ from tests.e2e.test_image import NO_HOOKS
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 
-from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
-from gpu_device_plugin.nvml.session import EXCLUSIVE_PROCESS
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.native import native_library
+from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
+from gpu_device_plugin.nvml.card_session import EXCLUSIVE_PROCESS
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 
 SAMPLES = Path("samples/aks")
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"

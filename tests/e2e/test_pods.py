@@ -17,7 +17,7 @@ from tests.e2e.pods import (
 )
 from tests.e2e.views import cards_of, check_agreement, granted
 
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
 
 
 def environment(cluster: Cluster, name: str, container_name: str) -> dict[str, str]:

@@ -22,14 +22,14 @@ from tests.e2e.pods import container, pod
 from tests.e2e.policy_table import BAD_REQUESTS, POLICY, ROWS, Row, asking, in_template, percentages
 from tests.e2e.submission import KINDS, Submission
 
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.schemes.aliyun.annotations import HELD_KEYS
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS
+from gpu_device_plugin.domain.fractions.requests import demand
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 
 NOWHERE = {"e2e": "nowhere"}
 OTHER_NODE = "n2"
@@ -302,7 +302,7 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
     ]
     assert not wrong
 
-    # Whoever is not the agent is not limited.
+    # Anyone who is not the agent is not limited.
     for path, change in ((own, schedule), (other, count), (f"{pods}/on-{NODE}", another)):
         assert admin.patch(path, change).text == ""
 

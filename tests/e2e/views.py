@@ -7,8 +7,8 @@ import grpc
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.node import Node
 
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.kubelet._proto import podresources_pb2
 
 Holder = tuple[str, str]

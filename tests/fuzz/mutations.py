@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from gpu_device_plugin.store import region
+from gpu_device_plugin.disk import region
 
 CORPUS = Path(__file__).parent / "corpus"
 _PIECES = (

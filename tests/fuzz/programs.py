@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
+from tests.compiling import compile_kept
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", f"-I{_ROOT / 'src/isolation'}")
@@ -36,8 +37,7 @@ class Program:
             binary = Path(directory) / name
             sources = [_ROOT / "src/isolation" / each for each in PROGRAMS[name]]
             source = Path(__file__).parent / "c" / f"{name}.c"
-            command = ["cc", *_FLAGS, *_SANITIZERS, str(source), *map(str, sources), "-o"]
-            subprocess.run([*command, str(binary)], check=True)
+            compile_kept(["cc", *_FLAGS, *_SANITIZERS, str(source), *map(str, sources)], binary)
             with subprocess.Popen(
                 [binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             ) as process:

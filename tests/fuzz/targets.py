@@ -8,23 +8,26 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_device_plugin.apps.overview.usage import series, slices
-from gpu_device_plugin.cluster import claims
-from gpu_device_plugin.cluster.admission_wire import read_review
-from gpu_device_plugin.cluster.extender_wire import read_binding, read_preemption, read_question
-from gpu_device_plugin.cluster.foreign_text import decode, without_controls
-from gpu_device_plugin.cluster.pod_spec import scheduled_request
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.nvidia import read_config_file
-from gpu_device_plugin.domain.annotations import counted_unit_mib, kept_pods, served_mode
-from gpu_device_plugin.domain.held_devices import held_devices, told_devices
-from gpu_device_plugin.domain.holdings import parse_holdings
-from gpu_device_plugin.domain.schemes.aliyun.annotations import with_wish
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of, parse_offer
+from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.region import read_region
+from gpu_device_plugin.domain.fractions.cluster_view import hold_of, parse_offer
+from gpu_device_plugin.domain.fractions.pod_annotations import with_wish
+from gpu_device_plugin.domain.grants.annotations import counted_unit_mib, kept_pods, served_mode
+from gpu_device_plugin.domain.grants.holdings import held_devices, parse_holdings, told_devices
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
-from gpu_device_plugin.store.cdi import CdiFiles
-from gpu_device_plugin.store.region import read_region
+from gpu_device_plugin.kubernetes.client.foreign_text import decode, without_controls
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects import resource_slices
+from gpu_device_plugin.kubernetes.objects.admission_review import read_review
+from gpu_device_plugin.kubernetes.objects.extender_messages import (
+    read_binding,
+    read_preemption,
+    read_question,
+)
+from gpu_device_plugin.kubernetes.objects.pod_spec import scheduled_request
+from gpu_device_plugin.overview.slice_use import series, slices
+from gpu_device_plugin.settings.nvidia_configuration import read_config_file
 
 Parser = Callable[[bytes], object]
 
@@ -69,9 +72,9 @@ def _node(content: bytes) -> object:
 
 
 def _claim(content: bytes) -> object:
-    found = _decoded(content, claims._Claim)
-    assert isinstance(found, claims._Claim)
-    return claims._understood(found)
+    found = _decoded(content, resource_slices._Claim)
+    assert isinstance(found, resource_slices._Claim)
+    return resource_slices._understood(found)
 
 
 def _cdi(content: bytes) -> object:

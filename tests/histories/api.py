@@ -11,6 +11,8 @@ from typing import Any
 
 import aiohttp
 
+from gpu_device_plugin.simulation.api_server import is_listed, merged
+
 Json = dict[str, Any]
 _COLLECTION = re.compile(
     r"(?:/api/v1/nodes|/api/v1/pods|/api/v1/namespaces/[^/]+/(?:pods|events)"
@@ -67,7 +69,7 @@ class Api:
     def patch(self, path: str, patch: Json) -> None:
         """Merge into the object at `path`, if there is one."""
         if path in self.objects:
-            self.put(path, _merge(self.objects[path], patch))
+            self.put(path, merged(self.objects[path], patch))
 
     def delete(self, path: str) -> None:
         """Delete the object at `path`, if there is one."""
@@ -132,8 +134,7 @@ class Api:
             raise aiohttp.ClientConnectionError("connection reset")
 
     def _list(self, path: str, query: Mapping[str, str]) -> "Response":
-        found = (value for at, value in self.objects.items() if _is_in(at, path))
-        items = [value for value in found if _is_selected(value, query)]
+        items = [v for at, v in self.objects.items() if is_listed(at, v, path, query)]
         meta = {"resourceVersion": str(self._version)}
         return Response(200, json.dumps({"metadata": meta, "items": items}).encode())
 
@@ -151,7 +152,7 @@ class Api:
             uid = body.get("metadata", {}).get("uid")
             if uid is not None and uid != found["metadata"].get("uid"):
                 return _status(422, "metadata.uid: field is immutable")
-            found = self.put(path, _merge(found, body))
+            found = self.put(path, merged(found, body))
         return Response(200, json.dumps(found).encode())
 
     def _watch(self, path: str, query: Mapping[str, str]) -> "Response":
@@ -173,9 +174,9 @@ class Api:
                     until = min(until, since + self.faults.lag_seconds)
                     break
                 at = version
-                if _is_in(where, path):
+                if is_listed(where, value, path, {}):
                     # What stops to match is gone for this watch; of what never did it knows nothing.
-                    told = kind if _is_selected(value, query) else "DELETED"
+                    told = kind if is_listed(where, value, path, query) else "DELETED"
                     yield json.dumps({"type": told, "object": value}).encode() + b"\n"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
@@ -241,35 +242,3 @@ class Session:
 def _status(code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     body = {"kind": "Status", "message": message, "code": code}
     return Response(code, json.dumps(body).encode(), headers=headers)
-
-
-def _is_in(at: str, path: str) -> bool:
-    """Whether an object belongs to the list at `path`."""
-    collection = at.rpartition("/")[0]
-    return collection.endswith("/pods") if path == "/api/v1/pods" else collection == path
-
-
-def _is_selected(value: Json, query: Mapping[str, str]) -> bool:
-    """Whether an object passes the field selector."""
-    terms = filter(None, query.get("fieldSelector", "").split(","))
-    return all(_field(value, *term.partition("=")) for term in terms)
-
-
-def _field(value: Json, dotted: str, _: str, wanted: str) -> bool:
-    found: Any = value
-    for key in dotted.removesuffix("!").split("."):
-        found = found.get(key, {})
-    return bool(found == wanted) is not dotted.endswith("!")
-
-
-def _merge(target: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merge(merged.get(key), value)
-    return merged

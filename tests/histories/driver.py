@@ -1,7 +1,7 @@
 """NVIDIA's driver with its cards, and the agent's NVML child in virtual time.
 
 The child says what `nvml.child` says of a driver that is not simulated, line for line; the real
-one is held to that form by tests/nvml. So it keeps NVML open, and another child opens it anew. It
+one is held to that form by tests/nvml. So it keeps NVML open, and another child opens it again. It
 hangs where the driver hangs, and then only dies when the driver lets it.
 """
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 
@@ -30,7 +30,7 @@ class Process:
         on_death: Called once when it has died: what the kernel does for its peers.
         signals: Handlers it has asked for, by number.
         serve: Makes the protocol of a connection to its unix socket.
-        tasks: What it is doing.
+        futures: What it does or waits for, its tasks among them.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,8 +40,8 @@ class Process:
         self.on_death: list[Callable[[], object]] = []
         self.signals: dict[int, Callable[[], None]] = {}
         self.serve: Callable[[], Any] | None = None
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
-        self._dead: list[asyncio.Task[Any]] = []
+        self.futures: WeakSet[asyncio.Future[Any]] = WeakSet()
+        self._dead: list[asyncio.Future[Any]] = []
 
     async def ask(self, line: bytes) -> bytes:
         """What it answers on its unix socket; nothing where it does not listen."""
@@ -59,13 +59,15 @@ class Process:
         if self.is_alive:
             self.is_alive = False
             # Kept for as long as the process is: a task that is collected would be closed, and
-            # run the `finally` of code that is dead.
-            self._dead = list(self.tasks)
+            # run the `finally` of code that is dead; a future would complain that its error was
+            # never retrieved, which the dead code would have done.
+            self._dead = list(self.futures)
             hooks, self.on_death = self.on_death, []
             for hook in hooks:
                 hook()
 
 
+_Future = TypeVar("_Future", bound="asyncio.Future[Any]")
 _Line = deque[tuple["asyncio.Future[Any]", Callable[[], Any]]]
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
@@ -83,6 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         spawn: Starts a child process; as `subprocess_exec`.
         is_in_thread: Whether what runs now would run in a thread.
         thread_seconds: How long work takes that is handed to a thread.
+        threads_until: When the last of it is done that has begun.
     """
 
     def __init__(self, start_seconds: float) -> None:
@@ -92,6 +95,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.failures: list[str] = []
         self.spawn: Callable[..., Coroutine[Any, Any, tuple[Any, Any]]] | None = None
         self.thread_seconds: Callable[[], float] = lambda: 0.001
+        self.threads_until = 0.0
         self.is_in_thread = False
         self._threads: dict[object, _Line] = {}
         self._clock_resolution = 1e-9
@@ -101,6 +105,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Virtual seconds."""
         return self.now
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        """A future, which is its process's."""
+        return _owned(super().create_future(), PROCESS.get())
 
     def _run_once(self) -> None:
         timers, ready = self._scheduled, self._ready  # type: ignore[attr-defined]
@@ -175,7 +183,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while line and line[0][0].cancelled():
             line.popleft()
         if line:
-            self.call_later(self.thread_seconds(), self._finish, line)
+            seconds = self.thread_seconds()
+            self.threads_until = max(self.threads_until, self.now + seconds)
+            self.call_later(seconds, self._finish, line)
 
     def _finish(self, line: "_Line") -> None:
         future, work = line[0]
@@ -253,10 +263,13 @@ def _task_of_process(
     context: Context | None = None,
 ) -> "asyncio.Task[Any]":
     task = asyncio.Task(coroutine, loop=loop, context=context)
-    process = context.get(PROCESS) if context else PROCESS.get()
+    return _owned(task, context.get(PROCESS) if context else PROCESS.get())
+
+
+def _owned(future: _Future, process: Process | None) -> _Future:
     if process is not None:
-        process.tasks.add(task)
-    return task
+        process.futures.add(future)
+    return future
 
 
 def in_process(

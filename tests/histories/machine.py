@@ -27,7 +27,7 @@ from tests.histories.disk import Disk
 from tests.histories.loop import PROCESS, VirtualLoop
 from tests.histories.wire import Network
 
-from gpu_device_plugin.store import failpoints
+from gpu_device_plugin.disk import failpoints
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a fifth of a history was reading XIDs

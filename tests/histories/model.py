@@ -9,16 +9,16 @@ from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 from tests.histories.pods import Life, looked_at, path_of
 from tests.histories.shapes import CARDS_LABEL, CORE, COUNT, MEM
 
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
+from gpu_device_plugin.disk.durable import SealedFile
+from gpu_device_plugin.disk.grant_file import KIND, GrantStore
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.units import parse_unit_id
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInPod
 from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
 
 OFFERED = {
     "core_mem": (15, 100, 1),
@@ -84,7 +84,7 @@ def grants(node: Node) -> tuple[Grant, ...]:
     Raises:
         StateError: It cannot be read.
     """
-    pair = (node.file(FILE_NAME), node.file(f"{FILE_NAME}.other"))
+    pair = (node.file(KIND), node.file(f"{KIND}.other"))
     found = tuple(path.stat() if path.exists() else None for path in pair)
     mark = tuple(f and (f.st_ino, f.st_mtime_ns, f.st_size) for f in found)
     if node.read_grants[0] != mark:
@@ -287,7 +287,7 @@ def _untold_refusals(node: Node) -> Iterator[str]:
 
 
 def _waits(node: Node, uuid: str) -> bool:
-    """A card that has failed is seen again when NVML is opened anew, at most every minute."""
+    """A card that has failed is seen again when NVML is opened again, at most every minute."""
     failed_at = node.failed_at.get(uuid, -math.inf)
     return node.machine.loop.now - failed_at < _REOPENED_SECONDS
 

@@ -11,7 +11,7 @@ from tests.histories.api import Api
 from tests.histories.machine import Machine
 from tests.histories.shapes import CORE, MEM
 
-from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
+from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, Kind, StandInPod
@@ -114,7 +114,7 @@ class Pods:
                 self._start(lambda: self._start_container(life, container))
 
     def may_be_asked_anew(self) -> None:
-        """The node's mode or unit changes: whoever holds nothing may find another one."""
+        """The node's mode or unit changes: anyone who holds nothing may find another one."""
         for life in self.lives.values():
             if not any(self._kubelet.held(life.pod.uid).values()):
                 life.shape_never_fits = True

@@ -16,13 +16,12 @@ from tests.histories.pods import Life
 from tests.histories.shapes import pod_of
 from tests.histories.troubles import TROUBLES
 
-from gpu_device_plugin.config.agent import Isolation
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.disk.durable import SealedFile
+from gpu_device_plugin.disk.grant_file import KIND, VERSION
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.errors import StateError, StorageError
-from gpu_device_plugin.store import grants_v1
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
+from gpu_device_plugin.settings.agent_settings import Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def stop_agent(node: Node) -> None:
 
 
 def new_settings(node: Node, **settings: str) -> None:
-    """The operator changes the DaemonSet; its pod is made anew."""
+    """The operator changes the DaemonSet; its pod is made again."""
     node.settings |= {key: _SETTINGS[key](value) for key, value in settings.items()}
     node.units.add(node.settings.get("memory_unit", MemoryUnit.GIB))
     node.modes.add(str(node.settings.get("mode", NodeMode.CORE_MEM)))
@@ -116,24 +115,11 @@ def new_settings(node: Node, **settings: str) -> None:
     node.stop_agent()
 
 
-def release_before(node: Node) -> None:
-    """The release before runs for a moment: it reads and writes its own layout of the grants only."""
-    node.kill_agent()
-    node.machine.arm("")
-    former = SealedFile(
-        node.file(grants_v1.FILE_NAME), grants_v1.KIND, grants_v1.VERSION, flush=None
-    )
-    with contextlib.suppress(StateError, StorageError):  # damaged: it sets the file aside
-        sealed = former.read()
-        if sealed is not None and sealed.number >= _number_of(node):
-            former.write([sealed.payload], sealed.boot_id)
-
-
 def release_after(node: Node) -> None:
     """A later release has run: it writes keys that this one does not know."""
     node.kill_agent()
     node.machine.arm("")
-    file = SealedFile(node.file(FILE_NAME), KIND, VERSION, flush=None)
+    file = SealedFile(node.file(KIND), KIND, VERSION, flush=_kept_in_memory)
     with contextlib.suppress(StateError, StorageError):
         sealed = file.read()
         if sealed is not None:
@@ -151,9 +137,8 @@ def recover(node: Node, card: int) -> None:
         asyncio.get_running_loop().create_task(node.agent.ask(line))
 
 
-def _number_of(node: Node) -> int:
-    sealed = SealedFile(node.file(FILE_NAME), KIND, VERSION).read()
-    return sealed.number if sealed else 0
+def _kept_in_memory(descriptor: int) -> None:
+    """A program that is no agent does not keep the loop waiting for the disk."""
 
 
 # -- the kubelet
@@ -183,7 +168,6 @@ _OF_PODS_AND_AGENT: tuple[Callable[..., None], ...] = (
     kill_agent,
     stop_agent,
     new_settings,
-    release_before,
     release_after,
     recover,
     restart_kubelet,

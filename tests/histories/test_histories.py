@@ -45,6 +45,33 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("disk_full", 20.0, {"seconds": 20.0}),
         ),
     ),
+    "an agent is killed when a write has failed and nobody has looked": (
+        6443,
+        (
+            Step("recover", 40.0, {"card": 0}),
+            Step("driver_reloads", 20.0, {"seconds": 30.0}),
+            Step("create", 8.0, {"pod": 0, "shape": "whole"}),
+            Step("disk_full", 40.0, {"seconds": 70.0}),
+            Step("release_after", 20.0),
+            Step("kill_agent", 0.02, {"steps": 97}),
+            Step("card_asks_for_reset", 8.0, {"card": 1, "seconds": 2.0}),
+        ),
+    ),
+    "an agent starts while a disk that was slow still flushes": (
+        7552,
+        (
+            Step("card_unplugged", 0.0, {"card": 1, "seconds": 8.0}),
+            Step("api_behind", 0.0, {"seconds": 20.0, "lag": 5.0}),
+            Step("card_asks_for_reset", 0.2, {"card": 1, "seconds": 2.0}),
+            Step("sockets_wiped", 1.0),
+            Step("create", 0.0, {"pod": 0, "shape": "two cards"}),
+            Step("create", 40.0, {"pod": 5, "shape": "sidecar"}),
+            Step("create", 40.0, {"pod": 3, "shape": "nothing"}),
+            Step("disk_slow", 1.0, {"seconds": 2.0, "flush": 30.0}),
+            Step("state_damaged", 0.2, {"kind": "cards", "at": 0.252}),
+            Step("replace", 1.0, {"pod": 4, "shape": "small"}),
+        ),
+    ),
     "a pod with an init container comes while the API server is away": (
         0,
         (
@@ -130,7 +157,7 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("state_damaged", 8.0, {"kind": "node", "at": 0.576}),
         ),
     ),
-    "grants, their copy and the kubelet's checkpoint are lost at once": (
+    "grants and the kubelet's checkpoint are lost at once": (
         7398,
         (
             Step("kill_agent", 20.0, {"steps": 0}),

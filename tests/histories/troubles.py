@@ -13,7 +13,7 @@ from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 
 _RESET_SECONDS = 6.0  # a card that is being reset does not answer, and a probe notices
 _CARD_SECONDS = 45.0  # until a card that is well again counts as well
-_LOST_SECONDS = _CARD_SECONDS + 75.0  # the same if NVML has to be opened anew, ever more rarely
+_LOST_SECONDS = _CARD_SECONDS + 75.0  # the same if NVML has to be opened again, ever more rarely
 
 # -- the API server
 

@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,25 +12,23 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from tests.apps.agent.rig import MEM, Rig, command, running_rig, slice_of, until
-from tests.apps.agent.test_requests import allocate
-from tests.apps.agent.test_second_scheme import switching
-from tests.apps.agent.test_slow_disk import stuck
-from tests.apps.agent.whole_cards import WHOLE_CARD, WholeCards
+from tests.agent.rig import MEM, Rig, command, running_rig, slice_of, until
+from tests.agent.test_requests import allocate
+from tests.agent.test_second_scheme import switching
+from tests.agent.test_slow_disk import stuck
+from tests.agent.whole_cards import WHOLE_CARD
 from tests.held import fraction
+from tests.hostile.work import lines_run
 
-from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.sources import parse_yaml
-from gpu_device_plugin.domain.caller import Call, who_allocates
-from gpu_device_plugin.domain.decision_log import DecisionLog
-from gpu_device_plugin.domain.explain import Decision
-from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pods import (
+from gpu_device_plugin.agent.card_watch.configuration_follower import ConfigurationFollower, InForce
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.disk.grant_file import KIND
+from gpu_device_plugin.domain.fractions.units import unit_ids
+from gpu_device_plugin.domain.grants.caller import Call, find_allocating_caller
+from gpu_device_plugin.domain.grants.decision_log import Decision, DecisionLog
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
     ListedPod,
@@ -40,11 +36,14 @@ from gpu_device_plugin.domain.pods import (
     PodRequest,
     known_here,
 )
-from gpu_device_plugin.domain.schemes.aliyun.units import unit_ids
-from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.store.grants import FILE_NAME
-from gpu_device_plugin.web.metrics import AgentMetrics
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
+from gpu_device_plugin.settings.agent_settings import load_settings
+from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.settings.yaml_text import parse_yaml
+from gpu_device_plugin.web.agent_metrics import AgentMetrics
 
 MIRROR = "kubernetes.io/config.mirror"
 REPLICAS = """
@@ -113,7 +112,7 @@ async def test_a_call_that_is_cut_off_leaves_no_decision_and_is_told() -> None:
     """The kubelet rejects its pod, and gives the same units to the next one without asking."""
     async with running_rig() as rig:
         assert (await rig.admit("before", slice_of(2, 30))).is_admitted
-        pair = (rig.state / FILE_NAME, rig.state / f"{FILE_NAME}.other")
+        pair = (rig.state / KIND, rig.state / f"{KIND}.other")
         older = min(pair, key=lambda path: path.stat().st_mtime_ns)
         await put(rig, "cut")
         async with stuck(older) as free:
@@ -149,8 +148,7 @@ async def test_all_recorded_holders_of_a_card_are_asked_for_at_once(
         await together.wait()
         return None
 
-    async with switching(short_dir) as (wiring, give_to):
-        wiring.identifier.sources = replace(wiring.identifier.sources, get_pod=get)
+    async with switching(short_dir, get_pod=get) as (wiring, give_to):
         for number in range(holders):
             for container in ("a", "b"):
                 pod = PodRef("default", f"p{number}", f"u{number}")
@@ -159,7 +157,7 @@ async def test_all_recorded_holders_of_a_card_are_asked_for_at_once(
                 await wiring.ledger_store.hold(held)
         give_to("whole")
         async with asyncio.timeout(20):
-            await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+            await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
 
     assert len(asked) == len(set(asked)) == holders
 
@@ -181,19 +179,19 @@ async def test_what_is_no_warning_is_logged_as_none(tmp_path: Path) -> None:
 
 
 async def test_an_error_while_the_configuration_is_read_is_not_lost(tmp_path: Path) -> None:
-    """Whoever follows it gets it; the agent ends by it and is started again."""
+    """Anyone who follows it gets it; the agent ends by it and is started again."""
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\n")
     settings = load_settings({"node_name": "n1", "config_file": str(file)}, {}, None)
     store = NodeStore(first_state(settings))
     recorder = EventRecorder(AgentMetrics(""), lambda _: None, store.read, lambda: 0.0, Schemes())
 
-    def fail() -> None:
+    def fail(_: None) -> None:
         raise ZeroDivisionError
 
-    follower = ConfigurationFollower(
-        settings, store, dict, tuple, lambda: recorder, fail, lambda: None
-    )
+    in_force = InForce(nvidia_configuration(settings))
+    follower = ConfigurationFollower(settings, store, dict, tuple, recorder, in_force, lambda: None)
+    follower.changed.subscribe(fail)
     file.write_text(REPLICAS)
     os.utime(file, (0, 0))  # not as young as one that is being written
     follower.run()
@@ -248,23 +246,6 @@ def test_a_number_has_at_most_64_characters(number: str) -> None:
     assert parse_yaml(f"key: {'1' * 64}") == {"key": int("1" * 64)}
 
 
-def work(call: Callable[[], object]) -> int:
-    """How many functions a call enters, of Python or C: the same on every machine."""
-    entered = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal entered
-        entered += event in {"call", "c_call"}
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return entered
-
-
 def test_who_asks_is_found_in_work_that_grows_with_the_containers_and_no_faster() -> None:
     """A tenant's pods may have thousands on a node of small units; each call looks at all of them."""
     costs = []
@@ -281,7 +262,7 @@ def test_who_asks_is_found_in_work_that_grows_with_the_containers_and_no_faster(
         asking = PodRequest(PodRef("ns", "victim", "v"), (parts[0],))
         ledger, call = Ledger({g.slice_id: g for g in held}), Call(MEM, 1, frozenset({"m00"}))
         known = {**specs, asking.ref.key: asking}
-        costs.append(work(partial(who_allocates, call, known, ledger)))
+        costs.append(lines_run(partial(find_allocating_caller, call, known, ledger)))
 
     once, twice, four, wide = costs
     assert twice < 2.3 * once

@@ -9,27 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apps.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.apps.agent.test_claim_door import open_door
-from tests.apps.agent.test_claim_rebuild import lose_grants
-from tests.apps.agent.test_claims_shown import recorded
-from tests.apps.controller.objects import UNITS, Json, held, node, path, pod
-from tests.apps.controller.replica import a_controller
+from tests.agent.claim_node import ClaimsOnly, Node, node_at
+from tests.agent.test_claim_door import open_door
+from tests.agent.test_claim_rebuild import lose_grants
+from tests.agent.test_claims_shown import recorded
+from tests.controller.objects import UNITS, Json, held, node, path, pod
+from tests.controller.replica import a_controller
 from tests.fakes.api_server import FakeApiServer, running, working
 from tests.hostile.work import lines_run
 from tests.waiting import until
 
-from gpu_device_plugin.apps.overview.cluster_cards import cluster_cards
-from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
-from gpu_device_plugin.cluster.survey import Survey
-from gpu_device_plugin.domain.claims import Claim
-from gpu_device_plugin.domain.devices import CardIndex
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.claimed import Claimed
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of, parse_offer
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.fractions.cluster_view import Claimed, hold_of, parse_offer
+from gpu_device_plugin.domain.fractions.node_fit import node_rooms
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.claims import Claim
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.kubernetes.objects.resource_slices import fetch_claim, list_allocated
+from gpu_device_plugin.kubernetes.objects.survey import Survey
+from gpu_device_plugin.overview.node_cards import cluster_cards
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims"
 NAME_IN_POD = "resource.kubernetes.io/pod-claim-name"
@@ -188,17 +187,17 @@ def change(agent: Node, **changed: Any) -> None:
 async def test_a_claim_is_prepared_for_its_own_pod_only(
     agent: Node, changed: dict[str, Any], words: str
 ) -> None:
-    """Not for another one, nor for one of several, whoever reserved it."""
+    """Not for another one, nor for one of several, anyone who reserved it."""
     ref = agent.cluster.allocate("a", 1)
     change(agent, **changed)
     with pytest.raises(RequestError, match=words):
-        await agent.wiring.claim_door.prepare(ref)
+        await agent.wiring.claim_endpoint.prepare(ref)
     assert not agent.files
 
 
 async def test_a_card_is_held_until_the_kubelet_gives_the_claim_back(agent: Node) -> None:
     """Also while its owner has gone and others run on it, and where the grants were lost meanwhile."""
-    store, door = agent.wiring.ledger_store, agent.wiring.claim_door
+    store, door = agent.wiring.ledger_store, agent.wiring.claim_endpoint
     ref = agent.cluster.allocate("a", 1, units=UNITS, percent=100)
     await door.prepare(ref)
     change(agent, pod=PodRef("default", "other", "uid-other"), is_shared=True)
@@ -217,6 +216,6 @@ async def test_the_node_tells_what_claims_hold_whatever_their_pods_say(
     """From that alone it is counted elsewhere: what a pod says of itself is not asked."""
     _, cards = recorded(agent, monkeypatch)
     async with working(agent.wiring.publisher.run):
-        await agent.wiring.claim_door.prepare(agent.cluster.allocate("a", 1))
+        await agent.wiring.claim_endpoint.prepare(agent.cluster.allocate("a", 1))
         await until(lambda: cards and "claimed" in cards[-1])
     assert parse_offer("n1", cards[-1], {}).claimed == (Claimed(CardIndex(1), 1, 2, 30),)

@@ -14,40 +14,44 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.apps.controller.objects import node, pod
-from tests.apps.controller.replica import a_controller
-from tests.apps.controller.reviews import review
+from tests.controller.objects import node, pod
+from tests.controller.replica import a_controller
+from tests.controller.reviews import review
 from tests.hostile.work import lines_run
 
-from gpu_device_plugin.apps.controller.extender import Extender
-from gpu_device_plugin.apps.controller.kept_answers import KeptAnswers
-from gpu_device_plugin.apps.controller.ledger import ClusterLedger
-from gpu_device_plugin.apps.overview.cluster_cards import cluster_cards
-from gpu_device_plugin.apps.overview.verdicts import node_verdicts
-from gpu_device_plugin.cluster.admission_wire import read_review
-from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
-from gpu_device_plugin.cluster.pod_spec import scheduled_request
-from gpu_device_plugin.cluster.quantity import whole_number
-from gpu_device_plugin.cluster.survey_objects import SurveyedPod
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.domain.annotations import cards_annotation
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.hardware import Hardware, Instance
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.models.admission import admit
-from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, hold_of, parse_offer
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit
-from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares, one_copy
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand
-from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.controller.cluster_ledger import ClusterLedger, KeptAnswers
+from gpu_device_plugin.controller.scheduler_extender import Extender
+from gpu_device_plugin.domain.cards.card import (
+    MAX_CARDS,
+    Card,
+    CardIndex,
+    CardNumber,
+    Hardware,
+    Instance,
+)
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, hold_of, parse_offer
+from gpu_device_plugin.domain.fractions.container_sums import Shares, one_copy
+from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION
+from gpu_device_plugin.domain.fractions.requests import demand
+from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.annotations import cards_annotation
+from gpu_device_plugin.domain.models.model_catalogue import Catalogue, Series
+from gpu_device_plugin.domain.models.pod_admission import admit
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.errors import ClusterError, RequestError, StateError
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.admission_review import read_review
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.kubernetes.objects.pod_spec import scheduled_request
+from gpu_device_plugin.kubernetes.objects.quantity import whole_number
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
+from gpu_device_plugin.overview.node_cards import cluster_cards
+from gpu_device_plugin.overview.verdicts import node_verdicts
 
 _INIT, _SIDECAR, _APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 _LINEAR = 2.4
@@ -122,7 +126,7 @@ def test_the_rules_are_checked_once_for_each_container_and_not_again_for_the_nex
     names = [f"n{number}" for number in range(16)]
 
     def checks(ask: Callable[[], object]) -> int:
-        return lines_run(ask, "aliyun/rules.py")
+        return lines_run(ask, "domain/fractions/rules.py")
 
     asking = a_pod([_INIT] * 31 + [_APP])
     once = checks(lambda: fit(an_offer(), node_rooms(an_offer(), []), asking, PlacementPolicy.FGD))
@@ -145,7 +149,9 @@ def test_more_containers_with_a_slice_than_64_are_refused_by_the_first_of_them()
     assert refused.is_final
     assert refused.text.endswith("TooManyContainers")
     assert is_linear(judged, 1000, 2000)
-    assert lines_run(judged(1000), "aliyun/rules.py") < lines_run(judged(2), "aliyun/rules.py")
+    assert lines_run(judged(1000), "domain/fractions/rules.py") < lines_run(
+        judged(2), "domain/fractions/rules.py"
+    )
 
 
 def test_the_node_refuses_them_too_in_words_that_say_how_many_may_ask() -> None:

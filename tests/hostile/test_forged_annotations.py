@@ -6,30 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apps.agent.rig import NODE, Rig, running_rig, slice_of
-from tests.apps.controller.objects import Json, held, node, pod
-from tests.apps.controller.replica import Running, a_controller
+from tests.agent.rig import NODE, Rig, running_rig, slice_of
+from tests.controller.objects import Json, held, node, pod
+from tests.controller.replica import Running, a_controller
 from tests.domain.words import grant
 from tests.fakes.api_server import Seen, status
 from tests.held import changed
 from tests.waiting import until
 
-from gpu_device_plugin.apps.overview.node_cards import node_view
-from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
-from gpu_device_plugin.domain.devices import CardIndex
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
-from gpu_device_plugin.domain.holdings import (
-    HOLDINGS_ANNOTATION,
-    MOST_BYTES,
-    Holding,
-    holdings_annotation,
-    is_complete,
-    parse_holdings,
-)
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun import annotations as of_pods
-from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.fractions import pod_annotations as of_pods
+from gpu_device_plugin.domain.fractions.pod_annotations import (
     ALLOCATION,
     ASSIGNED,
     CORE_ALLOCATION,
@@ -37,8 +24,22 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_ASSIGNED,
     V1_INDEX,
     V1_UNITS,
-    believed,
+    believed_holds,
 )
+from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.holdings import (
+    DEVICES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+    MOST_ON_A_NODE,
+    Holding,
+    held_devices,
+    holdings_annotation,
+    is_complete,
+    parse_holdings,
+)
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.overview.node_cards import node_cards
 
 CARDS = 8
 KIB = 1024
@@ -184,7 +185,7 @@ def test_an_annotation_of_any_size_costs_no_more_than_the_longest_honest_one(
     """Nothing of a long one is parsed; of a short one each character once."""
     asking = PodRequest(PodRef("ns", "p"), ())
     short, long = '{"0":{}}', '{"0":{}}' + " " * MOST_TOTAL
-    own = work(monkeypatch, lambda text: believed(asking, {ALLOCATION: text}), short, long)
+    own = work(monkeypatch, lambda text: believed_holds(asking, {ALLOCATION: text}), short, long)
     assert own[0] == own[1] + len(short)
     assert work(monkeypatch, held_devices, '{"0":[]}', '{"0":[]}' + long) == [8, 0]
     assert work(monkeypatch, parse_holdings, short, long) == [len(short), 0]
@@ -211,7 +212,7 @@ def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(po
     by_uid = {f"uid-{n}": Holding({CardIndex(n % 8): (2, 30)}, (), n % 2 == 0) for n in range(pods)}
     text = holdings_annotation(by_uid)
     assert text is not None
-    assert len(text) <= MOST_BYTES
+    assert len(text) <= MOST_ON_A_NODE
     read = parse_holdings(text)
     assert read.items() <= by_uid.items()
     assert len(read) == pods or len(read) > 900
@@ -250,7 +251,7 @@ def test_a_node_that_writes_its_annotation_again_and_again_fills_no_memory(times
             cards = {"slices": {str(card): [number, 5] for card in range(36)}}
             pods = {"a": many, "b": long, "c": cards, "d": {"devices": ["GPU-1"] * 5000}}
             assert set(parse_holdings(json.dumps({"version": 1, "pods": pods}))) == {"a", "c"}
-        assert tracemalloc.get_traced_memory()[0] < MOST_BYTES * 2
+        assert tracemalloc.get_traced_memory()[0] < MOST_ON_A_NODE * 2
     finally:
         tracemalloc.stop()
 
@@ -388,5 +389,5 @@ def test_whole_cards_are_shown_as_held_by_the_agents_word_or_as_many_as_the_pod_
     taker = ClusterPod(PodRequest(ref, ()), "n1", notes, "", {"nvidia.com/gpu": asked})
     cards = node("n1", mode="default")["metadata"]["annotations"][CARDS_ANNOTATION]
     holdings = holdings_annotation({"u": says} if says else {}) or ""
-    view = node_view(ClusterNode("n1", cards, {}, holdings=holdings), [taker])
+    view = node_cards(ClusterNode("n1", cards, {}, holdings=holdings), [taker])
     assert {card.index for card in view.cards if ref in card.pods} == holds

@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.apps.controller.objects import pod
+from tests.controller.objects import pod
 from tests.fakes.api_server import FakeApiServer, Json, Seen, running, working
 from tests.waiting import until
 
-from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterPod, ClusterWatch
-from gpu_device_plugin.cluster.listing import list_items, pages
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.pods import PodWatch
-from gpu_device_plugin.cluster.reach import Pace
-from gpu_device_plugin.cluster.wire import POD_ANNOTATIONS, Pod
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
+from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import TooLongError
+from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
+from gpu_device_plugin.kubernetes.client.listing import list_items, pages
+from gpu_device_plugin.kubernetes.client.wire import POD_ANNOTATIONS, Pod
+from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterPod, ClusterWatch
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
+from gpu_device_plugin.kubernetes.objects.pod_watch import PodWatch
 
 _MIB = 1 << 20
 _PATH = "/api/v1/namespaces/ns/pods/"
@@ -159,7 +159,7 @@ def test_of_thousands_of_containers_those_that_ask_are_kept_up_to_a_bound(count:
 async def test_a_list_that_was_asked_for_while_another_is_under_way_comes_at_once() -> None:
     """It is no failure: a new leader waits for it before it answers."""
     async with running() as (server, api):
-        api.reach.pace = Pace(first_seconds=3600, longest_seconds=7200)  # outlasts the test
+        api.reach.pace = RetryPace(first_seconds=3600, longest_seconds=7200)  # outlasts the test
         watch = ClusterWatch(api, Changes(lambda _name, _node: None, lambda _ref, _pod: None))
         async with working(watch.run_nodes, watch.run_pods):
             await until(lambda: watch.is_synced)

@@ -6,13 +6,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from tests.apps.page.test_access import TOKEN, TOKENS, Exposed, Users, ask, place_of
-from tests.apps.page.test_access import exposed as exposed
 from tests.fakes.api_server import running
+from tests.page.test_access import TOKEN, TOKENS, Exposed, Users, ask, place_of
+from tests.page.test_access import exposed as exposed
 from tests.waiting import until
 
-from gpu_device_plugin.apps.page.access import Access
-from gpu_device_plugin.apps.page.parts import Parts
+from gpu_device_plugin.page.drawing import PageParts
+from gpu_device_plugin.page.run_page import Access
 
 
 @pytest.mark.parametrize("guesses", [500, 2000])
@@ -88,7 +88,7 @@ async def test_one_token_follows_with_a_few_browsers(exposed: Exposed) -> None:
 
 @pytest.mark.parametrize("place", ["9" * 5000, "x" * 5000, "-", "٣-٣"])
 async def test_a_strange_last_event_id_reads_all_again(exposed: Exposed, place: str) -> None:
-    parts = Parts()
+    parts = PageParts()
     start = parts.at.partition("-")[0]
     assert parts.since(f"{start}-{place}") is None
 

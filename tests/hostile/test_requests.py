@@ -15,11 +15,17 @@ from aiohttp import web
 from tests.waiting import until
 from tests.web.test_tls import a_set
 
-from gpu_device_plugin.web.bodies import Bodies, BodyLimits
-from gpu_device_plugin.web.certificates import AUTHORITY, SERVING, SERVING_KEY
+from gpu_device_plugin.web.authority import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
-from gpu_device_plugin.web.extender import MUTATE, PREFIX, ExtenderServer, Handlers
-from gpu_device_plugin.web.server import Listener, Pages, WebServer
+from gpu_device_plugin.web.extender_server import (
+    MUTATE,
+    PREFIX,
+    Bodies,
+    BodyLimits,
+    ExtenderServer,
+    Handlers,
+)
+from gpu_device_plugin.web.server import HttpListener, Pages, WebServer
 from gpu_device_plugin.web.tls import ServingTls
 
 _MIB = 1 << 20
@@ -166,8 +172,8 @@ async def with_limits(limits: BodyLimits) -> AsyncIterator[int]:
 
     app = web.Application()
     app.router.add_post("/", answer)
-    listener = Listener("address", "127.0.0.1:0")
-    await listener.start(app)
+    listener = HttpListener("address", "127.0.0.1:0")
+    await listener.listen(app)
     try:
         yield listener.port
     finally:
@@ -199,7 +205,7 @@ def pages(metrics: Callable[[str], Any]) -> Pages:
 
 
 @asynccontextmanager
-async def listening(tls: ServingTls | None, most: int) -> AsyncIterator[Listener]:
+async def listening(tls: ServingTls | None, most: int) -> AsyncIterator[HttpListener]:
     """A listener that answers every GET."""
 
     async def answer(_: web.Request) -> web.Response:
@@ -207,8 +213,8 @@ async def listening(tls: ServingTls | None, most: int) -> AsyncIterator[Listener
 
     app = web.Application()
     app.router.add_get("/", answer)
-    listener = Listener("address", "127.0.0.1:0", tls.context if tls else None, most)
-    await listener.start(app)
+    listener = HttpListener("address", "127.0.0.1:0", tls.context if tls else None, most)
+    await listener.listen(app)
     try:
         yield listener
     finally:
@@ -256,8 +262,8 @@ async def test_answers_that_nobody_reads_are_kept_up_to_a_bound(callers: int) ->
 
     app = web.Application()
     app.router.add_get("/", answer)
-    listener, kept = Listener("address", "127.0.0.1:0"), []
-    await listener.start(app)
+    listener, kept = HttpListener("address", "127.0.0.1:0"), []
+    await listener.listen(app)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(listener.stop)
         for number in range(callers):

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.apps.controller.replica import a_controller
-from tests.apps.controller.reviews import Json, applied, review
-from tests.apps.controller.test_webhook import CLASS, MODEL, a_pod, ask, configure
+from tests.controller.replica import a_controller
+from tests.controller.reviews import Json, applied, review
+from tests.controller.test_webhook import CLASS, MODEL, a_pod, ask, configure
 from tests.waiting import until
 
-from gpu_device_plugin.cluster.admission_wire import read_review
-from gpu_device_plugin.config.controller import Koordinator
-from gpu_device_plugin.domain.models.admission import MOST_AFFINITY_BYTES
-from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS
+from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
+from gpu_device_plugin.domain.models.pod_admission import MOST_AFFINITY_BYTES
+from gpu_device_plugin.kubernetes.objects.admission_review import read_review
+from gpu_device_plugin.settings.controller_settings import Koordinator
 
 _RULE = {
     "name": "team",

@@ -15,16 +15,21 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from tests.apps.agent.rig import running_rig, slice_of
+from tests.agent.rig import running_rig, slice_of
 from tests.hostile.small_disk import fill, small_tmpfs
 from tests.isolation.box import Box, Node, native_directory
 from tests.isolation.compile import compile_programs
 from tests.waiting import until
 
+from gpu_device_plugin.disk.library_versions import LIBRARY, PRELOAD, LibraryVersions, Package
+from gpu_device_plugin.disk.slice_files import (
+    ACTIVITY_BYTES,
+    LOOKS_PER_SECOND,
+    REGION_BYTES,
+    SliceFiles,
+    SliceSpec,
+)
 from gpu_device_plugin.errors import NoRoomError, StorageError
-from gpu_device_plugin.store.file_sizes import LOOKS_PER_SECOND
-from gpu_device_plugin.store.library import LIBRARY, PRELOAD, LibraryVersions, Package
-from gpu_device_plugin.store.slices import ACTIVITY_BYTES, REGION_BYTES, SliceFiles, SliceSpec
 
 KIB = 1024
 
@@ -164,7 +169,7 @@ async def test_growth_is_cut_back_when_it_happens(run_dir: Path) -> None:
 TAKEN = """
 import os, sys
 from pathlib import Path
-from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
+from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
 files = SliceFiles(Path(sys.argv[1]))
 files.make(SliceSpec("5", "limits", ("GPU-a",)))
 print("made", flush=True)

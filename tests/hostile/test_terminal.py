@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.apps.controller.objects import node, pod
 from tests.cli.test_overview import Cluster, agents, ready
 from tests.cli.test_overview import cluster as cluster
+from tests.controller.objects import node, pod
 from tests.fakes.api_server import Json, status
 
-from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
-from gpu_device_plugin.cluster.foreign_text import without_controls
+from gpu_device_plugin.agent.node_checks.admin_socket import ask
+from gpu_device_plugin.kubernetes.client.foreign_text import without_controls
 
 CLIPBOARD, CLEAR, C1, BACKWARDS = "\x1b]52;c;cm0gLXJm\x07", "\x1b[2J", "\x9b2J", "\u202e"
 HOSTILE = f"out {CLIPBOARD}{CLEAR}{C1}{BACKWARDS}\x7f\x08\r of memory"

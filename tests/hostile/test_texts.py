@@ -11,24 +11,23 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.apps.agent.rig import Rig, command, running_rig, slice_of, until
+from tests.agent.rig import Rig, command, running_rig, slice_of, until
 from tests.fakes.api_server import running, working
 
 from gpu_device_plugin import errors
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.cluster.admission_wire import denied
-from gpu_device_plugin.cluster.events import EventNote, Events
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.quantity import milli, whole_number
-from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config.sources import LogFormat
-from gpu_device_plugin.domain.decision_log import DecisionLog
-from gpu_device_plugin.domain.explain import Decision
-from gpu_device_plugin.domain.models.admission import Applicant, Denied, admit
-from gpu_device_plugin.domain.models.catalogue import Catalogue
-from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
-from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.grants.decision_log import Decision, DecisionLog
+from gpu_device_plugin.domain.models.model_catalogue import Catalogue
+from gpu_device_plugin.domain.models.pod_admission import Applicant, Denied, admit
+from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError, GpuPluginError, RefusalError, bounded, clip
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.admission_review import denied
+from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
+from gpu_device_plugin.kubernetes.objects.quantity import milli, whole_number
+from gpu_device_plugin.settings.setting import LogFormat
 
 MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-driver-version"
 CLASS = "alibabacloud.com/compute-class"
@@ -77,7 +76,7 @@ def kinds(kind: type[GpuPluginError]) -> Iterator[type[GpuPluginError]]:
 def test_no_error_has_a_text_of_more_than_a_kibibyte(
     kind: type[GpuPluginError], letter: str
 ) -> None:
-    """Whoever raises it, and whatever stands in it."""
+    """Anyone who raises it, and whatever stands in it."""
     reason = {"reason": "R"} if issubclass(kind, RefusalError) else {}
     for size in (KIB + 1, 1000 * KIB):
         text = str(kind(letter * size, **reason))

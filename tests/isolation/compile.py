@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.compiling import compile_kept
 from tests.isolation.box import native_directory
 
 _HERE = Path(__file__).parent
@@ -24,13 +25,12 @@ def compile_programs(directory: Path) -> Path:
         name = source.stem
         if "LINKED TO THE RUNTIME" in source.read_text():
             continue
-        output = ["-o", name]
-        if name.startswith("lib"):
-            output = ["-shared", "-fPIC", "-o", f"{name}.so"]
-        command = ["cc", *_FLAGS, *includes, str(source), *output]
+        shared = ["-shared", "-fPIC"] if name.startswith("lib") else []
+        command = ["cc", *_FLAGS, *includes, str(source), *shared]
         if "LINKED TO THE DRIVER" in source.read_text():
             command += [f"-L{native_directory()}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
-        subprocess.run([*command, "-ldl", "-lpthread"], cwd=directory, check=True)
+        target = directory / (f"{name}.so" if shared else name)
+        compile_kept([*command, "-ldl", "-lpthread"], target)
     return directory
 
 
@@ -42,15 +42,13 @@ def runtime_directory() -> Path:
 def compile_runtime(directory: Path, library: str) -> Path:
     """The program of CUDA's runtime, linked to this library of it."""
     program = directory / library.split(".", maxsplit=1)[0]
-    command = ["cc", *_FLAGS, str(_HERE / "programs" / "runtime.c"), "-o", str(program)]
+    command = ["cc", *_FLAGS, str(_HERE / "programs" / "runtime.c")]
     libraries = [str(runtime_directory() / library), "-ldl", "-lrt", "-lpthread"]
-    subprocess.run([*command, *libraries], check=True)
-    return program
+    return compile_kept([*command, *libraries], program)
 
 
 def compile_bundled(directory: Path) -> Path:
     """The same program for a runtime that it loads from a file of its own."""
     program = directory / "bundled"
     command = ["cc", *_FLAGS, "-DBUNDLED", str(_HERE / "programs" / "runtime.c"), "-ldl"]
-    subprocess.run([*command, "-o", str(program)], check=True)
-    return program
+    return compile_kept(command, program)

@@ -135,6 +135,7 @@ def test_kernels_that_became_longer_cost_no_neighbour_its_share(
     assert had == pytest.approx([50, 50], abs=BESIDE_POINTS)
 
 
+@pytest.mark.long
 @sweep("unit_us", [100, 20, 1000])
 @sweep("percent", [30, 50])
 def test_copies_between_the_kernels_of_a_stream_are_not_charged(
@@ -175,6 +176,7 @@ def test_shares_are_kept_in_any_mix(
     assert all(is_kept(each, part, beside) for each, part in zip(had, percents, strict=True)), had
 
 
+@pytest.mark.long
 @sweep("kind", ["sync", "stream"])
 @sweep("unit_us", [5, 0.5, 1, 2, 20, 50, 100])
 @sweep("percent", [30, 50, 90])
@@ -269,6 +271,7 @@ def test_kernels_whose_time_varies_leave_their_neighbours_theirs(
 STREAMS_POINTS = 5.0
 
 
+@pytest.mark.long
 @sweep(
     "tasks, turn_us",
     [

@@ -352,7 +352,7 @@ def test_a_reset_ends_green_contexts_too(green_box: Box) -> None:
 
 
 def test_a_context_that_threads_make_and_end_at_once_stays_counted(box_without_nvml: Box) -> None:
-    """Who retained it while its last user left made it anew, and nobody was charged."""
+    """Who retained it while its last user left made it again, and nobody was charged."""
     for _ in range(8):
         ran = box_without_nvml.run("users", "6", "12")
 

@@ -466,6 +466,7 @@ def test_a_child_forked_during_the_first_look_up_is_not_stuck(box: Box, library:
         assert (child, program.stdout.readline()) == ("0\n", "0\n")
 
 
+@pytest.mark.long
 def test_three_hundred_processes_start_at_once(make_box: MakeBox) -> None:
     """Seen elsewhere: 227 s at the 99th percentile, for one probe after the other."""
     box = make_box(profile="h200", driver=None)

@@ -115,7 +115,7 @@ def test_a_librarys_code_counts_in_each_context(unlisted: Box) -> None:
 
 
 def test_code_goes_with_its_context(unlisted: Box) -> None:
-    """Whoever resets it has not unloaded anything."""
+    """Anyone who resets it has not unloaded anything."""
     program = unlisted.start()
     before = free(program)
     for _ in range(3):

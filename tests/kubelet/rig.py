@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from tests import waiting
 
-from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
-from gpu_device_plugin.domain.pools import DeviceGroup
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
-from gpu_device_plugin.kubelet.directory import PluginDirectory
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.node.pools import DeviceGroup
+from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubelet.resource_server import Endpoint
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod

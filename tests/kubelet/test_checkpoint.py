@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.kubelet.rig import MEM, Rig, container, pod
 
-from gpu_device_plugin.domain.container_edits import Mount
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, parse_checkpoint, read_checkpoint
 from gpu_device_plugin.simulation.kubelet_pods import Kind

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.kubelet.directory import PluginDirectory
+from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 
 LONGEST_KUBELET_DIR = 63
 LONGEST = f"nvidia.com/{'g' * 52}.shared"

@@ -10,11 +10,10 @@ import pytest
 from tests.kubelet.claim_kubelet import ClaimKubelet
 from tests.kubelet.rig import until
 
-from gpu_device_plugin.domain.claims import AllocatedDevice, ClaimRef, PreparedDevice
+from gpu_device_plugin.domain.grants.claims import AllocatedDevice, ClaimRef, PreparedDevice
 from gpu_device_plugin.errors import DoesNotFitError
 from gpu_device_plugin.kubelet._proto import drahealth_pb2
-from gpu_device_plugin.kubelet.dra_server import ClaimServer
-from gpu_device_plugin.kubelet.dra_servicer import HEALTH_NAME
+from gpu_device_plugin.kubelet.dra_server import HEALTH_NAME, ClaimServer
 
 
 @dataclass

@@ -8,8 +8,8 @@ import grpc
 import pytest
 from tests.kubelet.rig import MEM, Rig, container, pod
 
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.podresources import PodResources

@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, group, mem_cards, pod, until
 
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.kubelet.resource_server import Phase
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.kubelet.resource_server import EndpointPhase
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 
 
@@ -30,7 +30,7 @@ async def test_nothing_is_registered_before_something_is_published(rig: Rig) -> 
     rig.core.publish([group(Resource.CORE, 0, 100)])
     await rig.offered(CORE, 100)
 
-    assert rig.mem.state.phase is Phase.WITHDRAWN
+    assert rig.mem.state.phase is EndpointPhase.WITHDRAWN
     assert not rig.mem.is_ready
     assert {call.resource for call in rig.kubelet.calls} == {CORE}
 
@@ -76,7 +76,7 @@ async def test_a_registration_without_a_list_counts_as_failed(rig: Rig) -> None:
     await rig.kubelet.start()
     rig.mem.publish(mem_cards(15))
     rig.run(rig.mem)
-    await until(lambda: rig.mem.state.phase is Phase.REGISTERED)
+    await until(lambda: rig.mem.state.phase is EndpointPhase.REGISTERED)
 
     assert not rig.mem.is_ready
 
@@ -167,13 +167,13 @@ async def test_a_wiped_directory_is_moved_into_again(rig: Rig, *, with_events: b
 
 
 async def test_a_directory_that_is_removed_whole_is_followed(rig: Rig) -> None:
-    """The kubelet makes it anew when it starts; a watch on the old one would see nothing."""
+    """The kubelet makes it again when it starts; a watch on the old one would see nothing."""
     await rig.serve()
     await rig.kubelet.stop()
     # The endpoint may just be removing its socket itself.
     shutil.rmtree(rig.directory.path, ignore_errors=True)
     assert not rig.directory.path.exists()
-    await until(lambda: rig.mem.state.phase is Phase.UNREGISTERED)
+    await until(lambda: rig.mem.state.phase is EndpointPhase.UNREGISTERED)
     await rig.kubelet.start()
     await rig.offered(MEM, 15)
 
@@ -199,7 +199,7 @@ async def test_a_withdrawn_resource_cannot_be_given_away_and_returns(rig: Rig) -
     await rig.serve()
     rig.mem.withdraw()
     await rig.offered(MEM, 0)
-    await until(lambda: rig.mem.state.phase is Phase.WITHDRAWN)
+    await until(lambda: rig.mem.state.phase is EndpointPhase.WITHDRAWN)
 
     assert rig.kubelet.capacity(MEM) == 15
     assert rig.kubelet.allocatable(CORE) == 100

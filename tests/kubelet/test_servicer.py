@@ -7,7 +7,7 @@ import grpc
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, pod
 
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.errors import (
     ClusterError,
     DoesNotFitError,

@@ -336,7 +336,7 @@ def test_every_metric_and_reason_in_a_rule_is_one_of_ours() -> None:
 
 @pytest.mark.long
 def test_the_page_s_way_to_scrape_is_one_that_prometheus_reads(tmp_path: Path) -> None:
-    """Whoever has no operator copies it. Debian's Prometheus is built without Kubernetes' discovery."""
+    """Anyone who has no operator copies it. Debian's Prometheus is built without Kubernetes' discovery."""
     blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
     (example,) = (yaml.safe_load(block) for block in blocks if block.startswith("scrape_configs:"))
     (job,) = example["scrape_configs"]

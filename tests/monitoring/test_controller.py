@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.apps.controller.objects import held, node, pod
-from tests.apps.controller.replica import a_controller
-from tests.apps.controller.test_webhook import S0_POD, mutated
 from tests.chart.rendering import CHART
-from tests.monitoring.controller_dashboard import PLACE, build
+from tests.controller.objects import held, node, pod
+from tests.controller.replica import a_controller
+from tests.controller.test_webhook import S0_POD, mutated
 from tests.monitoring.prometheus import filled_in, programs, promtool, running_prometheus
 from tests.test_docs import ROOT, anchors, page
 from tests.waiting import until
+from tools.dashboards.controller import PLACE, build
 
 RULES = CHART / "monitoring" / "controller-alerts.yaml"
 PANELS: list[dict[str, Any]] = [
@@ -131,7 +131,7 @@ def test_every_metric_of_a_rule_or_panel_is_documented() -> None:
 
 
 def test_the_dashboard_is_the_one_that_its_program_writes() -> None:
-    """To write it again: python -m tests.monitoring.controller_dashboard."""
+    """To write it again: python -m tools.dashboards.controller."""
     assert PLACE.read_text() == build()
     assert all(panel["description"].endswith(".") for panel in PANELS)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apps.agent.boxes import Boxes
-from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
+from tests.agent.boxes import Boxes
+from tests.agent.rig import MEM, Rig, running_rig, slice_of, until
 from tests.chart.rendering import CHART
 from tests.isolation.box import MIB, OUT_OF_MEMORY
-from tests.monitoring.dashboard import PLACE, build
 from tests.monitoring.prometheus import NODE, Prometheus, filled_in, programs, running_prometheus
 from tests.test_docs import page
+from tools.dashboards.agent import PLACE, build
 
 XID, CARD_OF_XID = 48, 3
 DASHBOARD: dict[str, Any] = json.loads(PLACE.read_text(encoding="utf-8"))
@@ -28,7 +28,7 @@ def queries() -> list[tuple[str, str]]:
 
 
 def test_the_file_is_the_one_that_the_program_writes() -> None:
-    """To write it again: python -m tests.monitoring.dashboard."""
+    """To write it again: python -m tools.dashboards.agent."""
     assert PLACE.read_text(encoding="utf-8") == build()
 
 
@@ -122,7 +122,7 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent
 ) -> None:
     """Each parses, and none is empty on a node where everything happened that has a panel.
 
-    But claims: they need the other door, whose series tests/apps/agent/test_claims_shown.py shows.
+    But claims: they need the other allocation API, whose series tests/agent/test_claims_shown.py shows.
     """
     programs()
     async with (

@@ -10,7 +10,7 @@ from tests.nvml.watch import Watch
 
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.nvml.source import Deadlines
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 Start = Callable[..., Watch]
 

@@ -1,12 +1,12 @@
 """A driver library that is not our simulator's, and the files by which it is controlled."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.compiling import compile_kept
 
-from gpu_device_plugin.nvml.source import Kernel
+from gpu_device_plugin.nvml.source import KernelModule
 
 SOURCE = Path(__file__).parent / "programs" / "other_driver.c"
 FIRST, SECOND = "GPU-0", "GPU-1"
@@ -21,10 +21,9 @@ class OtherDriver:
             pytest.skip("no C compiler here")
         self._directory = directory
         self.library = directory / "libnvidia-ml.so.1"
-        command = (compiler, "-shared", "-fPIC", str(SOURCE), "-ldl", "-o", str(self.library))
-        subprocess.run(command, check=True)
+        compile_kept((compiler, "-shared", "-fPIC", str(SOURCE), "-ldl"), self.library)
         self._loads = 0
-        self.kernel = Kernel(directory / "version", directory / "module")
+        self.kernel = KernelModule(directory / "version", directory / "module")
         self.load_module()
         self._path("xids").touch()
 
@@ -47,7 +46,7 @@ class OtherDriver:
             file.write(f"{card} {code}\n")
 
     def load_module(self) -> None:
-        """The kernel module is loaded, anew if it was before: its directory is another one."""
+        """The kernel module is loaded, again if it was before: its directory is another one."""
         self._loads += 1
         self._path(f"module{self._loads}").mkdir()
         self._path("link").symlink_to(f"module{self._loads}")

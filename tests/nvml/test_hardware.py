@@ -7,9 +7,9 @@ import pytest
 from tests.nvml.conftest import Start
 from tests.nvml.watch import PATIENT
 
-from gpu_device_plugin.domain.hardware import Hardware, Instance
-from gpu_device_plugin.domain.reports import Inventory
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.domain.cards.card import Hardware, Instance
+from gpu_device_plugin.domain.cards.reports import Inventory
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 
 async def test_a_whole_card_has_a_capability_and_no_instances(

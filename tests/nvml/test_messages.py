@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_device_plugin.domain.reports import DriverMissing, Probe, Xid
+from gpu_device_plugin.domain.cards.reports import DriverMissing, Probe, Xid
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.messages import decode, reports
 

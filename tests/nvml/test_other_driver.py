@@ -1,4 +1,4 @@
-"""A driver that is no simulation is opened once, and anew only beside the child that watches.
+"""A driver that is no simulation is opened once, and again only beside the child that watches.
 
 Whether it is a simulation is said by the library, not by where it lies: these are given by path,
 as `driverRoot` of the chart does.
@@ -12,7 +12,7 @@ from tests.nvml.conftest import Start
 from tests.nvml.other_driver import FIRST, SECOND, OtherDriver
 from tests.nvml.watch import HURRIED, PATIENT, until
 
-from gpu_device_plugin.domain.reports import (
+from gpu_device_plugin.domain.cards.reports import (
     DriverChanged,
     DriverMissing,
     Inventory,

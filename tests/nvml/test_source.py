@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.nvml.conftest import Start
 from tests.nvml.watch import HURRIED, PATIENT, is_alive, until
 
-from gpu_device_plugin.domain.reports import (
+from gpu_device_plugin.domain.cards.reports import (
     Answered,
     DriverChanged,
     DriverMissing,
@@ -17,8 +17,8 @@ from gpu_device_plugin.domain.reports import (
     Stalled,
     Xid,
 )
-from gpu_device_plugin.nvml.source import Kernel
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.nvml.source import KernelModule
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 
 async def test_every_card_is_reported_with_what_nvml_knows(
@@ -149,7 +149,7 @@ async def test_without_a_library_a_kernel_driver_that_appears_calls_for_injectio
     tmp_path: Path, start: Start
 ) -> None:
     version = tmp_path / "version"
-    watch = start(None, PATIENT, kernel=Kernel(driver=version))
+    watch = start(None, PATIENT, kernel=KernelModule(driver=version))
     missing = await watch.seen(object)
     if isinstance(missing, Inventory):  # a machine with a driver: nothing can appear
         return

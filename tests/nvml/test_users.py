@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.simulator.programs import end, hear, start
 
-from gpu_device_plugin.nvml.users import openers
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.nvml.driver_queries import openers
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 ASK = """
 import json, pathlib, sys
-from gpu_device_plugin.nvml.session import session
+from gpu_device_plugin.nvml.card_session import session
 with session(sys.argv[1], proc=pathlib.Path(sys.argv[2])) as nvml:
     print(json.dumps([nvml.users(nvml.cards[0]), nvml.computing(nvml.cards[0])]))
 """

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.config.agent import load_settings, xid_choice
-from gpu_device_plugin.domain.health_values import Recovery, XidAction, XidRule
+from gpu_device_plugin.domain.cards.health_values import Recovery, XidAction, XidRule
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.settings.agent_settings import load_settings, xid_choice
 
 FAULT, PROBE, RESET = XidAction.FAULT, Recovery.PROBE, Recovery.RESET
 

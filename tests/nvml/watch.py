@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from tests import waiting
 
-from gpu_device_plugin.domain.reports import NvmlReport
-from gpu_device_plugin.nvml.process import Kill
-from gpu_device_plugin.nvml.process import kill as kill_process
-from gpu_device_plugin.nvml.source import Deadlines, Kernel, NvmlSource
+from gpu_device_plugin.domain.cards.reports import NvmlReport
+from gpu_device_plugin.nvml.child_process import Kill
+from gpu_device_plugin.nvml.child_process import kill as kill_process
+from gpu_device_plugin.nvml.source import Deadlines, KernelModule, NvmlSource
 
 Report = TypeVar("Report")
 
@@ -40,7 +40,7 @@ class Watch:
         deadlines: Deadlines,
         *,
         kill: Kill = kill_process,
-        kernel: Kernel = Kernel(Path("/nonexistent"), Path("/nonexistent")),  # noqa: B008 frozen
+        kernel: KernelModule = KernelModule(Path("/nonexistent"), Path("/nonexistent")),  # noqa: B008 frozen
     ) -> None:
         self.reports: list[NvmlReport] = []
         self._kinds: list[type[NvmlReport]] = []

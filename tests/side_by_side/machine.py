@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from gpu_device_plugin.simulation import library
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation import driver_library
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 DRIVER_ROOT = "driver-root"
 """What NVIDIA's plugin looks into for its own CDI spec."""
@@ -36,7 +36,7 @@ def make_machine(place: Path, cards: SimulatedNode) -> None:
     """Write the files of the machine that these cards are in; the first half is on NUMA node 0."""
     _write_minors(place / "driver" / "nvidia-caps")
     _put_driver(place / DRIVER_ROOT, cards)
-    fields = library.describe(cards.state)
+    fields = driver_library.describe(cards.state)
     count = int(fields["cards_count"])
     for slot in range(count):
         domain, bus, device = (

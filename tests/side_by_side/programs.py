@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.apps.agent.rig import Rig, running_rig
+from tests.agent.rig import Rig, running_rig
 from tests.e2e.cluster.binaries import nvidia_path
 from tests.side_by_side.machine import DRIVER_ROOT, entered, make_machine
 
-from gpu_device_plugin.simulation import library
+from gpu_device_plugin.simulation import driver_library
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _END_SECONDS = 120.0
 
@@ -102,7 +102,7 @@ async def both(
         async with running_rig(profile, is_started=False) as rig:
             for card, profiles in (cuts or {}).items():
                 rig.cards.cut(card, profiles)
-            library.set_fields(rig.cards.state, list(fields))
+            driver_library.set_fields(rig.cards.state, list(fields))
             theirs = NvidiaPlugin(Path(directory), rig.cards)
             make_machine(Path(directory) / "machine", rig.cards)
             rig.enter = tuple(entered(Path(directory) / "machine", rig.kubelet.plugin_dir))

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_link import PluginLink
+from gpu_device_plugin.simulation.kubelet_registry import PluginLink
 
 _ANSWER_ID = "nvidia-device-plugin_"
 

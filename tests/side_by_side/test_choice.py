@@ -1,4 +1,4 @@
-"""NVIDIA's config-manager makes the choices of configuration files that tests/config promises (R-730)."""
+"""NVIDIA's config-manager makes the choices of configuration files that tests/settings promises (R-730)."""
 
 import asyncio
 import os
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.config.test_config_choice import CHOICES
 from tests.e2e.cluster.binaries import nvidia_path
 from tests.fakes.api_server import FakeApiServer, kubeconfig
+from tests.settings.test_config_choice import CHOICES
 
 pytestmark = pytest.mark.long
 

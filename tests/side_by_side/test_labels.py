@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.apps.agent.rig import NODE, Rig
+from tests.agent.rig import NODE, Rig
 from tests.side_by_side.programs import both
 from tests.side_by_side.test_same import MANY_KINDS, OF_INSTANCES, RENAMED, TEN_REPLICAS, Case
 from tests.waiting import until

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.apps.agent.rig import Rig, running_rig
-from tests.apps.agent.test_nvidia import annotated
+from tests.agent.rig import Rig, running_rig
+from tests.agent.test_nvidia import annotated
 from tests.side_by_side.machine import entered, make_machine
 from tests.side_by_side.programs import NvidiaPlugin
 from tests.side_by_side.seen import counted

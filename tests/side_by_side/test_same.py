@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.apps.agent.rig import Rig
+from tests.agent.rig import Rig
 from tests.side_by_side.programs import NvidiaPlugin, both
 from tests.side_by_side.seen import answered, counted, is_settled, listed, preferred
 from tests.waiting import until

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpu_device_plugin.cluster.credentials import load_credentials
+from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.simulation.api_server import StandInApiServer
 
 POD = "/api/v1/namespaces/default/pods/a"
@@ -21,7 +21,7 @@ async def server() -> AsyncIterator[StandInApiServer]:
     """A server with one pod on n1."""
     made = StandInApiServer()
     await made.start()
-    made.put(POD, {"metadata": {"uid": "u1", "labels": {"a": "1"}}, "spec": {"nodeName": "n1"}})
+    made.store(POD, {"metadata": {"uid": "u1", "labels": {"a": "1"}}, "spec": {"nodeName": "n1"}})
     yield made
     await made.stop()
 
@@ -39,7 +39,7 @@ async def test_a_list_holds_what_the_field_selector_names(client: aiohttp.Client
         query = {"fieldSelector": f"spec.nodeName={node}"}
         async with client.get("/api/v1/pods", params=query) as answer:
             listed = await answer.json()
-        assert [item["metadata"]["name"] for item in listed["items"]] == names
+        assert [item["metadata"]["name"] for item in listed["items"] or []] == names
 
 
 async def test_a_watch_tells_every_change_after_the_list(
@@ -50,7 +50,7 @@ async def test_a_watch_tells_every_change_after_the_list(
         version = (await answer.json())["metadata"]["resourceVersion"]
     query = {"watch": "1", "resourceVersion": version, "fieldSelector": "spec.nodeName=n1"}
     async with asyncio.timeout(30), client.get("/api/v1/pods", params=query) as watch:
-        server.put("/api/v1/namespaces/x/pods/other", {"spec": {"nodeName": "n2"}})
+        server.store("/api/v1/namespaces/x/pods/other", {"spec": {"nodeName": "n2"}})
         server.patch(POD, {"status": {"phase": "Running"}})
         line = json.loads(await watch.content.readline())
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod
 
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.errors import KubeletError, RequestError
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import Call, Kind, StandInContainer
+from gpu_device_plugin.simulation.kubelet_pods import Kind, PluginCall, StandInContainer
 
 
 async def refuse(*_: object) -> None:
@@ -200,7 +200,7 @@ async def test_a_container_started_again_gets_the_answer_of_its_admission(rig: R
 
 
 async def test_a_key_that_two_resources_set_is_won_by_either(rig: Rig) -> None:
-    """At each start anew; and the container's own environment stands over both."""
+    """At each start again; and the container's own environment stands over both."""
     await rig.serve()
     await rig.kubelet.admit(pod("p", container(mem=2, core=5)))
     winners = {(await rig.kubelet.start_container("uid-p", "main")).env["FROM"] for _ in range(30)}
@@ -291,7 +291,7 @@ async def test_the_same_seed_gives_the_same_calls(short_dir: Path) -> None:
     assert await calls_of_five_pods(short_dir / "3", seed=8) != first
 
 
-async def calls_of_five_pods(root: Path, seed: int) -> list[Call]:
+async def calls_of_five_pods(root: Path, seed: int) -> list[PluginCall]:
     """The calls that five pods make on a kubelet of that seed."""
     kubelet = StandInKubelet(root, seed)
     rig = Rig(kubelet)

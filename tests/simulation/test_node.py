@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.simulation import library
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.simulation import driver_library
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_a_node_in_a_directory_needs_nothing_but_its_library(tmp_path: Path) -> 
 
 
 def test_any_user_may_use_a_node(node: SimulatedNode) -> None:
-    """Containers run as whoever they like."""
+    """Containers run as anyone who they like."""
     assert node.state.stat().st_mode & 0o777 == 0o666
 
 
@@ -42,7 +42,7 @@ def test_making_a_node_again_replaces_it_in_one_step(node: SimulatedNode) -> Non
 def test_a_change_of_several_fields_happens_whole_or_not_at_all(node: SimulatedNode) -> None:
     """A wrong line leaves the right ones before it undone."""
     with pytest.raises(ConfigError, match=r'"cards.1.no_such=1": there is no such field'):
-        library.set_fields(node.state, ["cards.0.lost=1", "cards.1.no_such=1"])
+        driver_library.set_fields(node.state, ["cards.0.lost=1", "cards.1.no_such=1"])
 
     assert not node.view().cards[0].is_lost
 
@@ -61,7 +61,7 @@ def test_a_change_of_several_fields_happens_whole_or_not_at_all(node: SimulatedN
 def test_a_wrong_line_is_refused(node: SimulatedNode, line: str, reason: str) -> None:
     """Named, with what is wrong."""
     with pytest.raises(ConfigError, match=reason):
-        library.set_fields(node.state, [line])
+        driver_library.set_fields(node.state, [line])
 
 
 def test_a_card_that_is_not_there_is_named_with_those_that_are(node: SimulatedNode) -> None:
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_node_is_refused(tmp_path: Path) -> None:
 def test_a_node_that_is_kept_stays_the_same_file_and_other_cards_make_it_anew(
     tmp_path: Path,
 ) -> None:
-    """Containers have the file mounted: one made anew would be another node to them."""
+    """Containers have the file mounted: one made again would be another node to them."""
     node = SimulatedNode.keep("v100", tmp_path, seed="n1")
     node.use(0, memory_mib=100)
     before = node.state.stat().st_ino

@@ -3,9 +3,9 @@
 import pytest
 
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.simulation.models import load_models
 from gpu_device_plugin.simulation.profiles import (
     driver_lines,
+    load_models,
     load_profile,
     node_lines,
     profile_names,

@@ -7,7 +7,7 @@ from typing import Unpack
 import pytest
 from tests.simulator.programs import directory
 
-from gpu_device_plugin.simulation.node import Choices, SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import Choices, SimulatedNode
 
 MakeNode = Callable[..., SimulatedNode]
 

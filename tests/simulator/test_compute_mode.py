@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.simulator.programs import end, hear, run, start
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _UNAVAILABLE = 46
 _OPEN = """

@@ -7,7 +7,7 @@ import time
 
 from tests.simulator.programs import end, hear, run, start
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _GPU_IS_LOST = 15
 _DRIVER_NOT_LOADED = 9

@@ -3,7 +3,7 @@
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import run
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 
 def test_slices_are_found_by_index_and_by_uuid(make_node: MakeNode) -> None:

@@ -16,7 +16,7 @@ from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import end, environment, hear, start
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ import pytest
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import PRELUDE, end, environment, hear, run, start, until
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _TAKE = """
 def take(card, mib, instance=0xFFFFFFFF):

@@ -6,7 +6,7 @@ import pytest
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import run
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _READ = """
 nvml.nvmlInit()

@@ -9,7 +9,7 @@ import pytest
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import run
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _SYMBOLS = Path(__file__).parents[2] / "src" / "simulator" / "nvml" / "symbols.def"
 _FUNCTION_NOT_FOUND = 13

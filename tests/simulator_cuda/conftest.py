@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.compiling import compile_kept
 from tests.simulator_cuda.nodes import NATIVE, PROGRAMS, ROOT, Node, described
 
 ENGINE = ROOT / "src" / "simulator" / "cuda"
@@ -41,16 +42,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def compile_program(name: str) -> Path:
         target = folder / name
         if not target.exists():
-            subprocess.run(
+            compile_kept(
                 [
                     *(compiler, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"),
                     *("-isystem", str(include), f"-I{ENGINE}", str(PROGRAMS / f"{name}.c")),
                     *(str(ENGINE / part) for part in PARTS.get(name, ())),
-                    *("-o", str(target)),
                     *(["-ldl"] if name in UNLINKED else [str(NATIVE / "libcuda.so.1")]),
                     "-lpthread",
                 ],
-                check=True,
+                target,
             )
         return target
 

@@ -1,8 +1,7 @@
 """Names, labels and values of the metrics are an interface; what is gone leaves no series."""
 
-from gpu_device_plugin.domain.pools import UnitCount
-from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
-from gpu_device_plugin.web.metrics import AgentMetrics
+from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 GOLDEN = """\
 # HELP gpu_device_plugin_build_info Version of the running agent.
@@ -123,7 +122,7 @@ def test_the_page_is_the_golden_one() -> None:
                     unexplained_bytes=0,
                     door="dra",
                 ),
-                CardSample(1, "GPU-b", is_healthy=False, fault="XID79"),
+                CardSample(1, "GPU-b", is_healthy=False, reason="XID79"),
             ),
             slices=(
                 SliceSample(
@@ -136,16 +135,16 @@ def test_the_page_is_the_golden_one() -> None:
         )
     )
     metrics.observe_allocate(0.0015)
-    metrics.count_allocation(MEM, "granted")
-    metrics.count_allocation(MEM, "refused", "NoRoom")
-    metrics.count_allocation(MEM, "refused", "NoRoom")
-    metrics.count_claim("granted")
-    metrics.count_registration(MEM)
-    metrics.count_card_change("GPU-b", "XID79")
+    metrics.count("allocations", MEM, "granted")
+    metrics.count("allocations", MEM, "refused", "NoRoom")
+    metrics.count("allocations", MEM, "refused", "NoRoom")
+    metrics.count("claims", "granted")
+    metrics.count("registrations", MEM)
+    metrics.count("card_changes", "GPU-b", "XID79")
     metrics.show_nvml_restarts(1)
-    metrics.count_repair("RegionGrown")
-    metrics.count_file_set_aside()
-    metrics.count_dropped_event()
+    metrics.count("slice_repairs", "RegionGrown")
+    metrics.count("state_files_set_aside")
+    metrics.count("events_dropped")
 
     assert ours(metrics, is_ready=True) == GOLDEN
 

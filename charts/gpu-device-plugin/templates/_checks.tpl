@@ -40,9 +40,6 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- fail "simulate.profile is for nodes without a driver: it goes with neither driverRoot nor runtimeClassName" }}
 {{- end }}
 {{- $strategies := include "gpu-device-plugin.strategies" . }}
-{{- if and .Values.deviceAccess (or .Values.deviceListStrategy (kindIs "bool" .Values.compatWithCPUManager)) }}
-{{- fail "deviceAccess is the former name of deviceListStrategy and compatWithCPUManager: give the new ones alone" }}
-{{- end }}
 {{- if and .Values.simulate.profile (regexMatch "cdi" $strategies) }}
 {{- fail (printf "simulate.profile brings its cards by mounts: it does not go with deviceListStrategy %s, leave that out" $strategies) }}
 {{- end }}

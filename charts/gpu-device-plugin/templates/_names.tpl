@@ -46,19 +46,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (has "volume-mounts" (include "gpu-device-plugin.strategies" . | splitList ",")) (not .Values.simulate.profile) }}true{{ end }}
 {{- end }}
 
-{{/* The device list strategies with commas, empty for the agent's default. deviceAccess is the former name. */}}
+{{/* The device list strategies with commas, empty for the agent's default. */}}
 {{- define "gpu-device-plugin.strategies" -}}
-{{- $former := dict "nvidia" "envvar" "device-specs" "envvar" "volume-mounts" "volume-mounts" "cdi" "cdi-cri" }}
-{{- with .Values.deviceAccess }}{{ index $former . }}{{ else }}
 {{- kindIs "slice" .Values.deviceListStrategy | ternary .Values.deviceListStrategy (list .Values.deviceListStrategy) | join "," }}
-{{- end }}
 {{- end }}
 
 {{/* Whether answers contain device nodes: true, false, or empty for the agent's default. */}}
 {{- define "gpu-device-plugin.passesNodes" -}}
-{{- with .Values.deviceAccess }}{{ eq . "device-specs" }}{{ else }}
 {{- kindIs "bool" .Values.compatWithCPUManager | ternary .Values.compatWithCPUManager "" }}
-{{- end }}
 {{- end }}
 
 {{/*

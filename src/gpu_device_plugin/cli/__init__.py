@@ -1,13 +1,4 @@
-"""The command line."""
+"""What a person types: flags in, texts and exit codes out.
 
-import sys
-
-# structlog imports rich where it finds it, for tracebacks in colour: a quarter of a second and
-# 10 MiB for every agent, which logs JSON. Commands that draw import rich themselves, later.
-_has_rich = sys.modules.get("rich") is not None
-if not _has_rich:
-    sys.modules["rich"] = None  # type: ignore[assignment]  # None: "import rich" fails
-import structlog  # noqa: E402, F401
-
-if not _has_rich:
-    del sys.modules["rich"]
+What is answered is made in `agent`, `overview` and the other rooms that run.
+"""

@@ -8,11 +8,9 @@ import time
 import click
 
 from gpu_device_plugin import __version__
+from gpu_device_plugin.cli.program import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from gpu_device_plugin.errors import GpuPluginError
 
-_EXIT_BROKEN = 1
-_EXIT_INTERRUPTED = 130
-_EXIT_ENDED = 143
 # To be set before grpc is imported: gRPC would log connections that end with their agent, and
 # warn of agents that are started by fork and exec.
 _GRPC = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
@@ -35,24 +33,24 @@ def demo() -> None:
     # Not at the top: an agent should not load what only the demo needs.
     from rich.console import Console
 
-    from gpu_device_plugin.cli.demo_screen import Screen
+    from gpu_device_plugin.demo.telling import Teller
 
-    screen = Screen(Console(highlight=False))
+    screen = Teller(Console(highlight=False))
     screen.opening(__version__)
     began = time.monotonic()
     try:
-        from gpu_device_plugin.apps.demo.run import run_demo
+        from gpu_device_plugin.demo.run_demo import run_demo
 
         promises = asyncio.run(run_demo(screen))
     except KeyboardInterrupt:
         screen.ended_early("interrupted")
-        sys.exit(_EXIT_INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
     except asyncio.CancelledError:
         screen.ended_early("told to end")
-        sys.exit(_EXIT_ENDED)
+        sys.exit(EXIT_TERMINATED)
     except GpuPluginError as error:
         screen.failed(str(error))
-        sys.exit(_EXIT_BROKEN)
+        sys.exit(EXIT_FAILED)
     screen.closing(promises, time.monotonic() - began)
     if not all(promise.is_kept for promise in promises):
-        sys.exit(_EXIT_BROKEN)
+        sys.exit(EXIT_FAILED)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_device_plugin.cli.directories import directory_option
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.setting_options import setting_option
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
+from gpu_device_plugin.domain.fractions.mode_resources import check_unit
+from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
 
 # What these commands need is imported in them, so that the agent does not load it.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.lifecycle.cleanup import Outcome
-    from gpu_device_plugin.cluster.fleet import Fleet
+    from gpu_device_plugin.install_hooks.cleanup import Outcome
+    from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 
 NAME = "gpu-device-plugin"
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -33,79 +33,60 @@ def _installation_options(command: _Command) -> _Command:
             help="Namespace of the agents' DaemonSet.",
         ),
         click.option("--daemonset", default=NAME, show_default=True, help="Its name."),
-        *KUBECONFIG_OPTIONS,
+        kubeconfig_options,
     )
     for option in reversed(options):
         command = option(command)
     return command
 
 
+def _timeout_option(seconds: int, text: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        "--timeout",
+        type=click.IntRange(1, 86400),
+        default=seconds,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
+
+
 def _with_fleet(
-    access: KubeconfigChoice,
+    work: "Callable[[Fleet], Coroutine[Any, Any, None]]",
     namespace: str,
     daemonset: str,
-    work: "Callable[[Fleet], Coroutine[Any, Any, None]]",
+    **access: Any,
 ) -> None:
-    from gpu_device_plugin.cluster.fleet import Fleet
+    from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 
-    async def run() -> None:
-        api = access.api()
-        try:
-            await work(Fleet(api, namespace, daemonset))
-        finally:
-            await api.close()
-
-    asyncio.run(run())
+    KubeconfigChoice(**access).ask(lambda api: work(Fleet(api, namespace, daemonset)))
 
 
 @click.command()
 @_installation_options
-@click.option(
-    "--timeout",
-    type=click.IntRange(1, 86400),
-    default=240,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for all nodes.",
-)
-def uninstall(
-    kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
-) -> None:
+@_timeout_option(240, "How long to wait for all nodes.")
+def uninstall(timeout: int, **installation: Any) -> None:
     """Make every agent withdraw from its node.
 
     Marks the nodes and waits until each agent has removed what no running pod needs. The
     chart's pre-delete hook runs this; with plain manifests run it before `kubectl delete`.
     """
-    from gpu_device_plugin.apps.lifecycle.uninstall import Uninstall
+    from gpu_device_plugin.install_hooks.uninstall import Uninstall
 
-    async def work(fleet: "Fleet") -> None:
-        await Uninstall(fleet, click.echo).run(timeout)
-
-    _with_fleet(KubeconfigChoice(kubeconfig, context), namespace, daemonset, work)
+    _with_fleet(lambda fleet: Uninstall(fleet, click.echo).run(timeout), **installation)
 
 
 @click.command("clear-nodes")
 @_installation_options
-@click.option(
-    "--timeout",
-    type=click.IntRange(1, 86400),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the agents to end.",
-)
-def clear_nodes(
-    kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
-) -> None:
+@_timeout_option(60, "How long to wait for the agents to end.")
+def clear_nodes(timeout: int, **installation: Any) -> None:
     """Remove what former agents left on the Node objects.
 
     Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
     hook runs this; with plain manifests run it after `kubectl delete`.
     """
-    from gpu_device_plugin.apps.lifecycle.clear_nodes import clear_nodes as clear
-    from gpu_device_plugin.cluster.survey import Survey
-
-    access = KubeconfigChoice(kubeconfig, context)
+    from gpu_device_plugin.install_hooks.uninstall import clear_nodes as clear
+    from gpu_device_plugin.kubernetes.objects.survey import Survey
 
     async def work(fleet: "Fleet") -> None:
         cleared = await clear(Survey(fleet.api), fleet, timeout, click.echo)
@@ -113,7 +94,7 @@ def clear_nodes(
         for name in cleared:
             click.echo(f"  {name}")
 
-    _with_fleet(access, namespace, daemonset, work)
+    _with_fleet(work, **installation)
 
 
 @click.command("check-upgrade")
@@ -136,23 +117,21 @@ def clear_nodes(
     is_flag=True,
     help="The new agents prepare no claims: refuse while pods hold slices by claims.",
 )
-def check_upgrade(  # noqa: PLR0913 - one for each option
-    namespace: str,
-    daemonset: str,
+def check_upgrade(
     mode: str,
     memory_unit: str,
     upgrades_from: str | None,
     *,
     without_claims: bool,
-    **access: Any,
+    **installation: Any,
 ) -> None:
     """Refuse settings that would change slices held by pods.
 
     Also refuses an installed release older than --upgrades-from, and --without-claims while pods hold claims. If pods hold slices on a node with another memory unit than the new one, or if the mode
     would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.
     """
-    from gpu_device_plugin.apps.lifecycle.upgrade import check_release
-    from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
+    from gpu_device_plugin.install_hooks.upgrade import check_release
+    from gpu_device_plugin.install_hooks.upgrade import check_upgrade as check
 
     unit = MemoryUnit(memory_unit)
     check_unit(NodeMode(mode), unit)
@@ -164,15 +143,15 @@ def check_upgrade(  # noqa: PLR0913 - one for each option
         publish = "publishes" if nodes == 1 else "publish"
         click.echo(f"{counted(nodes, 'node')} {publish} cards; no pod prevents the upgrade")
 
-    _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
+    _with_fleet(work, **installation)
 
 
 @click.command()
-@directory_option("state_dir", "The agent's --state-dir.")
-@directory_option("run_dir", "The agent's --run-dir.")
-@directory_option("library_dir", "The agent's --library-dir.")
-@directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows what is in use.")
-@directory_option("cdi_dir", "The agent's --cdi-dir.")
+@setting_option("state_dir", "The agent's --state-dir.")
+@setting_option("run_dir", "The agent's --run-dir.")
+@setting_option("library_dir", "The agent's --library-dir.")
+@setting_option("kubelet_dir", "The kubelet's directory; the kubelet knows what is in use.")
+@setting_option("cdi_dir", "The agent's --cdi-dir.")
 @click.option(
     "--root", default="/", show_default=True, metavar="PATH", help="Where the node's / is mounted."
 )
@@ -183,7 +162,7 @@ def cleanup(root: str, *, force: bool, **directories: str) -> None:
     Needs root, and refuses to run while an agent serves the node. Files of slices whose pods
     still exist are kept and listed; the exit code is then 1.
     """
-    from gpu_device_plugin.apps.lifecycle.cleanup import Places, clean
+    from gpu_device_plugin.install_hooks.cleanup import Places, clean
 
     paths = {key: Path(root) / path.lstrip("/") for key, path in directories.items()}
     places = Places(

@@ -6,8 +6,8 @@ from typing import Any
 
 import structlog
 
-from gpu_device_plugin.config.sources import LogFormat
 from gpu_device_plugin.errors import bounded
+from gpu_device_plugin.settings.setting import LogFormat
 
 _MOST_ENTRIES = 64
 _LONGEST_TRACE = 16_384

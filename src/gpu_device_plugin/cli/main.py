@@ -1,36 +1,37 @@
 """`gpu-device-plugin`: the one program of this project."""
 
+import gpu_device_plugin.cli.plain_structlog  # first
+
+# isort: split
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import structlog
 
+import gpu_device_plugin
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
-from gpu_device_plugin.cli.commit import commit
+from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, ask
+from gpu_device_plugin.cli.card_commands import mig, mps_daemon
 from gpu_device_plugin.cli.demo import demo
-from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.cli.mig import mig
-from gpu_device_plugin.cli.mps import mps_daemon
+from gpu_device_plugin.cli.overview import parse_pod
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.setting_options import setting_options
+from gpu_device_plugin.cli.program import run_program
+from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.config.agent import Settings, load_settings
-from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
-from gpu_device_plugin.config.nvidia_settings import former_names
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
+from gpu_device_plugin.settings.agent_settings import Settings, load_settings
+from gpu_device_plugin.settings.controller_settings import (
+    ControllerSettings,
+    load_controller_settings,
+)
+from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_UNKNOWN = 3
-_run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
+_run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -54,7 +55,7 @@ _config = click.option(
 )
 
 
-@cli.command()
+@cli.command(cls=SettingsCommand, settings=Settings)
 @_config
 def agent(config: Path | None, **flags: object) -> None:
     """Serve this node's cards to its kubelet, until SIGTERM.
@@ -72,29 +73,23 @@ def agent(config: Path | None, **flags: object) -> None:
 
     # It asks to read NVIDIA's configuration again, which has not been read yet; else it ends the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    from gpu_device_plugin.apps.agent.lifecycle.node_settings import choose, file_of
+    from gpu_device_plugin.agent.node_checks.node_settings import choose, file_of
 
     if "NVIDIA_MIG_MONITOR_DEVICES" in os.environ:
-        from gpu_device_plugin.store.capabilities import give_up_sys_admin
+        from gpu_device_plugin.disk.capabilities import give_up_sys_admin
 
         give_up_sys_admin()
-    from gpu_device_plugin.apps.agent.run import run_agent
+    from gpu_device_plugin.agent.run_agent import run_agent
 
     settings, chosen = load_settings(flags, os.environ, config), ""
     configure_logs(settings.log_level, settings.log_format)
     if settings.node_settings_dir and not settings.standalone:
         chosen = asyncio.run(choose(settings))
         settings = load_settings(flags, os.environ, config, file_of(settings, chosen))
-    former = former_names(settings)
-    if former:
-        structlog.get_logger("settings").warning(former)
     sys.exit(asyncio.run(run_agent(settings, chosen=chosen)))
 
 
-setting_options(Settings, agent)
-
-
-@cli.command()
+@cli.command(cls=SettingsCommand, settings=ControllerSettings)
 @_config
 def controller(config: Path | None, **flags: object) -> None:
     """Answer kube-scheduler as its extender, until SIGTERM.
@@ -104,14 +99,11 @@ def controller(config: Path | None, **flags: object) -> None:
 
     Exit codes: 0 ended on request, 1 failed, 2 wrong settings.
     """
-    from gpu_device_plugin.apps.controller.run import run_controller
+    from gpu_device_plugin.controller.run_controller import run_controller
 
     settings = load_controller_settings(flags, os.environ, config)
     configure_logs(settings.log_level, settings.log_format)
     asyncio.run(run_controller(settings))
-
-
-setting_options(ControllerSettings, controller)
 
 
 @cli.command()
@@ -123,9 +115,7 @@ def why(pod: str, run_dir: str) -> None:
     Shows what it asked, what each card had free at that moment, what was decided and why, and
     what it holds now. The agent keeps its last 1000 decisions until it is restarted.
     """
-    namespace, slash, name = pod.partition("/")
-    if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(f"{pod!r} is not NAMESPACE/POD; for instance default/cuda-sample")
+    namespace, name = parse_pod(pod)
     question = {"command": "why", "namespace": namespace, "name": name}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
 
@@ -152,7 +142,7 @@ def version() -> None:
     The commit is the one that the image or the checkout was built from; the library's version is
     the name of its directory on a node.
     """
-    from gpu_device_plugin.apps.agent.slices.library import own_version
+    from gpu_device_plugin.agent.admission.library_installer import own_version
 
     click.echo(f"gpu-device-plugin {__version__}")
     click.echo(f"commit {commit() or 'unknown'}")
@@ -174,15 +164,26 @@ for _command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; a GpuPluginError becomes one line and an exit code."""
+    """Run the program."""
+    run_program(cli, "gpu-device-plugin", arguments)
+
+
+_PACKAGE = Path(gpu_device_plugin.__file__).parent
+_CHECKOUT = _PACKAGE.parents[1]
+
+
+def commit() -> str:
+    """As the image's build wrote it beside the package, or of the checkout; else empty."""
+    written = _PACKAGE / "COMMIT"
+    if written.is_file():
+        return written.read_text(encoding="utf-8").strip()
+    if not (_CHECKOUT / ".git").exists():
+        return ""
+    command = ["git", "-C", str(_CHECKOUT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        cli(arguments, standalone_mode=True)
-    except ConfigError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_USAGE)
-    except NotKnownError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_UNKNOWN)
-    except GpuPluginError as error:
-        click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        found = subprocess.run(  # noqa: S603 - a fixed command
+            command, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()

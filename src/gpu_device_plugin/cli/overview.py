@@ -4,40 +4,71 @@ They need a kubeconfig and nothing else: what they show stands in annotations of
 Events, and (for `top`) behind the API server's proxy.
 """
 
-import asyncio
+import gpu_device_plugin.cli.plain_structlog  # noqa: F401  # first
+
+# isort: split
 import dataclasses
 import datetime
 import json
+import re
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
-from gpu_device_plugin.cli.overview_json import json_cards
+from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.pod_name import no_such_pod, parse_pod
+from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
+from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
-    from gpu_device_plugin.cluster.api import ApiServer
+    from gpu_device_plugin.kubernetes.client.api import ApiServer
+    from gpu_device_plugin.overview.node_cards import CardView, ClusterCards
 
-EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
-_CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_TYPES = frozenset({"pod", "pods", "po"})
+
+
+def parse_pod(
+    pod: str, namespace: str | None = None, usual: Callable[[], str] | None = None
+) -> tuple[str, str]:
+    """Namespace and name.
+
+    Args:
+        pod: `NAMESPACE/POD`, or `POD` where there is another namespace to take.
+        namespace: The flag `--namespace`.
+        usual: The namespace where neither names one; None if one of them has to.
+
+    Raises:
+        ConfigError: They contradict each other, or are no such names.
+    """
+    before, slash, name = pod.rpartition("/")
+    is_whole = slash or usual is not None
+    if not name or "/" in before or (slash and not before) or not is_whole:
+        form = "NAMESPACE/POD" if usual is None else "[NAMESPACE/]POD"
+        raise ConfigError(f"{pod!r} is not {form}; for instance default/cuda-sample")
+    if before and namespace not in (None, before):
+        raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
+    found = before or namespace or (usual() if usual else ""), name
+    for each in found:
+        if _NAME.fullmatch(each) is None:
+            raise ConfigError(f"{each!r} is no name that a namespace or a pod can have")
+    return found
+
+
+def no_such_pod(namespace: str, name: str) -> NotKnownError:
+    """There is none; as `kubectl get -o name` names pods, the type was taken for the namespace."""
+    hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if namespace in _TYPES else ""
+    return NotKnownError(f"no pod {namespace}/{name}, and no Event tells of one{hint}")
+
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
-
-
-def _kubeconfig(command: _Command) -> _Command:
-    for option in reversed(KUBECONFIG_OPTIONS):
-        command = option(command)
-    return command
 
 
 def _output(*formats: str) -> Callable[[_Command], _Command]:
@@ -47,19 +78,6 @@ def _output(*formats: str) -> Callable[[_Command], _Command]:
         type=click.Choice(formats),
         help="Output format instead of the default text.",
     )
-
-
-def _ask(access: dict[str, Any], question: "Callable[[ApiServer], Awaitable[_Value]]") -> "_Value":
-    """The answer to a question about the cluster that these options choose."""
-
-    async def ask() -> _Value:
-        api = KubeconfigChoice(**access).api()
-        try:
-            return await question(api)
-        finally:
-            await api.close()
-
-    return asyncio.run(ask())
 
 
 def _screen() -> "OverviewScreen":
@@ -98,20 +116,20 @@ def gpu() -> None:
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @_output("json", "wide")
 @click.option("-w", "--watch", is_flag=True, help="Draw again with every change, until Ctrl-C.")
-@_kubeconfig
+@kubeconfig_options
 def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access: Any) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
     A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
     out of service.
     """
-    from gpu_device_plugin.apps.overview.questions import read_cluster
+    from gpu_device_plugin.overview.questions import read_cluster
 
     if watch and output == "json":
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
     screen = _screen()
     is_wide = output == "wide"
-    found = _chosen(_ask(access, read_cluster).cards, nodes)
+    found = _chosen(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
     if not watch:
         if output == "json":
             _echo_json(json_cards(found))
@@ -119,7 +137,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
             screen.cards(found, is_wide=is_wide)
         return
 
-    _ask(access, lambda api: _watched(api, found, nodes, is_wide=is_wide))
+    KubeconfigChoice(**access).ask(lambda api: _watched(api, found, nodes, is_wide=is_wide))
 
 
 async def _watched(
@@ -131,8 +149,8 @@ async def _watched(
     import structlog
     from rich.console import Console
 
-    from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
-    from gpu_device_plugin.cli.overview_watch import WatchScreen, stale_text
+    from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
+    from gpu_device_plugin.overview.questions import FollowedCards, follow_cards
 
     # What the log would say of the API server is on the screen.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -153,16 +171,16 @@ async def _watched(
     metavar="URL|NAMESPACE/SERVICE:PORT",
     help="Ask this Prometheus instead of each agent.",
 )
-@_kubeconfig
+@kubeconfig_options
 def top(prometheus: str | None, **access: Any) -> None:
     """Show what slices use of what they may.
 
     Asks the agents' metrics endpoints through the API server's proxy, which needs the right `get`
     on `pods/proxy` (with --prometheus: on `services/proxy`).
     """
-    from gpu_device_plugin.apps.overview.questions import read_uses
+    from gpu_device_plugin.overview.questions import read_uses
 
-    uses, silent = _ask(access, lambda api: read_uses(api, prometheus))
+    uses, silent = KubeconfigChoice(**access).ask(lambda api: read_uses(api, prometheus))
     _screen().uses(uses, silent)
     if silent and not uses:
         sys.exit(EXIT_FAILED)
@@ -171,16 +189,16 @@ def top(prometheus: str | None, **access: Any) -> None:
 @gpu.command()
 @click.argument("pod", metavar="[NAMESPACE/]POD")
 @click.option("-n", "--namespace", help="Default: the namespace of the context.")
-@_kubeconfig
+@kubeconfig_options
 def why(pod: str, namespace: str | None, **access: Any) -> None:
     """Show why a pod is pending, was refused, or runs where it does.
 
     For each node and card: what is free, what is missing, and what would fit.
     """
-    from gpu_device_plugin.apps.overview.questions import read_story
+    from gpu_device_plugin.overview.questions import read_story
 
     where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
-    found = _ask(access, lambda api: read_story(api, where, name))
+    found = KubeconfigChoice(**access).ask(lambda api: read_story(api, where, name))
     if found is None:
         raise no_such_pod(where, name)
     _screen().story(found)
@@ -188,16 +206,16 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
 
 @gpu.command()
 @_output("json")
-@_kubeconfig
+@kubeconfig_options
 def doctor(output: str | None, **access: Any) -> None:
     """Look for what is wrong with the installation, and name the cure of each.
 
     Agents that are missing or not ready, versions that differ, cards out of service, other device
     plugins, missing policies or RuntimeClasses, and what the agents reported as Events.
     """
-    from gpu_device_plugin.apps.overview.questions import read_findings
+    from gpu_device_plugin.overview.questions import read_findings
 
-    found, reading = _ask(access, lambda api: read_findings(api, __version__))
+    found, reading = KubeconfigChoice(**access).ask(lambda api: read_findings(api, __version__))
     if output == "json":
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
@@ -219,17 +237,17 @@ def doctor(output: str | None, **access: Any) -> None:
     help="Divide each pod's units equally over this many cards.",
 )
 @_output("json")
-@_kubeconfig
+@kubeconfig_options
 def capacity(units: int, percent: int, cards: int, output: str | None, **access: Any) -> None:
     """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
 
     A node that is cordoned or not ready takes none. Looks at the cards only, not at CPU, memory
     or taints of the nodes.
     """
-    from gpu_device_plugin.apps.overview.capacity import capacities
-    from gpu_device_plugin.apps.overview.questions import read_cluster
+    from gpu_device_plugin.overview.capacity import capacities
+    from gpu_device_plugin.overview.questions import read_cluster
 
-    reading = _ask(access, read_cluster)
+    reading = KubeconfigChoice(**access).ask(read_cluster)
     facts = {node.metadata.name: node for node in reading.nodes}
     found = capacities(reading.cards.nodes, facts, units, percent, cards)
     if output == "json":
@@ -245,13 +263,13 @@ gpu.add_command(page)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("node", default="")
 @click.option("-d", "--details", is_flag=True, help="One table for each node, with its pods.")
-@_kubeconfig
+@kubeconfig_options
 def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     """Show the allocated GPU memory of the cluster, or of NODE, as ACK's tool of this name does."""
-    from gpu_device_plugin.apps.overview import inspection
-    from gpu_device_plugin.apps.overview.questions import read_cluster
+    from gpu_device_plugin.overview import inspection
+    from gpu_device_plugin.overview.questions import read_cluster
 
-    reading = _ask(access, read_cluster)
+    reading = KubeconfigChoice(**access).ask(read_cluster)
     nodes = _chosen(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
     click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)
@@ -259,12 +277,12 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """`kubectl gpu`."""
-    _guarded(gpu, "kubectl gpu", arguments)
+    run_program(gpu, "kubectl gpu", arguments)
 
 
 def main_inspect(arguments: Sequence[str] | None = None) -> None:
     """`kubectl inspect cgpu`."""
-    _guarded(inspect_cgpu, "kubectl inspect cgpu", arguments)
+    run_program(inspect_cgpu, "kubectl inspect cgpu", arguments)
 
 
 def complete(arguments: Sequence[str] | None = None) -> None:
@@ -278,19 +296,44 @@ def complete(arguments: Sequence[str] | None = None) -> None:
     click.echo(":4")  # no names of files
 
 
-def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None) -> None:
-    """An error that is ours becomes one line and an exit code."""
-    try:
-        sys.exit(command.main(arguments, prog_name=name, standalone_mode=False))
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(EXIT_INTERRUPTED)
-    except GpuPluginError as error:
-        click.echo(f"{name}: {error}", err=True)
-        sys.exit(_CODES.get(type(error), EXIT_FAILED))
-
-
 def _echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
+
+
+def json_cards(found: "ClusterCards") -> dict[str, object]:
+    """Every node with its cards and who holds them, as plain values."""
+    nodes = [
+        {
+            "name": node.name,
+            "mode": node.mode,
+            "unit_mib": node.unit_mib,
+            "cards": [_json_card(card) for card in node.cards],
+            "waiting": [
+                {"namespace": pod.namespace, "name": pod.name, "units": units}
+                for pod, units in node.waiting
+            ],
+            "instances": [
+                {"uuid": uuid, "namespace": pod.namespace, "name": pod.name}
+                for uuid, pod in node.instances
+            ],
+        }
+        for node in found.nodes
+    ]
+    unreadable = [{"name": name, "error": error} for name, error in found.unreadable]
+    return {"nodes": nodes, "unreadable": unreadable}
+
+
+def _json_card(card: "CardView") -> dict[str, object]:
+    plain = dataclasses.asdict(card)
+    plain["holders"] = [
+        {
+            "namespace": holder.pod.namespace,
+            "name": holder.pod.name,
+            "units": holder.units,
+            "percent": holder.percent,
+            "is_granted": holder.is_granted,
+        }
+        for holder in card.holders
+    ]
+    plain["pods"] = [{"namespace": pod.namespace, "name": pod.name} for pod in card.pods]
+    return plain

@@ -1,24 +1,29 @@
-"""Draws what `kubectl gpu` finds: 80 columns are enough, colours are not needed."""
+"""Draws what `kubectl gpu` finds: 80 columns are enough, colours are not needed.
 
-from collections.abc import Iterator, Mapping, Sequence
+With `map --watch` as many nodes as the terminal has room for, and since when they are old.
+"""
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from gpu_device_plugin.apps.overview.capacity import NodeCapacity
-from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.finding import Finding, Level
-from gpu_device_plugin.apps.overview.node_cards import CardView, NodeView
-from gpu_device_plugin.apps.overview.usage import SliceUse
-from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
-from gpu_device_plugin.apps.overview.why import PodStory
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.overview.capacity import NodeCapacity
+from gpu_device_plugin.overview.doctor import Finding, Level
+from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
+from gpu_device_plugin.overview.slice_use import SliceUse
+from gpu_device_plugin.overview.verdicts import NodeVerdict
+from gpu_device_plugin.overview.why import PodStory
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
 _BAR = 16
@@ -156,7 +161,7 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
     return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
 
 
-def _node(node: NodeView, table: Table) -> Iterator[RenderableType]:
+def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
     yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
     yield Padding(table, (0, 0, 0, _INDENT), expand=False)
     for line in _instances(node):
@@ -167,7 +172,7 @@ def _node(node: NodeView, table: Table) -> Iterator[RenderableType]:
     yield Text()
 
 
-def _instances(node: NodeView) -> Iterator[str]:
+def _instances(node: NodeCards) -> Iterator[str]:
     """A line a MIG instance, free ones too; of a node that does not tell them, those that are held."""
     for uuid, told in node.told.items():
         if told.profile:
@@ -180,7 +185,7 @@ def _instances(node: NodeView) -> Iterator[str]:
             yield f"instance {uuid}: {pod}"
 
 
-def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
+def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
     marks = _marks(node.letters)
     amounts = ("units", "compute") if node.has_compute else ("units",)
     table = _table("card", "memory", right=() if node.is_whole else amounts)
@@ -278,3 +283,72 @@ def _table(*headings: str, right: Sequence[str] = ()) -> Table:
     for heading in right:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+Draw = Callable[[ClusterCards, str], None]
+
+
+def stale_text(trouble: str, seconds: float, now: datetime.datetime) -> str:
+    """Since when what is shown may be out of date, and why; empty where there is no trouble."""
+    if not trouble:
+        return ""
+    since = now - datetime.timedelta(seconds=seconds)
+    return f"not up to date since {since:%H:%M:%S}: {trouble}"
+
+
+class WatchScreen:
+    """Draws the map again and again: on a terminal in place, else one below the other."""
+
+    def __init__(self, console: Console, *, is_wide: bool) -> None:
+        self._console = console
+        self._screen = OverviewScreen(console)
+        self._is_wide = is_wide
+
+    @contextmanager
+    def drawing(self) -> Iterator[Draw]:
+        """A function that draws these nodes, and since when they are old, unless they are drawn already."""
+        last: object = None
+
+        def draw(cards: ClusterCards, stale: str) -> None:
+            nonlocal last
+            if last != (cards, stale, self._console.size):
+                last = (cards, stale, self._console.size)
+                show(cards, stale)
+
+        if not self._console.is_terminal:
+            show = self._print
+            yield draw
+            return
+        with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
+
+            def show(cards: ClusterCards, stale: str) -> None:
+                live.update(self._fitted(cards, stale), refresh=True)
+
+            yield draw
+
+    def _print(self, cards: ClusterCards, stale: str) -> None:
+        self._screen.cards(cards, is_wide=self._is_wide)
+        if stale:
+            self._console.print(Text(stale, style="bold yellow"))
+
+    def _fitted(self, cards: ClusterCards, stale: str) -> RenderableType:
+        """Whole nodes until the terminal is full, then how many are left out; the first one may be cut."""
+        below = [Text(cards.summary), *([Text(stale, style="bold yellow")] if stale else [])]
+        room = self._console.height - sum(map(self._height, below)) - 1  # for what is left out
+        width, lines = self._console.width, list[list[Segment]]()
+        shown, total = 0, len(cards.nodes) + len(cards.unreadable)
+        for node in self._screen.drawn_nodes(cards, is_wide=self._is_wide):
+            drawn = [Segment.adjust_line_length(line, width, pad=False) for line in node]
+            if lines and len(lines) + len(drawn) > room:
+                break
+            lines += drawn
+            shown += 1
+        parts = [Segments([part for line in lines[:room] for part in (*line, Segment.line())])]
+        if shown < total or len(lines) > room:
+            left = f"{total - shown} of {total} nodes" if shown < total else "cards"
+            hint = f"no room for {left}; name the nodes to be shown, or enlarge the terminal"
+            below.insert(0, Text(hint, style="yellow", overflow="ellipsis", no_wrap=True))
+        return Group(*parts, *below)
+
+    def _height(self, part: RenderableType) -> int:
+        return len(self._console.render_lines(part))

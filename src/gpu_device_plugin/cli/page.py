@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.errors import ConfigError
 
 
@@ -31,6 +31,7 @@ from gpu_device_plugin.errors import ConfigError
     help="Serve HTTPS with this certificate, PEM.",
 )
 @click.option("--tls-key-file", type=click.Path(path_type=Path), help="Its private key.")
+@kubeconfig_options
 def page(
     address: str,
     prometheus: str,
@@ -46,7 +47,7 @@ def page(
     show a bearer token whose owner may list nodes, pods and Events (TokenReview and
     SubjectAccessReview).
     """
-    from gpu_device_plugin.apps.page.run import PageSettings, run_page
+    from gpu_device_plugin.page.run_page import PageSettings, run_page
 
     if bool(tls_cert_file) != bool(tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file go together")
@@ -63,7 +64,3 @@ def page(
         click.echo(f"the page: {scheme}://{host}:{port}/")
 
     asyncio.run(run_page(settings, KubeconfigChoice(**access).api(), tell))
-
-
-for _option in reversed(KUBECONFIG_OPTIONS):
-    page = _option(page)

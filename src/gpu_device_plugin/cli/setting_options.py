@@ -1,32 +1,71 @@
 """Flags of the commands that have settings."""
 
-import enum
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
-import msgspec
 
-from gpu_device_plugin.config.sources import FLAG_ALIASES, REPEATED_FLAGS, describe, kind_of
+from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.settings.setting import Setting, settings_of
 
 _SHORT = 16
 """Choices up to this length are shown in the flag itself, longer ones in its help text."""
+_Command = TypeVar("_Command", bound=Callable[..., None])
 
 
-def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
-    """Give a command one option for each setting, so that no flag can be forgotten."""
-    texts = describe(kind)
-    for field in reversed(msgspec.structs.fields(kind)):
-        flag = "--" + field.name.replace("_", "-")
-        option = click.Option(
-            [flag, *FLAG_ALIASES.get(field.name, ())],
-            is_flag=False,
-            flag_value="true" if kind_of(field) is bool else None,
-            default=None,
-            multiple=field.name in REPEATED_FLAGS,
-            callback=_joined if field.name in REPEATED_FLAGS else None,
-            help=texts[field.name] + _choices(kind_of(field)) + _shown(field.default),
-            metavar=_metavar(field.name, kind_of(field)),
-        )
-        command.params.insert(0, option)
+class SettingsCommand(click.Command):
+    """A command with one option for each setting, in groups, so that no flag can be forgotten."""
+
+    def __init__(self, *args: Any, settings: type, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._settings = {each.key: each for each in settings_of(settings)}
+        self.params[:0] = map(_option, self._settings.values())
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The groups of settings, then the command's other options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            setting = self._settings.get(parameter.name or "")
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(setting.heading if setting else "Options", []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def setting_option(key: str, text: str) -> Callable[[_Command], _Command]:
+    """An option with the flag, the environment variables and the default of the agent's setting.
+
+    Args:
+        key: The setting.
+        text: What it is, for the help.
+    """
+    (setting,) = (each for each in settings_of(Settings) if each.key == key)
+    return click.option(
+        setting.flag,
+        envvar=list(setting.variables),
+        show_envvar=True,
+        default=None if setting.default is None else setting.shown_default,
+        show_default=bool(setting.shown_default),
+        metavar=_metavar(setting),
+        help=text,
+    )
+
+
+def _option(setting: Setting) -> click.Option:
+    told = f" One of {', '.join(setting.choices)}." if len(_shown(setting)) >= _SHORT else ""
+    default = f" [default: {setting.shown_default}]" if setting.shown_default else ""
+    return click.Option(
+        [setting.flag, *setting.aliases],
+        is_flag=False,
+        flag_value="true" if setting.kind is bool else None,
+        default=None,
+        multiple=setting.is_list,
+        callback=_joined if setting.is_list else None,
+        help=setting.text + told + default,
+        metavar=_metavar(setting),
+    )
 
 
 def _joined(
@@ -36,31 +75,18 @@ def _joined(
     return ",".join(values) if values else None
 
 
-def _metavar(name: str, kind: object) -> str | None:
+def _metavar(setting: Setting) -> str:
     """The placeholder of the value in the help text."""
-    if kind is bool:
+    if setting.kind is bool:
         return "[true|false]"
-    if kind is float:
+    if setting.kind is float:
         return "SECONDS"
-    if len(_values(kind)) in range(1, _SHORT):
-        return _values(kind)
-    is_path = name == "kubeconfig" or name.endswith(("_dir", "_library", "_table"))
-    return "PATH" if is_path else name.rpartition("_")[2].upper()
+    if len(_shown(setting)) in range(1, _SHORT):
+        return _shown(setting)
+    key = setting.key
+    is_path = key == "kubeconfig" or key.endswith(("_dir", "_library", "_table"))
+    return "PATH" if is_path else key.rpartition("_")[2].upper()
 
 
-def _choices(kind: object) -> str:
-    alternatives = _values(kind)
-    is_told = len(alternatives) < _SHORT
-    return "" if is_told else f" One of {alternatives.replace('|', ', ')}."
-
-
-def _values(kind: object) -> str:
-    """The values of a setting that has a fixed set of them."""
-    is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
-    return "|".join(str(member.value) for member in kind) if is_choice else ""  # type: ignore[attr-defined]
-
-
-def _shown(default: object) -> str:
-    if default in (False, "", None):
-        return ""
-    return f" [default: {getattr(default, 'value', default)}]"
+def _shown(setting: Setting) -> str:
+    return "|".join(setting.choices)

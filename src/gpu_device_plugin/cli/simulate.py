@@ -1,23 +1,37 @@
 """`gpu-device-plugin simulate`: creates a simulated node and changes it."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_device_plugin.cli.program import EXIT_USAGE
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import DEFAULT_STATE, STATE_NAME, SimulatedNode
 from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
+from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE, STATE_NAME, SimulatedNode
+from gpu_device_plugin.simulation.view import SimulatedCard, SimulatedNodeView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MIB = 1024 * 1024
 
 
 class SimulationFailedError(click.ClickException):
-    """An error of the simulation; exit status 2, as for wrong settings."""
+    """An error of the simulation; exit status as for wrong settings."""
 
-    exit_code = 2
+    exit_code = EXIT_USAGE
+
+
+class _Simulation(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GpuPluginError as error:
+            raise SimulationFailedError(str(error)) from error
 
 
 def _state_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -36,20 +50,11 @@ _card_option = click.option(
 )
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """A GpuPluginError becomes one line and exit status 2."""
-    try:
-        yield
-    except GpuPluginError as error:
-        raise SimulationFailedError(str(error)) from error
-
-
 def _node(state: Path) -> SimulatedNode:
     return SimulatedNode(state / STATE_NAME if state.is_dir() else state)
 
 
-@click.group()
+@click.group(cls=_Simulation)
 def simulate() -> None:
     """Create a node of simulated GPUs and change its state.
 
@@ -72,9 +77,8 @@ def simulate() -> None:
 def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
     """Create a node. If --state is a directory, it also gets the driver's libraries."""
     make = SimulatedNode.keep if keep else SimulatedNode.create
-    with _told():
-        node = make(profile, state, **chosen)
-        shown = node.view()
+    node = make(profile, state, **chosen)
+    shown = node.view()
     click.echo(
         f"{node.state}: {len(shown.cards)} cards, driver {shown.driver_version}, "
         f"CUDA {shown.cuda_version}"
@@ -92,8 +96,7 @@ def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
 @_state_option
 def xid(code: int, card: int, instance: int | None, state: Path) -> None:
     """Make a card report the XID CODE."""
-    with _told():
-        _node(state).xid(card, code, instance)
+    _node(state).xid(card, code, instance)
 
 
 @simulate.command()
@@ -101,8 +104,7 @@ def xid(code: int, card: int, instance: int | None, state: Path) -> None:
 @_state_option
 def lost(card: int, state: Path) -> None:
     """Make a card fall off the bus. It reports XID 79, and every call on it fails."""
-    with _told():
-        _node(state).lose(card)
+    _node(state).lose(card)
 
 
 @simulate.command()
@@ -110,24 +112,21 @@ def lost(card: int, state: Path) -> None:
 @_state_option
 def restore(card: int, state: Path) -> None:
     """Make a lost card answer again, or end the need of a reset."""
-    with _told():
-        _node(state).restore(card)
+    _node(state).restore(card)
 
 
 @simulate.command()
 @_state_option
 def hang(state: Path) -> None:
     """Make every driver call block until `unhang`."""
-    with _told():
-        _node(state).hang()
+    _node(state).hang()
 
 
 @simulate.command()
 @_state_option
 def unhang(state: Path) -> None:
     """Let blocked calls continue."""
-    with _told():
-        _node(state).unhang()
+    _node(state).unhang()
 
 
 @simulate.command()
@@ -139,8 +138,7 @@ def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path)
     """Set how much of a card is in use."""
     if memory_mib is None and gpu_percent is None:
         raise click.UsageError("give --memory-mib, --gpu-percent or both")
-    with _told():
-        _node(state).use(card, memory_mib=memory_mib, gpu_percent=gpu_percent)
+    _node(state).use(card, memory_mib=memory_mib, gpu_percent=gpu_percent)
 
 
 @simulate.command()
@@ -149,8 +147,7 @@ def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path)
 @_state_option
 def temperature(celsius: int, card: int, state: Path) -> None:
     """Set a card's temperature."""
-    with _told():
-        _node(state).temperature(card, celsius)
+    _node(state).temperature(card, celsius)
 
 
 @simulate.command()
@@ -165,8 +162,7 @@ def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> No
     """
     if whole and profiles:
         raise click.UsageError("give either PROFILES or --whole")
-    with _told():
-        _node(state).cut(card, None if whole else profiles)
+    _node(state).cut(card, None if whole else profiles)
 
 
 @simulate.command()
@@ -174,8 +170,7 @@ def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> No
 @_state_option
 def unplug(card: int, state: Path) -> None:
     """Take a card out of the node."""
-    with _told():
-        _node(state).unplug(card)
+    _node(state).unplug(card)
 
 
 @simulate.command()
@@ -183,8 +178,7 @@ def unplug(card: int, state: Path) -> None:
 @_state_option
 def plug(card: int, state: Path) -> None:
     """Put an unplugged card back. Programs see it when they initialise NVML again."""
-    with _told():
-        _node(state).plug(card)
+    _node(state).plug(card)
 
 
 @simulate.command("driver-upgrade")
@@ -192,20 +186,20 @@ def plug(card: int, state: Path) -> None:
 @_state_option
 def driver_upgrade(version: str, state: Path) -> None:
     """Replace the driver by VERSION, for instance 550.54.15."""
-    with _told():
-        _node(state).upgrade_driver(version)
+    _node(state).upgrade_driver(version)
 
 
 @simulate.command()
 @_state_option
 def show(state: Path) -> None:
     """Show the node: its cards, their state, and who uses them."""
-    with _told():
-        shown = _node(state).view()
+    shown = _node(state).view()
     # Not at the top: an agent should not load what only a person sees.
-    from gpu_device_plugin.cli.simulate_screen import print_node
+    from rich.console import Console
 
-    print_node(shown)
+    Console().print(_cards_table(shown))
+    if shown.processes:
+        Console().print(_processes_table(shown))
 
 
 @simulate.command()
@@ -216,5 +210,60 @@ def cdi(state: Path) -> None:
     It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
     enable_cdi), and the agent to name cards by it (--device-list-strategy cdi-cri). The node must have been created in a directory.
     """
-    with _told():
-        click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
+    click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
+
+
+def _cards_table(shown: SimulatedNodeView) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    hanging = ", [red]every call hangs[/red]" if shown.is_hanging else ""
+    table = Table(
+        title=f"{shown.profile}: driver {shown.driver_version}, CUDA {shown.cuda_version}{hanging}",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("card", "model", "UUID", "MiB in use", "GPU %", "°C", "state"):
+        # If there is no room for all of it, only the beginning of a UUID is shown.
+        is_long = heading == "UUID"
+        table.add_column(
+            heading, no_wrap=not is_long, overflow="ellipsis", min_width=12 if is_long else None
+        )
+    for card in shown.cards:
+        table.add_row(
+            str(card.slot),
+            card.name,
+            card.uuid,
+            f"{card.used_bytes // _MIB} / {card.memory_mib}",
+            str(card.gpu_percent),
+            str(card.temperature_celsius),
+            _state(card),
+        )
+    return table
+
+
+def _state(card: SimulatedCard) -> str:
+    """The worst fault of a card, or else its MIG layout."""
+    if not card.is_present:
+        return "unplugged"
+    if card.is_lost:
+        return "[red]lost[/red]"
+    if card.recovery_action:
+        return "[yellow]needs a reset[/yellow]"
+    if card.is_mig:
+        cut = ", ".join(sorted({instance.profile for instance in card.instances}))
+        return f"MIG: {len(card.instances)} x {cut}"
+    return "[green]well[/green]"
+
+
+def _processes_table(shown: SimulatedNodeView) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title="processes", box=SIMPLE_HEAD)
+    for heading in ("pid", "card", "memory", "program"):
+        table.add_column(heading)
+    for process in shown.processes:
+        memory = f"{process.used_bytes // _MIB} MiB"
+        table.add_row(str(process.pid), str(process.card), memory, process.name)
+    return table

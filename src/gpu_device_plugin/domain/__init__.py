@@ -1,1 +1,4 @@
-"""The rules of sharing a card: values in, values out; no I/O, no clock."""
+"""The rules: values in, values out; no I/O, clock, lock or log.
+
+What gathers the values and carries out the results is in `agent`, `controller` and the edges.
+"""

@@ -1,5 +1,4 @@
-"""Everything that speaks to the kubelet: its sockets and its checkpoint.
+"""The sockets of the kubelet: device plugin, DRA plugin, PodResources, checkpoint; the only importer of grpc.
 
-The only importer of grpc and google.protobuf. Bytes become domain values here, and
-domain values bytes; what they mean is decided elsewhere.
+What is answered is decided in `agent/kubelet_calls` and `agent/claims`.
 """

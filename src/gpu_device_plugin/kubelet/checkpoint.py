@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from google.protobuf.message import DecodeError
 
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
-from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 

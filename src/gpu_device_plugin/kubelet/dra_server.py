@@ -3,26 +3,181 @@
 The kubelet watches `plugins_registry/`. It calls a socket that it finds there, at its own start as
 well, and forgets the driver when the socket goes. It deletes the ResourceSlices of a driver that is
 away for 30 s, and at its own start those of all.
+
+The kubelet's calls about claims: protobuf in, domain values through, protobuf out.
 """
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import structlog
 
-from gpu_device_plugin.domain.claims import DRIVER
-from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet.directory import is_socket
-from gpu_device_plugin.kubelet.dra_servicer import ClaimService, ClaimServicer
+from gpu_device_plugin.domain.grants.claims import DRIVER, ClaimRef, PreparedDevice
+from gpu_device_plugin.errors import GpuPluginError, KubeletError
+from gpu_device_plugin.kubelet._proto import dra_pb2, drahealth_pb2, pluginregistration_pb2
+from gpu_device_plugin.kubelet.plugin_directory import is_socket
+
+SERVICE_NAME = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+REGISTRATION_NAME = "pluginregistration.Registration"
+HEALTH_NAME = "v1alpha1.DRAResourceHealth"
+VERSIONS = ("v1.DRAPlugin",)
+CALL_DEADLINE_SECONDS = 20.0
+"""The kubelet's own is 45; it calls again after an error."""
+HEALTH_SECONDS = 10.0
+"""How often health is repeated; the kubelet takes what is older than 30 s for unknown."""
+_LOG = structlog.get_logger(__name__)
+
+
+class ClaimService(Protocol):
+    """Answers the kubelet's calls about claims, or raises a GpuPluginError for that claim."""
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        """The claim's devices, ready for its containers; the same ones if asked again."""
+        ...
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """The claim's containers have ended; also for a claim that is not known."""
+        ...
+
+    def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Our pool, and each of its devices with what is wrong with it, or ""."""
+        ...
+
+
+class ClaimServicer:
+    """Serves registration, claims and health."""
+
+    def __init__(
+        self,
+        service: ClaimService,
+        endpoint: str,
+        changed: Callable[[], asyncio.Event],
+        on_registered: Callable[[bool, str], None],
+    ) -> None:
+        self._service = service
+        self._endpoint = endpoint
+        self._changed = changed
+        self._on_registered = on_registered
+
+    def registration_table(self) -> grpc.GenericRpcHandler:
+        """How the kubelet gets to know the driver."""
+        unary, pb = grpc.unary_unary_rpc_method_handler, pluginregistration_pb2
+        return grpc.method_handlers_generic_handler(
+            REGISTRATION_NAME,
+            {
+                "GetInfo": unary(self._info, pb.InfoRequest.FromString, _encode),
+                "NotifyRegistrationStatus": unary(
+                    self._registered, pb.RegistrationStatus.FromString, _encode
+                ),
+            },
+        )
+
+    def method_tables(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """Claims and health."""
+        unary, pb = grpc.unary_unary_rpc_method_handler, dra_pb2
+        claims = {
+            "NodePrepareResources": unary(
+                self._prepare, pb.NodePrepareResourcesRequest.FromString, _encode
+            ),
+            "NodeUnprepareResources": unary(
+                self._unprepare, pb.NodeUnprepareResourcesRequest.FromString, _encode
+            ),
+        }
+        health = {
+            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+                self._watch, drahealth_pb2.NodeWatchResourcesRequest.FromString, _encode
+            )
+        }
+        return (
+            grpc.method_handlers_generic_handler(SERVICE_NAME, claims),
+            grpc.method_handlers_generic_handler(HEALTH_NAME, health),
+        )
+
+    async def _info(self, _request: Any, _context: Any) -> Any:
+        return pluginregistration_pb2.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=self._endpoint, supported_versions=VERSIONS
+        )
+
+    async def _registered(self, request: Any, _context: Any) -> Any:
+        self._on_registered(request.plugin_registered, request.error)
+        return pluginregistration_pb2.RegistrationStatusResponse()
+
+    async def _prepare(self, request: Any, _context: Any) -> Any:
+        response = dra_pb2.NodePrepareResourcesResponse()
+        refs = [_ref(claim) for claim in request.claims]
+        # Side by side: each asks the API server, and the kubelet waits 45 s for all of them.
+        tried = await asyncio.gather(*(_tried(self._service.prepare(ref)) for ref in refs))
+        for ref, (error, devices) in zip(refs, tried, strict=True):
+            answer = response.claims[ref.uid]
+            answer.error = error
+            for each in devices or ():
+                answer.devices.add(
+                    request_names=[each.of.request] if each.of.request else [],
+                    pool_name=each.of.pool,
+                    device_name=each.of.device,
+                    cdi_device_ids=each.cdi_ids,
+                    share_id=each.of.share_id or None,
+                )
+        return response
+
+    async def _unprepare(self, request: Any, _context: Any) -> Any:
+        response = dra_pb2.NodeUnprepareResourcesResponse()
+        for ref in map(_ref, request.claims):
+            response.claims[ref.uid].error, _ = await _tried(self._service.unprepare(ref))
+        return response
+
+    async def _watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
+        """All devices now, at every change, and every 10 s."""
+        while True:
+            changed = self._changed()
+            yield self._health()
+            try:
+                async with asyncio.timeout(HEALTH_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    def _health(self) -> Any:
+        pb, now = drahealth_pb2, int(time.time())
+        response = pb.NodeWatchResourcesResponse()
+        pool, devices = self._service.health()
+        for name, fault in devices:
+            response.devices.add(
+                device=pb.DeviceIdentifier(pool_name=pool, device_name=name),
+                health=pb.UNHEALTHY if fault else pb.HEALTHY,
+                last_updated_time=now,
+                message=fault,
+            )
+        return response
+
+
+async def _tried(answer: Awaitable[Any]) -> tuple[str, Any]:
+    """The error of one claim, which leaves the others alone, or its answer."""
+    try:
+        async with asyncio.timeout(CALL_DEADLINE_SECONDS):
+            return "", await answer
+    except TimeoutError:
+        return f"no answer within {CALL_DEADLINE_SECONDS:g} s", None
+    except GpuPluginError as error:
+        return str(error), None
+
+
+def _ref(claim: Any) -> ClaimRef:
+    return ClaimRef(claim.namespace, claim.name, claim.uid)
+
+
+def _encode(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 CLOSE_SECONDS = 1.0
-_LOG = structlog.get_logger(__name__)
 
 
 class ClaimServer:

@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 
-from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
-from gpu_device_plugin.kubelet.directory import SocketIdentity, socket_identity
-from gpu_device_plugin.kubelet.rpc_words import rpc_words
+from gpu_device_plugin.kubelet.plugin_directory import SocketIdentity, socket_identity
+from gpu_device_plugin.kubelet.register_call import rpc_words
 
 DEADLINE_SECONDS = 2.0
 """For one call with its repetitions. Many calls are made while the kubelet waits for us."""

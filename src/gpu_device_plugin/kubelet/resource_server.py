@@ -19,14 +19,10 @@ from typing import Any
 import grpc
 import structlog
 
-from gpu_device_plugin.domain.pools import DeviceGroup
+from gpu_device_plugin.domain.node.pools import DeviceGroup
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.device_list import DeviceList
-from gpu_device_plugin.kubelet.directory import (
-    PluginDirectory,
-    SocketIdentity,
-    is_socket,
-)
+from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory, SocketIdentity, is_socket
 from gpu_device_plugin.kubelet.register_call import register
 from gpu_device_plugin.kubelet.servicer import DevicePluginServicer, DeviceService, StreamWatch
 
@@ -48,7 +44,7 @@ _SERVER_OPTIONS = (
 _LOG = structlog.get_logger(__name__)
 
 
-class Phase(Enum):
+class EndpointPhase(Enum):
     """How far a resource's registration with the kubelet has come."""
 
     WITHDRAWN = "withdrawn"
@@ -69,7 +65,7 @@ class EndpointState:
     """
 
     resource: str
-    phase: Phase
+    phase: EndpointPhase
     detail: str
     registrations: int
 
@@ -94,13 +90,13 @@ class Endpoint:
         self._server: Any = None
         self._streams = StreamWatch(self._look)
         self._socket: Path | None = None
-        self.state = EndpointState(resource, Phase.WITHDRAWN, "nothing offered yet", 0)
+        self.state = EndpointState(resource, EndpointPhase.WITHDRAWN, "nothing offered yet", 0)
         directory.subscribe(self._look)
 
     @property
     def is_ready(self) -> bool:
         """Registered, list sent, and the kubelet still listens."""
-        return self.state.phase is Phase.SERVING
+        return self.state.phase is EndpointPhase.SERVING
 
     def publish(self, groups: Sequence[DeviceGroup]) -> bool:
         """Offer `groups` from now on. A change is sent at once; False if there is none."""
@@ -131,7 +127,7 @@ class Endpoint:
                 if self._list.is_offered:
                     await self._serve_once()
                 else:
-                    self._enter(Phase.WITHDRAWN, "nothing is offered")
+                    self._enter(EndpointPhase.WITHDRAWN, "nothing is offered")
                     await self._until_looked(SELDOM_SECONDS)
         finally:
             await self._close(grace_seconds=0)
@@ -142,12 +138,12 @@ class Endpoint:
         identity = self._directory.kubelet_identity()
         try:
             await self._register()
-            self._enter(Phase.SERVING, "")
+            self._enter(EndpointPhase.SERVING, "")
             why = await self._until_lost(identity)
         except (KubeletError, OSError) as error:
             why = str(error)
         if self._list.is_offered:
-            self._enter(Phase.UNREGISTERED, why)
+            self._enter(EndpointPhase.UNREGISTERED, why)
         await self._close(grace_seconds=CLOSE_SECONDS)
         if asyncio.get_running_loop().time() - started > STEADY_SECONDS:
             self._retry_seconds = FIRST_RETRY_SECONDS
@@ -170,7 +166,7 @@ class Endpoint:
         except RuntimeError as error:
             raise KubeletError(f"cannot listen on {self._socket}: {error}") from error
         await register(self._directory.kubelet_socket, self._resource, self._socket.name)
-        self._enter(Phase.REGISTERED, "the kubelet has not asked for the list", is_new=True)
+        self._enter(EndpointPhase.REGISTERED, "the kubelet has not asked for the list", is_new=True)
         await self._first_list()
 
     async def _first_list(self) -> None:
@@ -234,13 +230,13 @@ class Endpoint:
             self._socket.unlink(missing_ok=True)
             self._socket = None
 
-    def _enter(self, phase: Phase, detail: str, *, is_new: bool = False) -> None:
+    def _enter(self, phase: EndpointPhase, detail: str, *, is_new: bool = False) -> None:
         before = self.state
         self.state = EndpointState(
             self._resource, phase, detail, before.registrations + (1 if is_new else 0)
         )
         if (phase, detail) == (before.phase, before.detail):
             return
-        log = _LOG.debug if phase is Phase.REGISTERED else _LOG.info
+        log = _LOG.debug if phase is EndpointPhase.REGISTERED else _LOG.info
         log("endpoint", resource=self._resource, phase=phase.value, detail=detail)
         self._on_change(self.state)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 import structlog
 
-from gpu_device_plugin.domain.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.errors import (
     DoesNotFitError,
     EdgeError,

@@ -1,1 +1,4 @@
-"""NVML behind a process boundary: `source` is the agent's side, `child` the side that may hang."""
+"""The only importer of pynvml: the child process that asks the driver, and its messages.
+
+What reports mean for cards is in `domain/cards`.
+"""

@@ -12,12 +12,23 @@ NVML counts its cards when it is opened, and a card that was lost stays lost for
 has it open. Closing it would leave the other cards unwatched for as long as opening takes. So
 the child keeps it open and says in each `beat` why another child should take over (`reopen`).
 Only the simulated driver is opened again here: no PCI bus shows its cards, and it opens at once.
+
+The child lives no longer than its parent, however the parent ends.
+
+Three ways, because each alone has a gap:
+
+- The kernel's parent-death signal. It does not come if the parent died before it was set. It
+  also comes when the *thread* that started the child ends, so `source` uses the event loop's.
+- The parent's pid, compared after the signal is set, closes that gap. It is an argument, because
+  in a container the agent itself may be pid 1.
+- The end of stdin always works, but is noticed only between two calls.
 """
 
 import argparse
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -29,12 +40,41 @@ import pynvml
 
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml import driver as nvml
-from gpu_device_plugin.nvml.lifeline import Lifeline
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Lifeline:
+    """The tie to the parent process.
+
+    Args:
+        parent: Pid of the process that started this one; 0 if a person did.
+    """
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+        if parent:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def holds(self) -> bool:
+        """Whether the parent is still there."""
+        return self.pause(0)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, at most until the parent is gone; returns whether it is still there."""
+        if not self._parent:
+            select.select([], [], [], seconds)
+            return True
+        if os.getppid() != self._parent:
+            return False
+        readable, _, _ = select.select([sys.stdin], [], [], seconds)
+        return not readable or bool(os.read(sys.stdin.fileno(), 1))
+
 
 _EVENTS_PER_ROUND = 256
 
 
-class Pace(NamedTuple):
+class ChildPace(NamedTuple):
     """The child's intervals. No dataclass, because importing that costs 1 MiB.
 
     Attributes:
@@ -52,7 +92,12 @@ class Child:
     """Watches NVML and reports, until its parent ends."""
 
     def __init__(
-        self, library: str | None, kernel_module: Path, lifeline: Lifeline, pace: Pace, out: TextIO
+        self,
+        library: str | None,
+        kernel_module: Path,
+        lifeline: Lifeline,
+        pace: ChildPace,
+        out: TextIO,
     ) -> None:
         self._library = library
         self._kernel_module = kernel_module
@@ -69,7 +114,7 @@ class Child:
                 self._tell(kind="starting")
             around = nvml.surroundings(self._kernel_module)
             try:
-                with nvml.opened(self._library, self._kernel_module) as driver:
+                with nvml.open_driver(self._library, self._kernel_module) as driver:
                     self._watch(driver, around)
                     is_slow = False
             except NvmlError as error:
@@ -148,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Ctrl-C on a terminal reaches the whole group; it is the parent's to answer.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     _return_free_memory()
-    pace = Pace(chosen.wait_seconds, chosen.probe_seconds, chosen.reopen_seconds)
+    pace = ChildPace(chosen.wait_seconds, chosen.probe_seconds, chosen.reopen_seconds)
     try:
         Child(chosen.library, chosen.kernel_module, lifeline, pace, sys.stdout).run()
     except BrokenPipeError:

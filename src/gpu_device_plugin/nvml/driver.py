@@ -13,8 +13,7 @@ from typing import Any
 import pynvml
 
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.asking import ask, text
-from gpu_device_plugin.nvml.hardware import hardware, instance_uuids, links
+from gpu_device_plugin.nvml.driver_queries import ask, hardware, instance_uuids, links, text
 
 _MIB = 1024 * 1024
 # Errors of the whole driver, not of one card: NVML has to be opened again.
@@ -199,7 +198,7 @@ def driver_load(kernel_module: Path) -> str:
 
 
 @contextmanager
-def opened(library: str | None, kernel_module: Path) -> Iterator[Driver]:
+def open_driver(library: str | None, kernel_module: Path) -> Iterator[Driver]:
     """NVML opened; raises NvmlError saying what is missing.
 
     Args:

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from gpu_device_plugin.domain.hardware import Hardware, Instance
-from gpu_device_plugin.domain.reports import (
+from gpu_device_plugin.domain.cards.card import Hardware, Instance
+from gpu_device_plugin.domain.cards.reports import (
     CardReport,
     DriverMissing,
     Inventory,
@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.reports import (
     UnreadableCard,
     Xid,
 )
-from gpu_device_plugin.domain.schemes.nvidia.links import points_of
+from gpu_device_plugin.domain.nvidia.links import points_of
 from gpu_device_plugin.errors import NvmlError
 
 # NVML's error if the kernel module is not loaded; the next inventory is then a new load.
@@ -44,7 +44,7 @@ class Beat(_Line, frozen=True, tag="beat"):
     """A sign of life.
 
     Attributes:
-        reopen: Why NVML should be opened anew: a card is `failing`, cards or driver have
+        reopen: Why NVML should be opened again: a card is `failing`, cards or driver have
             `changed`; else "".
     """
 

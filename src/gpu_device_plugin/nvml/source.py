@@ -23,7 +23,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.domain.reports import (
+from gpu_device_plugin.domain.cards.reports import (
     Answered,
     DriverChanged,
     DriverMissing,
@@ -32,16 +32,8 @@ from gpu_device_plugin.domain.reports import (
     Stalled,
 )
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.messages import (
-    MISMATCH,
-    Beat,
-    Line,
-    NoDriver,
-    Starting,
-    reports,
-)
-from gpu_device_plugin.nvml.process import ChildProcess, Kill, kill
-from gpu_device_plugin.nvml.succession import Succession
+from gpu_device_plugin.nvml.child_process import ChildProcess, Kill, Succession, kill
+from gpu_device_plugin.nvml.messages import MISMATCH, Beat, Line, NoDriver, Starting, reports
 
 log = structlog.get_logger()
 
@@ -60,7 +52,7 @@ class Deadlines:
         stall_seconds: Without an answer of any child, until NVML counts as stalled.
         backoff_seconds: Longest pause before another child.
         wait_seconds, probe_seconds: The child's pace (`child.Pace`).
-        reopen_seconds: Before NVML is opened anew for a card that fails, and longer each time
+        reopen_seconds: Before NVML is opened again for a card that fails, and longer each time
             that this did not help; and between two openings of the simulated driver.
     """
 
@@ -74,19 +66,19 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelModule:
     """Where the kernel shows its NVIDIA module.
 
     Attributes:
         driver: File that exists while the module is loaded, and names its version.
-        module: Directory that is made anew with each load.
+        module: Directory that is made again with each load.
     """
 
     driver: Path = Path("/proc/driver/nvidia/version")
     module: Path = Path("/sys/module/nvidia")
 
 
-_KERNEL = Kernel()
+_KERNEL = KernelModule()
 
 
 @dataclass(slots=True)
@@ -118,7 +110,7 @@ class NvmlSource:
         *,
         deadlines: Deadlines | None = None,
         kill: Kill = kill,
-        kernel: Kernel = _KERNEL,
+        kernel: KernelModule = _KERNEL,
     ) -> None:
         self._library = library
         self._on_report = on_report

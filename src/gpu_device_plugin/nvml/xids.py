@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from gpu_device_plugin.domain.health_values import (
+from gpu_device_plugin.domain.cards.health_values import (
     NO_XID,
     HealthRules,
     Recovery,

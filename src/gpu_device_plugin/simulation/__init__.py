@@ -1,1 +1,4 @@
-"""Stand-ins for what surrounds the agent: a kubelet, and GPUs by their profiles."""
+"""Stand-ins for demo, tests and evaluation: kubelet, API server, simulated node.
+
+The stand-in driver libraries are C, in src/simulator.
+"""

@@ -1,13 +1,15 @@
 """A stand-in API server: as much of Kubernetes as an agent reads and writes.
 
-Nodes, pods and Events as JSON in memory, on loopback: list with a field selector, watch,
+Nodes, pods and Events as JSON in memory, on loopback: list with selectors, watch,
 get, merge patch, create. No access control, no validation, no history older than itself.
 """
 
 import asyncio
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +17,60 @@ from aiohttp import web
 
 Json = dict[str, Any]
 _LOOPBACK = "127.0.0.1"
-_LISTS = ("/nodes", "/pods", "/events")
+_NAMESPACE = re.compile(r"/namespaces/[^/]+(?=/)")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """One request that arrived."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+    authorization: str
 
 
 class StandInApiServer:
-    """The server and its objects; callers change them as kubectl and the kubelet would."""
+    """The server and its objects; callers change them as kubectl and the kubelet would.
+
+    Attributes:
+        objects: By path, as a GET shows them.
+        port: Where it listens, from the first `start` on.
+    """
+
+    served = re.compile(r"/api/v1(?:/namespaces/[^/]+)?/(?:nodes|pods|events)(?:/(?P<name>[^/]+))?")
+    """Paths of lists; of objects where the group `name` matches."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, Json] = {}
+        self.objects: dict[str, Json] = {}
+        self.port = 0
         self._changes: list[tuple[int, str, str, Json, Json | None]] = []
-        self._version = 1
+        self._version, self._oldest, self._epoch = 100, 0, 0
         self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen on a free port of loopback."""
+        """Listen on a port of loopback: on the same as before if there was one."""
         app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
         await self._runner.setup()
-        await web.TCPSite(self._runner, _LOOPBACK, 0).start()
+        await web.TCPSite(self._runner, _LOOPBACK, self.port, reuse_address=True).start()
+        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """End; watches break off."""
+        """Go away: watches break off, connections are refused; objects stay."""
+        self._epoch += 1
+        self._tell()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
 
     @property
     def url(self) -> str:
-        """Where it listens, between `start` and `stop`."""
-        port = self._runner.addresses[0][1] if self._runner else 0
-        return f"http://{_LOOPBACK}:{port}"
+        """Where it listens."""
+        return f"http://{_LOOPBACK}:{self.port}"
 
     def write_kubeconfig(self, path: Path) -> None:
         """Write what a client needs to be told."""
@@ -60,106 +84,150 @@ class StandInApiServer:
         }
         path.write_text(json.dumps(config), encoding="utf-8")
 
-    def put(self, path: str, value: Mapping[str, Any]) -> None:
+    def store(self, path: str, value: Mapping[str, Any]) -> Json:
         """Create the object at `path` (as in a GET), or replace it."""
-        self._store(path, copy.deepcopy(dict(value)))
+        self._version += 1
+        kind = "MODIFIED" if path in self.objects else "ADDED"
+        stored: Json = json.loads(json.dumps(value))
+        meta = stored.setdefault("metadata", {})
+        meta.setdefault("name", path.rpartition("/")[2])
+        meta["resourceVersion"] = str(self._version)
+        self._changes.append((self._version, kind, path, stored, self.objects.get(path)))
+        self.objects[path] = stored
+        self._tell()
+        return stored
 
-    def patch(self, path: str, patch: Mapping[str, Any]) -> None:
+    def patch(self, path: str, patch: Mapping[str, Any]) -> Json:
         """Merge into the object at `path`."""
-        self._store(path, _merged(self._objects[path], patch))
+        return self.store(path, merged(self.objects[path], patch))
 
     def get(self, path: str) -> Json:
         """The object at `path` as it is now; empty where there is none."""
-        return copy.deepcopy(self._objects.get(path, {}))
+        return copy.deepcopy(self.objects.get(path, {}))
 
     def events(self, kind: str, name: str) -> list[Json]:
         """Events about one object, oldest first."""
-        found = [v for p, v in self._objects.items() if "/events/" in p]
+        found = [v for p, v in self.objects.items() if "/events/" in p]
         return [
             copy.deepcopy(event)
             for event in found
             if (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == (kind, name)
         ]
 
-    def _store(self, path: str, value: Json) -> Json:
-        self._version += 1
-        kind = "MODIFIED" if path in self._objects else "ADDED"
-        meta = value.setdefault("metadata", {})
-        meta.setdefault("name", path.rpartition("/")[2])
-        meta["resourceVersion"] = str(self._version)
-        before = self._objects.get(path)
-        self._objects[path] = value
-        self._changes.append((self._version, kind, path, value, before))
-        self._changed.set()
-        self._changed = asyncio.Event()
-        return value
+    def _tell(self) -> None:
+        """Let every watch look for changes."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        is_list = request.path.startswith("/api/v1/") and request.path.endswith(_LISTS)
-        if is_list and "watch" in request.query:
-            return await self._watch(request)
-        if is_list and request.method == "POST":
-            return self._create(request.path, await request.json())
-        if is_list:
-            return self._list(request)
-        if request.path in self._objects:
-            return self._one(request.method, request.path, await request.read())
-        return _status(404, f"{request.path} not found")
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        asked = ApiRequest(
+            request.method,
+            request.path,
+            dict(request.query),
+            json.loads(body) if body else None,
+            request.headers.get("Authorization", ""),
+        )
+        refusal = self._refusal(asked)
+        if refusal is not None:
+            return refusal
+        if "watch" in asked.query:
+            return await self._watch(request, asked)
+        if asked.method == "POST":
+            return self._create(asked)
+        match = self.served.fullmatch(asked.path)
+        return self._one(asked) if match and match["name"] else self._list(asked)
 
-    def _one(self, method: str, path: str, body: bytes) -> web.Response:
-        if method == "PATCH":
-            patch, found = json.loads(body), self._objects[path]
-            uid = patch.get("metadata", {}).get("uid")
+    def _refusal(self, asked: ApiRequest) -> web.Response | None:
+        """An answer to send instead of the real one."""
+        if self.served.fullmatch(asked.path):
+            return None
+        return status(404, "the server could not find the requested resource")
+
+    def _one(self, asked: ApiRequest) -> web.Response:
+        found = self.objects.get(asked.path)
+        if found is None:
+            return status(404, f"{asked.path} not found")
+        if asked.method == "PATCH":
+            uid = asked.body.get("metadata", {}).get("uid")
             if uid is not None and uid != found["metadata"].get("uid"):
-                return _status(422, f"metadata.uid: Invalid value: {uid!r}: field is immutable")
-            self._store(path, _merged(found, patch))
-        return web.json_response(self._objects[path])
+                return status(422, f"metadata.uid: Invalid value: {uid!r}: field is immutable")
+            found = self.patch(asked.path, asked.body)
+        return web.json_response(found)
 
-    def _create(self, collection: str, value: Json) -> web.Response:
-        path = f"{collection}/{value['metadata']['name']}"
-        if path in self._objects:
-            return _status(409, f"{path} already exists")
-        return web.json_response(self._store(path, value), status=201)
+    def _create(self, asked: ApiRequest) -> web.Response:
+        path = f"{asked.path}/{asked.body['metadata']['name']}"
+        if path in self.objects:
+            return status(409, f"{path} already exists")
+        return web.json_response(self.store(path, asked.body), status=201)
 
-    def _list(self, request: web.Request) -> web.Response:
-        items = [v for p, v in self._objects.items() if _is_listed(request, p, v)]
-        meta = {"resourceVersion": str(self._version)}
-        return web.json_response({"kind": "List", "metadata": meta, "items": items})
+    def _list(self, asked: ApiRequest) -> web.Response:
+        items = [v for p, v in self.objects.items() if is_listed(p, v, asked.path, asked.query)]
+        return self._listed(asked, items, {"resourceVersion": str(self._version)})
 
-    async def _watch(self, request: web.Request) -> web.StreamResponse:
-        seen = int(request.query.get("resourceVersion", "0"))
+    def _listed(self, asked: ApiRequest, items: list[Json], meta: Json) -> web.Response:
+        # client-go takes the list of nodes only by its own name.
+        kind = "NodeList" if asked.path == "/api/v1/nodes" else "List"
+        names = {"kind": kind, "apiVersion": "v1"}
+        return web.json_response({**names, "metadata": meta, "items": items or None})
+
+    async def _watch(self, request: web.Request, asked: ApiRequest) -> web.StreamResponse:
+        epoch, at = self._epoch, int(asked.query.get("resourceVersion", "0"))
+        if at < self._oldest:
+            return status(410, "too old resource version")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        while True:
-            changed = self._changed
-            for line in self._lines_after(seen, request):
-                await response.write(line)
-            seen = self._version
+        while epoch == self._epoch:
+            changed, upto = self._changed, self._version  # more may change while a write waits
+            for line in tuple(self._lines(asked, at, upto)):
+                await response.write(line[:7])  # lines arrive in pieces, as on a network
+                await response.write(line[7:])
+            at = upto
             await changed.wait()
+        if request.transport is not None:
+            request.transport.abort()
+        return response
 
-    def _lines_after(self, seen: int, request: web.Request) -> Iterator[bytes]:
-        for version, kind, path, value, before in tuple(self._changes):
-            if version <= seen:
+    def _lines(self, asked: ApiRequest, after: int, upto: int) -> Iterator[bytes]:
+        """What a watch shows of the changes of these versions."""
+        for version, kind, path, value, before in self._changes:
+            if not after < version <= upto:
                 continue
-            if _is_listed(request, path, value):
-                yield json.dumps({"type": kind, "object": value}).encode() + b"\n"
-            elif before is not None and _is_listed(request, path, before):
-                gone = {**before, "metadata": value["metadata"]}  # selected no more
-                yield json.dumps({"type": "DELETED", "object": gone}).encode() + b"\n"
+            told = None
+            if is_listed(path, value, asked.path, asked.query):
+                told = {"type": kind, "object": value}
+            elif before is not None and is_listed(path, before, asked.path, asked.query):
+                meta = {**before["metadata"], "resourceVersion": str(version)}
+                told = {
+                    "type": "DELETED",
+                    "object": {**before, "metadata": meta},
+                }  # selected no more
+            if told:
+                yield json.dumps(told).encode() + b"\n"
 
 
-def _is_listed(request: web.Request, path: str, value: Json) -> bool:
-    """Whether the object belongs to the list at the request's path, and is selected."""
-    collection, wanted = path.rpartition("/")[0], request.path
-    kind = wanted.rpartition("/")[2]
-    is_of_all_namespaces = wanted.count("/") == 3 and collection.endswith(f"/{kind}")
-    if collection != wanted and not is_of_all_namespaces:
+def status(code: int, message: str, retry_after: str = "") -> web.Response:
+    """An error as the API server words it."""
+    body = {"kind": "Status", "status": "Failure", "message": message, "code": code}
+    headers = {"Retry-After": retry_after} if retry_after else {}
+    return web.json_response(body, status=code, headers=headers)
+
+
+def is_listed(path: str, value: Json, listed: str, query: Mapping[str, str]) -> bool:
+    """Whether the object at `path` is of the list at `listed`, and passes its selectors."""
+    collection = path.rpartition("/")[0]
+    if listed not in (collection, _NAMESPACE.sub("", collection)):
         return False
-    terms = filter(None, request.query.get("fieldSelector", "").split(","))
-    parts = (term.partition("=") for term in terms)
+    labels = value["metadata"].get("labels") or {}
+    wanted = filter(None, query.get("labelSelector", "").split(","))
+    if any(labels.get(name) != text for name, _, text in (term.partition("=") for term in wanted)):
+        return False
+    if value.get("kind") in ("Bookmark", "Status"):  # no object: a watch tells it to all
+        return True
+    terms = filter(None, query.get("fieldSelector", "").split(","))
     return all(
         (_field(value, name.removesuffix("!")) == text) != name.endswith("!")
-        for name, _, text in parts
+        for name, _, text in (term.partition("=") for term in terms)
     )
 
 
@@ -170,19 +238,14 @@ def _field(value: Json, dotted: str) -> object:
     return found
 
 
-def _merged(target: object, patch: object) -> Any:
+def merged(target: object, patch: object) -> Any:
     """JSON merge patch (RFC 7386)."""
     if not isinstance(patch, Mapping):
-        return copy.deepcopy(patch)
-    merged = dict(target) if isinstance(target, dict) else {}
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
-            merged.pop(key, None)
+            result.pop(key, None)
         else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
-
-
-def _status(code: int, message: str) -> web.Response:
-    body = {"kind": "Status", "status": "Failure", "message": message, "code": code}
-    return web.json_response(body, status=code)
+            result[key] = merged(result.get(key), value)
+    return result

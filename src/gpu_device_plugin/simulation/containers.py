@@ -11,11 +11,11 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpu_device_plugin.domain.container_edits import VISIBLE_DEVICES_DIR, Mount
+from gpu_device_plugin.domain.grants.container_edits import VISIBLE_DEVICES_DIR, Mount
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.simulation.library import CUDA, NVML
-from gpu_device_plugin.simulation.node import DEFAULT_STATE, SimulatedNode
-from gpu_device_plugin.simulation.view import CardView
+from gpu_device_plugin.simulation.driver_library import CUDA, NVML
+from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE, SimulatedNode
+from gpu_device_plugin.simulation.view import SimulatedCard
 
 KIND = "nvidia.com/gpu"
 _CDI_VERSION = "0.6.0"
@@ -65,7 +65,7 @@ def cdi_spec(node: SimulatedNode, extra: Mapping[str, Path] | None = None) -> di
     }
 
 
-def _names(card: CardView) -> list[str]:
+def _names(card: SimulatedCard) -> list[str]:
     return [card.uuid, *(instance.uuid for instance in card.instances)]
 
 

@@ -8,14 +8,13 @@ from collections.abc import Iterable
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet_book import Book, Held
-from gpu_device_plugin.simulation.kubelet_link import PluginLink
 from gpu_device_plugin.simulation.kubelet_pods import (
     ContainerStart,
     Kind,
     StandInContainer,
     StandInPod,
 )
-from gpu_device_plugin.simulation.kubelet_registry import PluginRegistry
+from gpu_device_plugin.simulation.kubelet_registry import PluginLink, PluginRegistry
 
 
 class Allocation:

@@ -52,7 +52,7 @@ class StandInPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class PodAdmission:
     """How the admission of a pod ended.
 
     Attributes:
@@ -84,7 +84,7 @@ class ContainerStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PluginCall:
     """One call made to a plugin, for tests to look at.
 
     Attributes:

@@ -3,15 +3,199 @@
 A profile is a YAML file in `profiles/`; it names models of `models.yaml`. `node_lines`
 turns one into the lines that `gpusim_create` of the simulated driver reads, whose
 names are those of `src/simulator/fields.def`.
+
+Models of cards that can be simulated, as data (`models.yaml`).
+
+A simulated card's MIG profiles and instances, as the simulated driver's lines.
 """
 
 import re
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.simulation.mig import UUID_SPACE, instance_lines, profile_lines
-from gpu_device_plugin.simulation.models import DIRECTORY, Data, Model, load, load_models
+
+_T = TypeVar("_T")
+DIRECTORY = Path(__file__).parent
+"""Of all data files of the simulation."""
+
+
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is read from YAML: an unknown key is an error."""
+
+
+class Watts(Data, frozen=True):
+    """Power: what an idle card draws, its limit and the limit's range."""
+
+    idle: int
+    limit: int
+    min: int
+    max: int
+
+
+class Clocks(Data, frozen=True):
+    """The highest clocks."""
+
+    graphics: int
+    memory: int
+    video: int
+
+
+class Temperatures(Data, frozen=True):
+    """An idle card's temperature, and where it slows down and shuts down."""
+
+    idle: int
+    slowdown: int
+    shutdown: int
+
+
+class MigProfile(Data, frozen=True):
+    """One way to cut an instance off a card; `id` is the driver's number of it."""
+
+    id: int
+    compute_slices: int
+    memory_slices: int
+    memory_mib: int
+    multiprocessors: int
+
+
+class SimulatedModel(Data, frozen=True):
+    """A kind of card."""
+
+    name: str
+    brand: str
+    architecture: str
+    compute_capability: str
+    memory_mib: int
+    multiprocessors: int
+    cores: int
+    memory_bus_bits: int
+    pci_device_id: int
+    pci_subsystem_id: int
+    pcie_generation: int
+    power_watts: Watts
+    clocks_mhz: Clocks
+    temperature_celsius: Temperatures
+    ecc: bool
+    reserved_mib: int = 0
+    mig: dict[str, MigProfile] = {}
+
+
+def load_models() -> dict[str, SimulatedModel]:
+    """Every model of card by its key."""
+    return load(DIRECTORY / "models.yaml", dict[str, SimulatedModel])
+
+
+def load(path: Path, kind: type[_T]) -> _T:
+    """One YAML file as a value; ConfigError names the file and the key."""
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path.name}: {error}") from error
+
+
+UUID_SPACE = uuid.UUID("6d0b6c0e-7c6e-5f0e-9d4b-6f7a2f1c5a11")
+"""Of the UUIDs of cards and instances."""
+# NVML's numbers of an instance profile go by its slices.
+_PROFILE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
+_MOST_COMPUTE_SLICES = 7
+_MOST_MEMORY_SLICES = 8
+_MOST_INSTANCES = 7
+
+
+def cut_lines(card_name: str, slot: int, cuts: tuple[str, ...] | None, seed: str) -> list[str]:
+    """A card of a node cut again, as the simulated driver's lines.
+
+    Args:
+        card_name: NVML's name of the card.
+        slot: Its slot.
+        cuts: Its instances, in this order; None outside MIG mode.
+        seed: The instances' UUIDs follow from it.
+
+    Raises:
+        ConfigError: A card of this model cannot be cut so.
+    """
+    model = next(model for model in load_models().values() if model.name == card_name)
+    if cuts is not None and not model.mig:
+        raise ConfigError(f"{card_name} cannot be cut into MIG instances")
+    is_mig = int(cuts is not None)
+    return [
+        *(f"cards.{slot}.{name}={is_mig}" for name in ("mig_enabled", "mig_pending")),
+        *(f"cards.{slot}.instances.{number}.present=0" for number in range(_MOST_INSTANCES)),
+        *instance_lines(model, cuts or (), slot, seed),
+    ]
+
+
+def profile_lines(model: SimulatedModel, slot: int) -> Iterator[str]:
+    """What a card can be cut into through NVML."""
+    for number, (name, profile) in enumerate(model.mig.items()):
+        fields: dict[str, object] = {
+            "number": _PROFILE_NUMBERS[profile.compute_slices],
+            "id": profile.id,
+            "compute_slices": profile.compute_slices,
+            "memory_slices": profile.memory_slices,
+            "multiprocessors": profile.multiprocessors,
+            "count": _most(profile),
+            "memory_mib": profile.memory_mib,
+            "name": name,
+        }
+        for key, value in fields.items():
+            yield f"cards.{slot}.profiles.{number}.{key}={value}"
+
+
+def _most(profile: MigProfile) -> int:
+    """Most instances of it on one card."""
+    by_compute = _MOST_COMPUTE_SLICES // profile.compute_slices
+    return min(by_compute, _MOST_MEMORY_SLICES // profile.memory_slices)
+
+
+def instance_lines(
+    model: SimulatedModel, cuts: tuple[str, ...], slot: int, seed: str
+) -> Iterator[str]:
+    """The MIG slices of one card, placed one behind the other."""
+    start = 0
+    for number, name in enumerate(cuts):
+        profile, compute_slices = _asked(model, name)
+        if start + profile.memory_slices > _MOST_MEMORY_SLICES or number == _MOST_INSTANCES:
+            raise ConfigError(f"{', '.join(cuts)} do not fit one {model.name}")
+        share = profile.multiprocessors * compute_slices // profile.compute_slices
+        fields: dict[str, object] = {
+            "present": 1,
+            "is_empty": 0,
+            "gpu_instance": number + 7,
+            "gpu_profile": _PROFILE_NUMBERS[profile.compute_slices],
+            "gpu_profile_id": profile.id,
+            "gpu_slices": profile.compute_slices,
+            "compute_profile": _PROFILE_NUMBERS[compute_slices],
+            "compute_slices": compute_slices,
+            "memory_slices": profile.memory_slices,
+            "placement_start": start,
+            "multiprocessors": share,
+            "memory_mib": profile.memory_mib,
+            "profile": name,
+            "uuid": f"MIG-{uuid.uuid5(UUID_SPACE, f'{seed}/{slot}/{number}')}",
+        }
+        for key, value in fields.items():
+            yield f"cards.{slot}.instances.{number}.{key}={value}"
+        start += profile.memory_slices
+
+
+def _asked(model: SimulatedModel, name: str) -> tuple[MigProfile, int]:
+    """`3g.20gb`, or a part of its compute as `1c.3g.20gb`: the profile and the compute slices."""
+    part = re.fullmatch(r"(\d)c\.(.*)", name)
+    profile = model.mig.get(part[2] if part else name)
+    if profile is None:
+        known = ", ".join(model.mig) or "none"
+        raise ConfigError(f"{model.name} has MIG profiles {known}; not {name}")
+    slices = int(part[1]) if part else profile.compute_slices
+    if slices not in _PROFILE_NUMBERS or slices > profile.compute_slices:
+        raise ConfigError(f"{name}: a compute instance has 1 to {profile.compute_slices} slices")
+    return profile, slices
+
 
 MOST_CARDS = 16
 _BRANDS = {"tesla": 2, "nvidia": 14}
@@ -50,7 +234,7 @@ class Links(Data, frozen=True):
         yield f"cards.{slot}.pci_socket={slot // self.cards_per_socket + 1}"
 
 
-class Profile(Data, frozen=True):
+class NodeProfile(Data, frozen=True):
     """A node: its driver and its cards."""
 
     driver_version: str
@@ -63,12 +247,12 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in (DIRECTORY / "profiles").glob("*.yaml"))
 
 
-def load_profile(name: str) -> Profile:
+def load_profile(name: str) -> NodeProfile:
     """The profile of that name, or ConfigError naming those there are."""
     if name not in profile_names():
         known = ", ".join(profile_names())
         raise ConfigError(f"profile {name!r} is unknown; there are {known}")
-    return load(DIRECTORY / "profiles" / f"{name}.yaml", Profile)
+    return load(DIRECTORY / "profiles" / f"{name}.yaml", NodeProfile)
 
 
 def driver_lines(driver_version: str) -> list[str]:
@@ -118,7 +302,7 @@ def node_lines(
     return lines
 
 
-def _card_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[str]:
+def _card_lines(model: SimulatedModel, group: Group, slot: int, seed: str) -> Iterator[str]:
     """One card, plugged in and healthy."""
     fields: dict[str, object] = {
         **_identity(model, slot, seed),
@@ -133,7 +317,7 @@ def _card_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[st
     yield from instance_lines(model, group.mig, slot, seed)
 
 
-def _identity(model: Model, slot: int, seed: str) -> dict[str, object]:
+def _identity(model: SimulatedModel, slot: int, seed: str) -> dict[str, object]:
     card_uuid = uuid.uuid5(UUID_SPACE, f"{seed}/{slot}")
     major, minor = model.compute_capability.split(".")
     return {
@@ -158,7 +342,7 @@ def _identity(model: Model, slot: int, seed: str) -> dict[str, object]:
     }
 
 
-def _sensors(model: Model) -> dict[str, object]:
+def _sensors(model: SimulatedModel) -> dict[str, object]:
     power, clocks, celsius = model.power_watts, model.clocks_mhz, model.temperature_celsius
     return {
         "temperature_celsius": celsius.idle,

@@ -14,7 +14,7 @@ class InstanceView:
 
 
 @dataclass(frozen=True, slots=True)
-class CardView:
+class SimulatedCard:
     """A card by its slot, which stays when others are unplugged (NVML's index moves)."""
 
     slot: int
@@ -43,7 +43,7 @@ class ProcessView:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class SimulatedNodeView:
     """The whole node at one instant."""
 
     profile: str
@@ -51,14 +51,14 @@ class NodeView:
     cuda_version: str
     driver_loads: int
     is_hanging: bool
-    cards: tuple[CardView, ...]
+    cards: tuple[SimulatedCard, ...]
     processes: tuple[ProcessView, ...]
 
 
-def node_view(fields: Mapping[str, str]) -> NodeView:
+def node_view(fields: Mapping[str, str]) -> SimulatedNodeView:
     """Reads what `library.describe` tells; a field that is missing is zero."""
     cuda = int(fields.get("cuda_version", "0"))
-    return NodeView(
+    return SimulatedNodeView(
         profile=fields.get("profile", ""),
         driver_version=fields.get("driver_version", ""),
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
@@ -88,11 +88,11 @@ def _numbered(fields: Mapping[str, str], prefix: str) -> Iterator[dict[str, str]
         yield _below(fields, f"{prefix}{number}.")
 
 
-def _card(slot: int, fields: Mapping[str, str]) -> CardView:
+def _card(slot: int, fields: Mapping[str, str]) -> SimulatedCard:
     def number(name: str) -> int:
         return int(fields.get(name, "0"))
 
-    return CardView(
+    return SimulatedCard(
         slot=slot,
         uuid=fields.get("uuid", ""),
         name=fields.get("name", ""),

@@ -1,1 +1,4 @@
-"""TCP listeners and what they answer: pages, kube-scheduler, the API server."""
+"""The only TCP listener: metrics, extender, webhook, page; certificates.
+
+What is answered is decided in `controller`, `page` and `agent/publish`.
+"""

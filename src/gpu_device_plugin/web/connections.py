@@ -100,7 +100,7 @@ class Connections:
                 server_side=True,
                 ssl_handshake_timeout=_HANDSHAKE_SECONDS,
             )
-        except OSError:  # whoever calls without TLS, or goes away
+        except OSError:  # anyone who calls without TLS, or goes away
             secure = None
         if secure is None or secure.is_closing():
             transport.abort()

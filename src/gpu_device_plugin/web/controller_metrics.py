@@ -5,22 +5,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gpu_device_plugin.domain.schemes.aliyun.room import Room
+from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.web.agent_metrics import Family, Gauges, Rows, plain
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _MIB = 1024 * 1024
-_CARD = ["node", "card"]
-_R_580 = ["NodeName", "gpu", "UUID", "modelName"]
+_CARD = ("node", "card")
+_R_580 = ("NodeName", "gpu", "UUID", "modelName")
 _NOT_HELD, _SHARED = 0, 2
 """ACK's values of an allocation mode that a card of ours can have (1 is a whole card)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ControllerSnapshot:
     """What the gauges show, at one moment.
 
     Attributes:
@@ -40,10 +41,118 @@ class Facts:
     certificate_ends: float | None = None
 
 
+def _card(
+    name: str, text: str, value: Callable[[Room], float | None], labels: Sequence[str] = _CARD
+) -> Family[ControllerSnapshot]:
+    """A metric of each card."""
+
+    def rows(now: ControllerSnapshot) -> Rows:
+        for node, _, rooms in now.nodes:
+            for room in rooms:
+                every = (node, str(room.card.index), room.card.uuid, room.card.model)
+                yield every[: len(labels)], value(room)
+
+    return Family(name, text, labels, rows)
+
+
+def _held_share(room: Room) -> float:
+    units = room.card.capacity(room.unit)
+    return 1 - room.free_mem / units if units else 0
+
+
+def _mode(
+    name: str, text: str, value: Callable[[Sequence[Room]], float]
+) -> Family[ControllerSnapshot]:
+    """A metric of all nodes of a mode together."""
+
+    def rows(now: ControllerSnapshot) -> Rows:
+        by_mode: dict[str, list[Room]] = {}
+        for _, mode, rooms in now.nodes:
+            by_mode.setdefault(mode, []).extend(room for room in rooms if room.is_healthy)
+        return [((mode,), value(rooms)) for mode, rooms in sorted(by_mode.items())]
+
+    return Family(name, text, ("mode",), rows)
+
+
+def _free_bytes(room: Room) -> int:
+    return room.free_mem * room.unit.mib * _MIB
+
+
+def _largest(rooms: Sequence[Room]) -> float:
+    usable = (r for r in rooms if r.free_core >= r.least_core and not r.is_full_of_pods)
+    return max(map(_free_bytes, usable), default=0)
+
+
+def _broken(rooms: Sequence[Room]) -> float:
+    partly = [room for room in rooms if room.free_mem < room.card.capacity(room.unit)]
+    free = sum(map(_free_bytes, rooms))
+    return sum(map(_free_bytes, partly)) / free if free else 0
+
+
+_TABLE: Sequence[Family[ControllerSnapshot]] = (
+    plain("gpu_controller_ready", "Whether /readyz answers 200.", lambda now: now.is_ready),
+    plain(
+        "gpu_controller_current",
+        "Whether its ledger is loaded and current.",
+        lambda now: now.is_current,
+    ),
+    plain(
+        "gpu_controller_leader",
+        "Whether this replica serves kube-scheduler.",
+        lambda now: now.leads,
+    ),
+    plain("gpu_controller_reserved_pods", "Pods that are being bound.", lambda now: now.reserved),
+    plain(
+        "gpu_controller_certificate_expiry_timestamp_seconds",
+        "When the certificate of --address ends.",
+        lambda now: now.certificate_ends,
+    ),
+    _card(
+        "gpu_cluster_card_memory_units",
+        "Memory units of a card.",
+        lambda room: room.card.capacity(room.unit),
+    ),
+    _card(
+        "gpu_cluster_card_free_memory_units",
+        "Memory units of a card that no pod holds.",
+        lambda room: room.free_mem,
+    ),
+    _card(
+        "gpu_cluster_card_free_core_percent",
+        "Compute of a card that no pod holds, where the node gives it out.",
+        lambda room: room.free_core if room.least_core else None,
+    ),
+    # R-580, by the names and labels of ACK's exporter.
+    _card(
+        "DCGM_CUSTOM_ALLOCATE_MODE",
+        "0: nobody holds the card; 2: it is shared.",
+        lambda room: _SHARED if room.pods else _NOT_HELD,
+        _R_580,
+    ),
+    _card(
+        "DCGM_CUSTOM_DEV_FB_TOTAL",
+        "Memory of the card in MiB.",
+        lambda room: room.card.memory_mib,
+        _R_580,
+    ),
+    _card("DCGM_CUSTOM_DEV_FB_ALLOCATED", "Share of its memory that is held.", _held_share, _R_580),
+    _mode(
+        "gpu_cluster_largest_slice_bytes",
+        "The most memory that one container could get on one card now.",
+        _largest,
+    ),
+    _mode(
+        "gpu_cluster_fragmentation_ratio",
+        "Share of the free memory that lies on cards which are held in part.",
+        _broken,
+    ),
+)
+
+
 class ControllerMetrics:
     """Latencies as they come; the cards' figures are made when somebody reads them."""
 
-    def __init__(self, facts: Callable[[], Facts]) -> None:
+    def __init__(self, facts: Callable[[], ControllerSnapshot]) -> None:
         self._facts = facts
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -103,8 +212,8 @@ class ControllerMetrics:
         facts = self._facts()
         return await asyncio.to_thread(self._written, encoder, facts), content_type
 
-    def _written(self, encoder: Callable[[Collector], bytes], facts: Facts) -> bytes:
-        return encoder(_Page(self._registry, _Gauges(facts)))
+    def _written(self, encoder: Callable[[Collector], bytes], facts: ControllerSnapshot) -> bytes:
+        return encoder(_Page(self._registry, Gauges(_TABLE, facts)))
 
 
 class _Page(Collector):
@@ -117,109 +226,3 @@ class _Page(Collector):
         """All families, for prometheus_client."""
         for part in self._parts:
             yield from part.collect()
-
-
-class _Gauges(Collector):
-    """Every gauge of one moment."""
-
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
-
-    def collect(self) -> Iterator[Metric]:
-        """The families, for prometheus_client."""
-        facts = self._facts
-        yield _one("gpu_controller_ready", "Whether /readyz answers 200.", facts.is_ready)
-        yield _one(
-            "gpu_controller_current", "Whether its ledger is loaded and current.", facts.is_current
-        )
-        yield _one(
-            "gpu_controller_leader", "Whether this replica serves kube-scheduler.", facts.leads
-        )
-        yield _one("gpu_controller_reserved_pods", "Pods that are being bound.", facts.reserved)
-        if facts.certificate_ends is not None:
-            yield _one(
-                "gpu_controller_certificate_expiry_timestamp_seconds",
-                "When the certificate of --address ends.",
-                facts.certificate_ends,
-            )
-        yield from self._cards()
-        yield from self._published()
-        yield from self._modes()
-
-    def _cards(self) -> Iterator[Metric]:
-        total = GaugeMetricFamily(
-            "gpu_cluster_card_memory_units", "Memory units of a card.", labels=_CARD
-        )
-        free = GaugeMetricFamily(
-            "gpu_cluster_card_free_memory_units",
-            "Memory units of a card that no pod holds.",
-            labels=_CARD,
-        )
-        core = GaugeMetricFamily(
-            "gpu_cluster_card_free_core_percent",
-            "Compute of a card that no pod holds, where the node gives it out.",
-            labels=_CARD,
-        )
-        for node, _, rooms in self._facts.nodes:
-            for room in rooms:
-                labels = [node, str(room.card.index)]
-                total.add_metric(labels, room.card.capacity(room.unit))
-                free.add_metric(labels, room.free_mem)
-                if room.least_core:
-                    core.add_metric(labels, room.free_core)
-        yield from (total, free, core)
-
-    def _published(self) -> Iterator[Metric]:
-        """R-580, by the names and labels of ACK's exporter."""
-        mode = GaugeMetricFamily(
-            "DCGM_CUSTOM_ALLOCATE_MODE", "0: nobody holds the card; 2: it is shared.", labels=_R_580
-        )
-        total = GaugeMetricFamily(
-            "DCGM_CUSTOM_DEV_FB_TOTAL", "Memory of the card in MiB.", labels=_R_580
-        )
-        held = GaugeMetricFamily(
-            "DCGM_CUSTOM_DEV_FB_ALLOCATED", "Share of its memory that is held.", labels=_R_580
-        )
-        for node, _, rooms in self._facts.nodes:
-            for room in rooms:
-                card, units = room.card, room.card.capacity(room.unit)
-                labels = [node, str(card.index), card.uuid, card.model]
-                mode.add_metric(labels, _SHARED if room.pods else _NOT_HELD)
-                total.add_metric(labels, card.memory_mib)
-                held.add_metric(labels, 1 - room.free_mem / units if units else 0)
-        yield from (mode, total, held)
-
-    def _modes(self) -> Iterator[Metric]:
-        """Of all nodes of a mode together: what still fits, and how broken up the rest is."""
-        largest = GaugeMetricFamily(
-            "gpu_cluster_largest_slice_bytes",
-            "The most memory that one container could get on one card now.",
-            labels=["mode"],
-        )
-        broken = GaugeMetricFamily(
-            "gpu_cluster_fragmentation_ratio",
-            "Share of the free memory that lies on cards which are held in part.",
-            labels=["mode"],
-        )
-        by_mode: dict[str, list[Room]] = {}
-        for _, mode, rooms in self._facts.nodes:
-            by_mode.setdefault(mode, []).extend(room for room in rooms if room.is_healthy)
-        for mode, rooms in sorted(by_mode.items()):
-            sizes = [room.free_mem * room.unit.mib * _MIB for room in rooms]
-            usable = [
-                size
-                for room, size in zip(rooms, sizes, strict=True)
-                if room.free_core >= room.least_core and not room.is_full_of_pods
-            ]
-            partly = [
-                size
-                for room, size in zip(rooms, sizes, strict=True)
-                if room.free_mem < room.card.capacity(room.unit)
-            ]
-            largest.add_metric([mode], max(usable, default=0))
-            broken.add_metric([mode], sum(partly) / sum(sizes) if any(sizes) else 0)
-        yield from (largest, broken)
-
-
-def _one(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=float(value))

@@ -4,18 +4,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpu_device_plugin.domain.models.admission import (
+from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, Catalogue, Series
+from gpu_device_plugin.domain.models.pod_admission import (
     CLASS_LABEL,
     DRIVER_LABEL,
-    MODEL_LABEL,
     Admitted,
     Applicant,
     Denied,
     admit,
 )
-from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
-from gpu_device_plugin.domain.models.label_selector import LabelSelector
-from gpu_device_plugin.domain.models.profile import ProfileRule
+from gpu_device_plugin.domain.models.profiles_by_label import LabelSelector, ProfileRule
 
 T4 = Series("T4", ("Tesla T4",), ("535.161.08", "570.133.20", "525.105.17"), "535.161.08")
 P16EN = Series("P16EN", (), ("1.4.1", "1.5.0", "1.5.1"), "1.4.1")
@@ -153,7 +151,7 @@ def test_a_driver_is_the_pods_own_then_the_profiles_then_the_default() -> None:
 def test_what_cannot_be_served_is_refused_with_what_can(
     pod: Applicant, rules: tuple[ProfileRule, ...], text: str
 ) -> None:
-    """R-007: at the door, not as a pod that waits for ever."""
+    """R-007: at the allocation API, not as a pod that waits for ever."""
     assert denied(pod, *rules, by=CLOSED) == text
 
 

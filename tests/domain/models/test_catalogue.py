@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
+from gpu_device_plugin.domain.models.model_catalogue import Catalogue, Series
 from gpu_device_plugin.errors import ConfigError
 
 T4, A10 = Series("T4", ("Tesla T4", "NVIDIA T4")), Series("A10", ("NVIDIA A10",))

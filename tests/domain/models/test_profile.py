@@ -2,8 +2,15 @@
 
 import pytest
 
-from gpu_device_plugin.domain.models.label_selector import Expression, LabelSelector, Operator
-from gpu_device_plugin.domain.models.profile import Effect, ProfileRule, check_rules, effect_of
+from gpu_device_plugin.domain.models.profiles_by_label import (
+    Effect,
+    Expression,
+    LabelSelector,
+    Operator,
+    ProfileRule,
+    check_rules,
+    effect_of,
+)
 from gpu_device_plugin.errors import ConfigError
 
 LABELS = {"app": "a", "tier": "web"}

@@ -2,20 +2,20 @@
 
 import pytest
 
-from gpu_device_plugin.domain.models.admission import MODEL_LABEL
-from gpu_device_plugin.domain.models.series_label import (
+from gpu_device_plugin.domain.models.model_catalogue import (
+    MODEL_LABEL,
     SERIES_ANNOTATION,
-    NodeChange,
+    NodeMetadataChange,
     series_change,
     withdrawn_series,
 )
 
-FORGET = NodeChange({}, {SERIES_ANNOTATION: None})
+FORGET = NodeMetadataChange({}, {SERIES_ANNOTATION: None})
 
 
-def both(value: str | None) -> NodeChange:
+def both(value: str | None) -> NodeMetadataChange:
     """Label and annotation alike."""
-    return NodeChange({MODEL_LABEL: value}, {SERIES_ANNOTATION: value})
+    return NodeMetadataChange({MODEL_LABEL: value}, {SERIES_ANNOTATION: value})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def both(value: str | None) -> NodeChange:
     ],
 )
 def test_what_an_operator_wrote_stays(
-    label: str | None, written: str | None, series: str, change: NodeChange | None
+    label: str | None, written: str | None, series: str, change: NodeMetadataChange | None
 ) -> None:
     """The annotation repeats what is ours; what differs from it is not."""
     assert series_change(label, written, series) == change
@@ -46,12 +46,12 @@ def test_what_an_operator_wrote_stays(
     [
         ("T4", "T4", both(None)),
         ("theirs", "T4", FORGET),
-        ("theirs", None, NodeChange()),
-        (None, None, NodeChange()),
+        ("theirs", None, NodeMetadataChange()),
+        (None, None, NodeMetadataChange()),
     ],
 )
 def test_a_withdrawn_node_keeps_only_an_operators(
-    label: str | None, written: str | None, change: NodeChange
+    label: str | None, written: str | None, change: NodeMetadataChange
 ) -> None:
     """Nothing of ours is left."""
     assert withdrawn_series(label, written) == change

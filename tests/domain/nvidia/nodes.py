@@ -1,7 +1,6 @@
 """Nodes for these tests."""
 
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.hardware import Hardware, Instance
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware, Instance
 
 
 def instance(card: int, index: int, profile: str = "1g.5gb", compute_slices: int = 0) -> Instance:

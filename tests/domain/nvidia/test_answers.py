@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.domain.nvidia.nodes import sevenths, whole
 
-from gpu_device_plugin.domain.container_edits import (
+from gpu_device_plugin.domain.grants.container_edits import (
     CDI_ANNOTATION_PREFIX,
     ContainerEdits,
     DeviceAccess,
@@ -15,8 +15,7 @@ from gpu_device_plugin.domain.container_edits import (
     Mount,
     Paths,
 )
-from gpu_device_plugin.domain.schemes.nvidia.answers import answer
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
     IdStrategy,
@@ -25,7 +24,8 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, offers
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import answer
+from gpu_device_plugin.domain.nvidia.offers import Offered, offers
 
 ENVVAR, MOUNTS = ListStrategy.ENVVAR, ListStrategy.VOLUME_MOUNTS
 ANNOTATIONS, CRI = ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI

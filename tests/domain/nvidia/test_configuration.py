@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.nvidia.configuration import (
     ALL_DEVICES,
     GPU,
     Configuration,

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_device_plugin.domain.hardware import Hardware, Instance
-from gpu_device_plugin.domain.reports import CardReport
-from gpu_device_plugin.domain.schemes.nvidia.cutting import is_cut, plan
-from gpu_device_plugin.domain.schemes.nvidia.mig import Profile
+from gpu_device_plugin.domain.cards.card import Hardware, Instance
+from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.nvidia.mig_devices import Profile, is_cut, plan
 from gpu_device_plugin.errors import ConfigError
 
 HALF = Profile("3g.20gb", 3, 4, 2)

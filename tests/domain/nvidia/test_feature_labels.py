@@ -3,10 +3,9 @@
 import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.hardware import Hardware
-from gpu_device_plugin.domain.labels import Machine
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware
+from gpu_device_plugin.domain.node.labels import Machine
+from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
     MigStrategy,
@@ -14,7 +13,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.feature_labels import family, feature_labels
+from gpu_device_plugin.domain.nvidia.feature_labels import family, feature_labels
 
 MACHINE = Machine("535.309.01", "12.2", "PowerEdge (R750)", timestamp=1700000000)
 SINGLE, MIXED = MigStrategy.SINGLE, MigStrategy.MIXED

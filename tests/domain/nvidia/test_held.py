@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import sevenths, whole
 
-from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.reports import CardReport
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.nvidia.by_mode import with_held
+from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
     MigStrategy,
@@ -18,10 +19,8 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.held import with_held
-from gpu_device_plugin.domain.schemes.nvidia.offers import Offers, offers
-from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
-from gpu_device_plugin.domain.shares import Holder, Share
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
+from gpu_device_plugin.domain.nvidia.offers import Offers, offers
 
 FAST = "nvidia.com/fast"
 
@@ -78,7 +77,7 @@ def test_nothing_waits_where_the_configuration_offers_what_is_held() -> None:
 
 
 def test_a_node_that_cannot_be_served_says_why_and_not_who_waits() -> None:
-    """Nothing is offered, whoever holds what."""
+    """Nothing is offered, anyone who holds what."""
     problem = Offers(problem="no card of this node is in MIG mode")
 
     assert with_held(problem, whole(1), [held(GPU, "GPU-0")]) == problem

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.schemes.nvidia import links
-from gpu_device_plugin.domain.schemes.nvidia.links import best_linked, points_of
+from gpu_device_plugin.domain.nvidia import links
+from gpu_device_plugin.domain.nvidia.links import best_linked, points_of
 
 # NVLinks between the cards of a DGX-1 with V100s, as `nvidia-smi topo -m` shows them.
 DGX1 = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_device_plugin.domain.schemes.nvidia.mig import MODELS, model_of, profile_of, resource_of
+from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, model_of, profile_of, resource_of
 from gpu_device_plugin.errors import ConfigError
 
 A100_40, A100_80 = ("NVIDIA A100-SXM4-40GB", 40960), ("NVIDIA A100 80GB PCIe", 81920)

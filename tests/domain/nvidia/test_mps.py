@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import whole
 
-from gpu_device_plugin.domain.container_edits import ContainerEdits
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
     Devices,
@@ -14,13 +14,8 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.mps import (
-    as_client,
-    served_text,
-    servers,
-    while_served,
-)
-from gpu_device_plugin.domain.schemes.nvidia.offers import Offers, offers
+from gpu_device_plugin.domain.nvidia.mps import as_client, served_text, servers, while_served
+from gpu_device_plugin.domain.nvidia.offers import Offers, offers
 
 ROOT = "/run/nvidia/mps"
 

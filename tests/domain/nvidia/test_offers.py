@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import card, instance, sevenths, whole
 
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.hardware import Hardware
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware
+from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
     Devices,
@@ -18,7 +17,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.offers import device_of, offers
+from gpu_device_plugin.domain.nvidia.offers import device_of, offers
 
 SINGLE, MIXED = MigStrategy.SINGLE, MigStrategy.MIXED
 MPS = SharingKind.MPS

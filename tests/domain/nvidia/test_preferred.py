@@ -3,7 +3,7 @@
 import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     AllocationPolicy,
     Configuration,
@@ -12,8 +12,8 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, offers
-from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import preferred
+from gpu_device_plugin.domain.nvidia.offers import Offered, offers
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 DISTRIBUTED, PACKED = AllocationPolicy.DISTRIBUTED, AllocationPolicy.PACKED

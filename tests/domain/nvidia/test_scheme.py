@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
-from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import Paths
-from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.labels import Machine
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.container_edits import Paths
+from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
+from gpu_device_plugin.domain.node.labels import Machine
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
     MigStrategy,
@@ -21,8 +22,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.recording import Records
-from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
+from gpu_device_plugin.domain.registry import Schemes, shipped
 from gpu_device_plugin.errors import RequestError
 
 SEVENTH = "nvidia.com/mig-1g.5gb"
@@ -190,7 +190,8 @@ def test_the_mps_daemon_is_wanted_in_mode_default_until_its_cards_are_back(
 ) -> None:
     """Its DaemonSet selects nodes by that label; elsewhere it would take cards that are divided."""
     state = replace(node(mode, whole(1)), mps_served=served)
-    labels = schemes(configuration).feature_labels(state.cards, state, Machine("535.1.2", "12.2"))
+    (scheme,) = schemes(configuration).recorders
+    labels = scheme.feature_labels(state.cards, state, Machine("535.1.2", "12.2"))
 
     assert labels["nvidia.com/mps.capable"] == wanted
 
@@ -215,7 +216,8 @@ def test_feature_labels_tell_of_sharing_only_where_the_mode_shares(
 ) -> None:
     """A pod that a label sends to a node of fractions would find no replica there."""
     state = node(mode, cards)
-    labels = schemes(configuration).feature_labels(cards, state, Machine("535.1.2", "12.2"))
+    (scheme,) = schemes(configuration).recorders
+    labels = scheme.feature_labels(cards, state, Machine("535.1.2", "12.2"))
 
     assert (labels[f"{GPU}.replicas"], labels[f"{GPU}.sharing-strategy"]) == wanted
     assert labels[f"{GPU}.product"].endswith("-SHARED") == (wanted[0] == "2")
@@ -237,7 +239,7 @@ def test_topology_gives_no_card_away_that_an_mps_daemon_has() -> None:
     """A daemon that was started by hand does not know the node's mode."""
     state = replace(node(NodeMode.TOPOLOGY, whole(2)), mps_root="/run/mps", mps_served="GPU-1\n")
     scheme = schemes(Configuration()).of("aliyun.com/gpu")
-    assert isinstance(scheme, Records)
+    assert isinstance(scheme, KubeletChoosesDevices)
 
     (pool,) = scheme.pools(state)
     assert [group.ids for group in pool.groups] == [("GPU-0",)]
@@ -262,7 +264,7 @@ def test_an_imex_channel_that_the_node_lacks_is_left_out_or_keeps_it_from_servin
     state = replace(node(NodeMode.DEFAULT, whole(1)), imex_channels=there)
     ours = schemes(configuration)
     scheme = ours.of(GPU)
-    assert isinstance(scheme, Records)
+    assert isinstance(scheme, KubeletChoosesDevices)
     layout = scheme.layout(state)
 
     assert sum(len(pool.groups) for pool in scheme.pools(state)) == cards

@@ -1,6 +1,6 @@
 """Mounts and a network of its own for a further node, beside the first one's.
 
-A process that does nothing keeps both; whoever works for the node enters them by its id. Processes
+A process that does nothing keeps both; anyone who works for the node enters them by its id. Processes
 are shared: all of them end with the tests.
 """
 

@@ -1,1 +1,4 @@
-"""Models of cards and versions of the driver, asked for by a pod's labels."""
+"""Models, drivers and profiles by pod label, for the webhook.
+
+Where the catalogue is read is in `settings`.
+"""

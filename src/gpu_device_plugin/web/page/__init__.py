@@ -1,1 +1,4 @@
-"""The page's server: addresses, headers, templates, one script and one stylesheet."""
+"""The page's address, templates, script and stylesheet.
+
+What stands on the page is decided in `page`.
+"""

@@ -1,0 +1,171 @@
+"""Admission: a holder gets a grant, durable first, then the files of its slice; or gives it back.
+
+An allocation API that lets us decide by amounts (claims) calls `reserve` and `release`. That of the device
+plugin API gives units as well, one resource a call: it calls `grant` with its own decision.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Collection
+
+from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.grants.caller import Call, Caller
+from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.reservation import Pending
+from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant, WeChooseDevices
+from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.registry import Schemes, Scope
+from gpu_device_plugin.errors import NodeError, StorageError
+
+_SLICE_ID_BYTES = 8
+
+
+class Admission:
+    """Turns decisions into grants."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a grant is made of and kept in
+        self,
+        ledger_store: LedgerStore,
+        setup: ContainerSetup,
+        recorder: EventRecorder,
+        state: StateReader,
+        schemes: Schemes,
+        wall_seconds: Callable[[], float],
+    ) -> None:
+        self._ledger_store = ledger_store
+        self._setup = setup
+        self._recorder = recorder
+        self._schemes = schemes
+        self._wall_seconds = wall_seconds
+        self._state = state
+        self._reserving = asyncio.Lock()
+
+    @property
+    def ledger(self) -> Ledger:
+        """All grants, now."""
+        return self._ledger_store.ledger
+
+    @property
+    def may_lack_grants(self) -> bool:
+        """Whether grants may have been lost with a damaged file."""
+        return self._ledger_store.may_lack_grants
+
+    async def reserve(
+        self, holder: Holder, demand: Demand, devices: Collection[str] = (), slice_id: str = ""
+    ) -> Grant:
+        """The grant of a holder; the same one again if it has it already.
+
+        Args:
+            holder: A claim, or a container for which no call of the kubelet names units.
+            demand: What it needs, within the rules of the node's scheme.
+            devices: UUIDs of the cards that somebody has chosen already; empty for our choice.
+            slice_id: Of the slice that it had before its grant was lost; empty for a new one.
+
+        Raises:
+            RefusalError: There is no room, or nothing durable can be made.
+        """
+        async with self._reserving:  # of two at once the second must see what the first took
+            held = self.ledger.of_holder(holder)
+            if held:
+                return await self.answer_again(held[0])
+            state = self._state()
+            scheme, view = self._schemes.reserving(state)
+            chosen = scheme.reserve(holder, demand, self.ledger, view, devices)
+            slice_id = slice_id or secrets.token_hex(_SLICE_ID_BYTES)
+            new = NewGrant(slice_id, self._wall_seconds(), state.isolates)
+            grant = scheme.with_size(scheme.grant(chosen, new, view), view)
+            _check_library(grant, state)
+            failpoint("allocate.before-grant")
+            await self._ledger_store.hold(grant)
+            self._recorder.decided(Caller(holder.pod), chosen)
+            self._recorder.reserved(grant)
+            return await self.answer_again(grant)
+
+    async def release(self, holder: Holder) -> None:
+        """End the grant of a holder at once, with its files; nothing if it has none.
+
+        Raises:
+            NodeError: The disk refuses; the grant is held as before.
+        """
+        async with self._reserving:
+            held = self.ledger.of_holder(holder)
+            if not held:
+                return
+            await self._ledger_store.release(grant.slice_id for grant in held)
+            for grant in held:
+                self._setup.files.remove(grant.slice_id)
+                self._recorder.released(grant)
+
+    async def grant(
+        self, pending: Pending, call: Call, scheme: WeChooseDevices, view: NodeState
+    ) -> Grant:
+        """The container's grant, now holding the call's units as well.
+
+        Args:
+            pending: What was decided for the container.
+            call: The units that it gets.
+            scheme: That of the resource.
+            view: The node as the scheme sees it.
+
+        Raises:
+            NodeError: There is no library, or the disk refuses or takes too long.
+        """
+        known = self._ledger_store.ledger.grants.get(pending.slice_id)
+        first = known or scheme.grant(pending.chosen, self._new(pending, view), view)
+        is_known = pending.asker.container is not None
+        grant = scheme.give(first, call, view, is_known=is_known)
+        _check_library(grant, view)
+        failpoint("allocate.before-grant")
+        await self._ledger_store.hold(
+            grant, self._superseded(grant, call.must_include, self._schemes.scope(scheme))
+        )
+        return await self.answer_again(grant)
+
+    async def answer_again(self, grant: Grant) -> Grant:
+        """The same grant, after making its missing files.
+
+        Raises:
+            NodeError: The disk refuses.
+        """
+        try:
+            await self._setup.make_files(grant)
+        except StorageError as error:
+            raise NodeError(
+                f"{error}; free the disk, or use another node", reason=error.reason
+            ) from error
+        return grant
+
+    def _new(self, pending: Pending, state: NodeState) -> NewGrant:
+        container = pending.asker.container
+        wants_none = container is not None and container.wants_no_isolation
+        if wants_none and state.isolates and not state.honors_disable:
+            self._recorder.ignored_disable(pending.asker)
+        request = pending.asker.request
+        if request and request.compute_policy is not None and not state.honors_pod_policy:
+            self._recorder.ignored_policy(pending.asker)
+        isolated = state.isolates and not (wants_none and state.honors_disable)
+        return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self._wall_seconds(), isolated)
+
+    def _superseded(self, grant: Grant, ids: frozenset[str], scope: Scope) -> set[str]:
+        """Grants that end with this one.
+
+        Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
+        and what this container held of the same scheme before, if the kubelet admits it again.
+        """
+        mine = scope.ledger(self._ledger_store.ledger).of_pod(grant.pod)
+        before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
+        others = {g.slice_id for g in self._ledger_store.ledger.rivals(grant.pod, ids)}
+        return (others | before) - {grant.slice_id}
+
+
+def _check_library(grant: Grant, state: NodeState) -> None:
+    if grant.is_isolated and not grant.library_version:
+        raise NodeError(
+            f"the isolation library is missing on node {state.node}, so the slice could not be "
+            f"enforced; install it (see the node's Events), or use another node",
+            reason="IsolationLibraryMissing",
+        )

@@ -1,0 +1,113 @@
+"""From a grant to the slice's files and to what the container receives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
+from gpu_device_plugin.disk.device_nodes import read_mig_minors
+from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
+from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.container_edits import (
+    CardLimit,
+    ContainerEdits,
+    DeviceAccess,
+    Mount,
+    Paths,
+    limits_text,
+)
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
+from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.errors import NodeError
+
+_CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSetup:
+    """Makes the files of slices and the answers to Allocate.
+
+    Attributes:
+        files: The files on the node.
+        library: The isolation library's versions on the node.
+        access: How cards reach containers now.
+        run_dir: Directory of the slices' files.
+        library_dir: Directory of the library's versions.
+        device_dir: `/dev`.
+        driver: Mounts of the simulated driver, if there is one.
+    """
+
+    files: SliceFiles
+    library: LibraryInstaller
+    access: Callable[[], DeviceAccess]
+    run_dir: str
+    library_dir: str
+    device_dir: Path = Path("/dev")
+    driver: tuple[Mount, ...] = ()
+
+    async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
+        """Make the files that isolation mounts for a slice; returns whether any was missing.
+
+        The slice's own files lie in memory (a tmpfs), so they are made here and now.
+
+        Args:
+            grant: Whose slice.
+            is_start: A container is about to start with it; see `LibraryInstaller.provide`.
+
+        Raises:
+            NodeError: Its version of the library is missing and cannot be installed.
+            StorageError: The file system refused.
+        """
+        if not grant.is_isolated:
+            return False
+        was_missing = await self.library.provide(grant, is_start=is_start)
+        return self.files.make(slice_spec(grant)) or was_missing
+
+    def edits(self, scheme: WeChooseDevices, grant: Grant, state: NodeState) -> ContainerEdits:
+        """The whole answer for a container, by the scheme of its grant."""
+        cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
+        if len(cards) != len(grant.devices):
+            raise NodeError(
+                f"a card of slice {grant.slice_id} has gone ({', '.join(grant.devices)}); create the "
+                f"pod again",
+                reason="CardGone",
+            )
+        return scheme.edits(grant, cards, state, self.access(), self._paths(grant.library_version))
+
+    def recorded(
+        self, scheme: KubeletChoosesDevices, call: Call, state: NodeState
+    ) -> ContainerEdits:
+        """The whole answer for a container whose devices the kubelet has chosen."""
+        paths = replace(
+            self._paths(""), control_devices=self._existing_nodes(), mig_minors=read_mig_minors()
+        )
+        return scheme.edits(call, state, paths)
+
+    def _paths(self, version: str) -> Paths:
+        return Paths(
+            run_dir=self.run_dir,
+            library_dir=self.library_dir,
+            library_version=version,
+            has_selftest=bool(version) and self.library.has_selftest(version),
+            control_devices=self._control_devices(),
+            # A CDI specification brings the simulated driver too.
+            driver=() if self.access().is_cdi_only else self.driver,
+        )
+
+    def _control_devices(self) -> tuple[str, ...]:
+        return self._existing_nodes() if self.access().passes_nodes else ()
+
+    def _existing_nodes(self) -> tuple[str, ...]:
+        names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
+        return tuple(f"/dev/{name}" for name in names)
+
+
+def slice_spec(grant: Grant) -> SliceSpec:
+    """The files of a grant; a card whose size is not known contributes none."""
+    limits = [
+        CardLimit(s.device, s.memory_bytes or 0, s.core_percent or None) for s in grant.shares
+    ]
+    text = limits_text(grant.slice_id, limits, grant.compute_policy)
+    return SliceSpec(grant.slice_id, text, grant.devices, is_certain=grant.is_sized)

@@ -1,0 +1,167 @@
+"""The configuration in force: NVIDIA's file, named by a setting or chosen by a label of the node.
+
+The disk of the files may be stuck: a thread of its own reads them, and nobody waits for that. What
+a pod holds of a card keeps that card from changing (`domain.schemes.nvidia.held`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
+from gpu_device_plugin.disk.writer import Writer
+from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.settings.nvidia_configuration import Configuration, LastRead, read_if_changed
+
+
+@dataclass(slots=True)
+class InForce:
+    """The configuration in force, which `ConfigurationFollower` alone changes.
+
+    Attributes:
+        current: The settings alone while no file was read.
+    """
+
+    current: Configuration
+
+
+class ConfigurationFollower:
+    """Follows NVIDIA's configuration file, and the label that chooses it among several.
+
+    Attributes:
+        changed: Emitted when another configuration is in force.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a configuration depends on
+        self,
+        settings: Settings,
+        node_store: NodeStore,
+        labels: Callable[[], Mapping[str, str] | None],
+        holders: Callable[[], Sequence[PodRef] | None],
+        recorder: EventRecorder,
+        in_force: InForce,
+        remember: Callable[[], None],
+    ) -> None:
+        """Args.
+
+        settings: Which file, or which directory and label.
+        node_store: Gets the fault while no configuration is in force, and the MIG profile; has that of the
+            last run.
+        labels: The node's, remembered ones too; None while they are not known.
+        holders: Pods that hold anything; None while that is not known.
+        recorder: What writes Events.
+        in_force: What is changed; with the settings alone at first.
+        remember: Stores the MIG profile for the next run.
+        """
+        self._settings = settings
+        self._node_store = node_store
+        self._labels = labels
+        self._holders = holders
+        self._recorder = recorder
+        self._in_force = in_force
+        self._remember = remember
+        self.changed = Signal[None]()
+        self._thread = Writer()
+        self._is_wanted = asyncio.Event()
+        self._base = in_force.current
+        self._has_profile = False
+        self._refused = ""
+        self._is_missing_reported = False
+        self._found = LastRead()
+        self._is_in_force = not settings.config_file_srcdir
+        if settings.config_file:
+            self._found = read_if_changed(settings, None, self._found)
+
+    def run(self, _: None = None) -> None:
+        """Look at labels and files; `follow` reads the files."""
+        if not self._is_in_force and self._found.result is None:
+            text = f"the node's label {self._settings.node_label} has not been read yet"
+            self._node_store.set_fault("ConfigurationMissing", text)
+        has_file = self._settings.config_file or self._settings.config_file_srcdir
+        if not self._has_profile and self._labels() is not None:
+            self._has_profile = True
+            kept = self._node_store.read().mig_profile
+            profile = self._asked_profile() if kept is None else kept
+            self._put_in_force(replace(self._in_force.current, mig_profile=profile))
+        if has_file:
+            self._is_wanted.set()
+        else:
+            self._take(self._base)
+
+    async def follow(self) -> None:
+        """Read the files each time that `run` was called, until cancelled."""
+        while True:
+            await self._is_wanted.wait()
+            self._is_wanted.clear()
+            await self._read()
+
+    async def _read(self) -> None:
+        labels, name = self._labels(), None
+        if self._settings.config_file_srcdir:
+            if labels is None:
+                return  # not read yet
+            name = labels.get(self._settings.node_label, "")
+        job = partial(read_if_changed, self._settings, name, self._found)
+        found = await self._thread.run(job)
+        is_new, self._found = found is not self._found, found
+        if isinstance(found.result, Configuration):
+            self._base = found.result
+        elif found.result is not None and is_new:
+            self._refuse(found.result)
+        if self._is_in_force or isinstance(found.result, Configuration):
+            self._take(self._base)
+
+    def _refuse(self, error: ConfigError) -> None:
+        if self._is_in_force:
+            text = f"{error}; the previous configuration stays in force"
+            self._recorder.node_note("ConfigurationRefused", text)
+        else:
+            self._is_missing_reported = True
+            self._recorder.fault(self._node_store, "ConfigurationMissing", str(error))
+
+    def _put_in_force(self, wanted: Configuration) -> None:
+        """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
+        self._in_force.current = wanted
+        if wanted.mig_profile != self._node_store.read().mig_profile:
+            self._node_store.update(mig_profile=wanted.mig_profile)
+            self._remember()
+
+    def _asked_profile(self) -> str:
+        return (self._labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
+
+    def _profile(self, holders: Sequence[PodRef]) -> str:
+        """The MIG profile: on a node in use it does not change (R-204)."""
+        asked, kept = self._asked_profile(), self._in_force.current.mig_profile
+        if asked == kept or not holders:
+            self._refused = ""
+            return asked
+        pods = ", ".join(sorted({str(pod) for pod in holders}))
+        text = f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {pods}"
+        if text != self._refused:
+            self._recorder.node_note("MigProfileRefused", f"{text} hold cards; drain the node")
+        self._refused = text
+        return kept
+
+    def _take(self, base: Configuration) -> None:
+        """Put it in force with the MIG profile that is asked for, once the holders are known."""
+        holders = self._holders()
+        if holders is None:
+            return  # who holds what now is not known
+        wanted = replace(base, mig_profile=self._profile(holders))
+        if wanted == self._in_force.current and self._is_in_force:
+            return
+        self._put_in_force(wanted)
+        was_in_force, self._is_in_force = self._is_in_force, True
+        if was_in_force:
+            text = f"{self._found.path or 'another configuration'} is in force"
+            self._recorder.node_note("ConfigurationChanged", text, is_warning=False)
+        if self._is_missing_reported:
+            self._is_missing_reported = False
+            self._recorder.fault(self._node_store, "ConfigurationMissing", None)
+        self._node_store.set_fault("ConfigurationMissing", None)
+        self.changed.emit(None)

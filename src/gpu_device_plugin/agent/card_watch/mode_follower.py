@@ -1,0 +1,362 @@
+"""The node's mode, placement, compute policy, unit and allocation API, which follow its labels without harming running pods.
+
+At the start the last known label counts until the API answers. If none is known, the agent waits
+and does not guess, because a node that offers the wrong resources attracts the wrong pods.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.node_store import NodeStore
+from gpu_device_plugin.disk.mps_lock import kept_by_daemon
+from gpu_device_plugin.disk.state_file import Memory, NodeRecord
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn
+from gpu_device_plugin.domain.node.allocation_api import (
+    ALLOCATION_API_LABEL,
+    AllocationApi,
+    has_claims_api,
+    parse_allocation_api,
+)
+from gpu_device_plugin.domain.node.compute_policy import (
+    COMPUTE_POLICY_KEY,
+    KNOWN_POLICIES,
+    ComputePolicy,
+    parse_compute_policy,
+)
+from gpu_device_plugin.domain.node.modes import (
+    MAX_PODS_LABEL,
+    MIG_PROFILE_LABEL,
+    MODE_LABEL,
+    PLACEMENT_LABEL,
+    NodeMode,
+    PlacementPolicy,
+    is_whole,
+    next_mode,
+    next_unit,
+    parse_max_pods,
+    parse_mode,
+    parse_policy,
+)
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.settings.agent_settings import Settings
+
+_GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
+
+
+class ModeFollower:
+    """Follows the node's labels; a switch waits until no pod holds a slice.
+
+    `recorder_of` names the scheme of a resource of which the kubelet's choice stands: what another
+    plugin may have given.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a node's mode depends on
+        self,
+        node_store: NodeStore,
+        recorder: EventRecorder,
+        memory: Memory[NodeRecord],
+        settings: Settings,
+        holders: Callable[[Callable[[str], bool]], Sequence[PodRef] | None],
+        recorder_of: Callable[[str], object | None],
+        check_unit: Callable[[NodeMode, MemoryUnit], None],
+    ) -> None:
+        self._node_store = node_store
+        self._recorder = recorder
+        self._memory = memory
+        self._settings = settings
+        self._holders = holders
+        self._recorder_of = recorder_of
+        self._check_unit_of = check_unit
+        self._labels: Mapping[str, str] | None = None
+        self._mode: NodeMode | None = None
+        self._unit: MemoryUnit | None = None
+        self._is_from_label = False
+        self._is_synced = False
+        self._foreign = self._answering = ""
+        self.allocation_api_choice = AllocationApiChoice(
+            settings, self._note, node_store.read().door
+        )
+        self.registered: frozenset[str] = frozenset()
+        """Resources that this node registered with the kubelet, also in earlier runs."""
+        self._last_notes: dict[str, str] = {}
+        self.is_waiting = False
+        """Whether a switch of mode or unit waits until no pod holds a slice."""
+
+    async def load(self, now_seconds: float, granted: GrantedIn | None) -> str | None:
+        """Start in the mode of the last run, if any; returns what was damaged, or None.
+
+        Args:
+            now_seconds: The wall clock.
+            granted: Mode and unit of grants of that run: they count if its record is lost.
+        """
+        content, bad = await self._memory.load(now_seconds)
+        self._mode = parse_mode(content.mode)
+        self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
+        if self._mode is None and granted is not None:
+            self._mode, self._unit = granted
+        # If the operator has changed the setting since, it replaces the remembered label's mode.
+        is_same_wish = content.wished == str(self._settings.mode)
+        self._is_from_label = content.is_from_label and is_same_wish
+        self.registered = frozenset(content.registered)
+        root = content.mps_root
+        self._node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
+        if content.mig_profile is not None:
+            self._node_store.update(mig_profile=content.mig_profile)
+        self.allocation_api_choice.load(content.door)
+        self.note_foreign(content.foreign)
+        if self._mode is not None and content.labels is not None:
+            self._labels = content.labels
+            self.republish()
+        return bad
+
+    @property
+    def labels(self) -> Mapping[str, str] | None:
+        """Those of the node that decide, also as the last run knew them; None while unknown."""
+        return self._labels
+
+    def serve_settings(self) -> None:
+        """Without an API server (`--standalone`) the operator's settings decide."""
+        self._labels, self._is_from_label, self._is_synced = {}, False, True
+        self.note_foreign("")
+        self.republish()
+
+    def note_foreign(self, text: str) -> None:
+        """Another plugin serves these cards, or none (empty); remembered over a restart."""
+        self._foreign = text
+        self._check_foreign()
+        self.remember()
+
+    def note_answering(self, text: str) -> None:
+        """Another plugin answers on this node, or none (empty); every run finds out again."""
+        self._answering = text
+        self._check_foreign()
+
+    def note_registered(self, resource: str) -> None:
+        """The kubelet knows this resource as ours; remembered, so that it is never foreign."""
+        if resource not in self.registered:
+            self.registered |= {resource}
+            self.remember()
+
+    def note_kubelet(self, version: str) -> None:
+        """The version of the node's kubelet, for instance `v1.36.3`; it decides with the labels."""
+        self.allocation_api_choice.kubelet_version = version
+
+    def note_claims_refused(self, text: str) -> None:
+        """The API server takes no offers for claims in these words, or may take them (empty)."""
+        if text != self.allocation_api_choice.refused:
+            self.allocation_api_choice.refused = text
+            self.republish()
+
+    def follow(self, labels: Mapping[str, str]) -> None:
+        """Take the labels of the node from the API server."""
+        own = (
+            MODE_LABEL,
+            PLACEMENT_LABEL,
+            MAX_PODS_LABEL,
+            COMPUTE_POLICY_KEY,
+            ALLOCATION_API_LABEL,
+        )
+        self._is_synced = True
+        wanted = (*own, MIG_PROFILE_LABEL, self._settings.node_label)
+        self._labels = {key: labels[key] for key in wanted if key in labels}
+        self.republish()
+
+    def republish(self) -> None:
+        """Decide again; called when labels change and when the last holder may be gone."""
+        if self._labels is None:
+            return
+        holders = self._holders(self._keeps_mode)
+        unit = next_unit(self._unit, self._settings.memory_unit, holders)
+        self._note("unit", unit.note_reason, unit.note)
+        label = self._labels.get(MODE_LABEL)
+        mps = self._node_store.read().mps_keeper
+        mode = next_mode(
+            self._mode, label, self._settings.mode, holders, mps, is_from_label=self._is_from_label
+        )
+        self._note("mode", mode.note_reason, mode.note)
+        self._mode, self._unit = mode.mode, unit.unit
+        # A remembered label may have been removed since: only one that is there now counts more.
+        self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
+        self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
+        self._check_unit(mode.mode, unit.unit)
+        if self._mode is not NodeMode.DISABLED:
+            self._check_foreign()
+        self._node_store.update(
+            mode=mode.mode,
+            unit=unit.unit,
+            policy=self._policy(),
+            compute_policy=self._compute_policy(),
+            max_pods=self._max_pods(),
+            door=self.allocation_api_choice.decide(
+                self._labels.get(ALLOCATION_API_LABEL), mode.mode
+            ),
+        )
+        # A fault ends only when its mode has: in between the node would offer the other's cards.
+        self._check_foreign()
+        self.remember()
+
+    def _keeps_mode(self, resource: str) -> bool:
+        """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
+        return resource in self.registered or self._recorder_of(resource) is None
+
+    def republish_if_waiting(self) -> None:
+        """Decide again, if a switch waits until no pod holds a slice."""
+        if self.is_waiting:
+            self.republish()
+
+    def _policy(self) -> PlacementPolicy:
+        text = (self._labels or {}).get(PLACEMENT_LABEL)
+        policy = self._settings.placement if text is None else parse_policy(text)
+        kept, known = self._node_store.read().policy, ", ".join(PlacementPolicy)
+        self._note(
+            "placement",
+            "UnknownPlacement",
+            f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}"
+            if policy is None
+            else None,
+        )
+        return policy or kept
+
+    def _max_pods(self) -> int | None:
+        text = (self._labels or {}).get(MAX_PODS_LABEL)
+        wanted, kept = parse_max_pods(text or ""), self._node_store.read().max_pods
+        is_wrong = text is not None and wanted is None
+        self._note(
+            "max pods",
+            "BadMaxPods",
+            f"label {MAX_PODS_LABEL}: value({text}) of max pod per device is invalid,it must be >= 0; "
+            f"it stays {'without limit' if kept is None else kept}"
+            if is_wrong
+            else None,
+        )
+        return kept if is_wrong else wanted
+
+    def _compute_policy(self) -> ComputePolicy:
+        text = (self._labels or {}).get(COMPUTE_POLICY_KEY)
+        wanted = self._settings.compute_policy if text is None else parse_compute_policy(text)
+        kept = self._node_store.read().compute_policy
+        self._note(
+            "compute policy",
+            "UnknownComputePolicy",
+            f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. "
+            f"Known: {KNOWN_POLICIES}"
+            if wanted is None
+            else None,
+        )
+        return wanted or kept
+
+    def _check_foreign(self) -> None:
+        """A node that is disabled gives nothing away: there another plugin is no fault."""
+        text = "" if self._mode is NodeMode.DISABLED else self._foreign or self._answering
+        self._recorder.fault(self._node_store, "OtherPlugin", text or None)
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        try:
+            # A node that a label takes out of service offers no units of any size.
+            if mode is not NodeMode.DISABLED:
+                self._check_unit_of(mode, unit)
+        except ConfigError as error:
+            self._recorder.fault(self._node_store, "UnitNotAllowed", str(error))
+        else:
+            self._recorder.fault(self._node_store, "UnitNotAllowed", None)
+
+    def _note(self, topic: str, reason: str, text: str | None) -> None:
+        """Report a thing once, not at every check."""
+        if text is None:
+            self._last_notes.pop(topic, None)
+        elif self._last_notes.get(topic) != text:
+            self._last_notes[topic] = text
+            self._recorder.node_note(reason, text, is_warning=reason not in _GOOD_NEWS)
+
+    def remember(self) -> None:
+        """Store what the next run begins with, once the labels are known."""
+        if self._labels is None:
+            return
+        content = NodeRecord(
+            mode=str(self._mode),
+            unit=self._unit.value if self._unit else "",
+            labels=dict(self._labels or {}),
+            is_from_label=self._is_from_label,
+            wished=str(self._settings.mode),
+            foreign=self._foreign,
+            registered=sorted(self.registered),
+            mps_root=self._node_store.read().mps_root,
+            mig_profile=self._node_store.read().mig_profile,
+            door=str(self.allocation_api_choice.kept),
+        )
+        self._memory.save(content)
+
+
+class AllocationApiChoice:
+    """Which allocation API serves.
+
+    Attributes:
+        kept: The last one, which an unknown name does not change; also that of the run before.
+        kubelet_version: For instance `v1.36.3`; empty while unknown.
+        refused: What the API server said when it took no offer for claims; empty where it may.
+    """
+
+    def __init__(
+        self, settings: Settings, note: Callable[[str, str, str | None], None], kept: AllocationApi
+    ) -> None:
+        self._settings = settings
+        self._note = note
+        self.kept = kept
+        self.kubelet_version = ""
+        self.refused = ""
+
+    def load(self, door: str) -> None:
+        """Start with the allocation API of the last run, if it was stored."""
+        self.kept = parse_allocation_api(door) or self.kept
+
+    def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
+        """The allocation API that serves now.
+
+        Args:
+            text: The node's label, or None.
+            mode: The node's mode.
+        """
+        wanted, known = parse_allocation_api(text or self._settings.door), ", ".join(AllocationApi)
+        self._note(
+            "unknown door",
+            "UnknownDoor",
+            f"label {ALLOCATION_API_LABEL}={text} names no door; it stays {self.kept}. Known: {known}"
+            if wanted is None
+            else None,
+        )
+        if wanted is not AllocationApi.DRA:
+            self.refused = ""
+        missing = self._lacks_claims(mode) if wanted is AllocationApi.DRA else ""
+        self._note(
+            "door",
+            "DoorNotAvailable",
+            f"door {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
+            if missing
+            else None,
+        )
+        self.kept = AllocationApi.DEVICE_PLUGIN if missing else wanted or self.kept
+        return self.kept
+
+    def note_slice(self, refused: str) -> None:
+        """Report that the API server took our slice once and refuses it now, or takes it (empty)."""
+        self._note(
+            "slice",
+            "SliceRefused",
+            f"the API server refuses the node's ResourceSlice ({refused}); what it offers for claims "
+            f"stays as it was, and it is asked again until it takes it"
+            if refused
+            else None,
+        )
+
+    def _lacks_claims(self, mode: NodeMode) -> str:
+        if self._settings.standalone:
+            return "claims need an API server (--standalone)"
+        if is_whole(mode):
+            return f"mode {mode} gives whole cards"
+        if self.kubelet_version and not has_claims_api(self.kubelet_version):
+            return f"the kubelet is {self.kubelet_version}, and claims need 1.36 or later"
+        if self.refused:
+            return f"the API server refuses ResourceSlices ({self.refused}); dra.enabled of the chart gives the rights"
+        return ""

@@ -1,0 +1,4 @@
+"""Claims (DRA): cards offered to the scheduler, claims prepared and given back.
+
+The sockets are in `kubelet/dra_server`, ResourceSlices in `kubernetes`.
+"""

@@ -1,0 +1,331 @@
+"""Serves claims while the node's allocation API is `dra`, and until the last claim has ended.
+
+A card on its way back to the device plugin is withheld until no claim is allocated on it.
+The scheduler may have allocated a card a moment before it saw the taint, and the claim is prepared
+later. So the claims are read some seconds after the tainted slice was written; and then again, ever
+more rarely: an API server of a large cluster has many, and a pod may wait for hours before its claim
+is prepared. What was offered is remembered over a restart: an agent that finds the allocation API changed has
+to take it back first.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gpu_device_plugin.agent.claims.preparation import ClaimParts, Preparation
+from gpu_device_plugin.disk.state_file import ClaimsRecord
+from gpu_device_plugin.domain.grants.claims import (
+    ClaimRef,
+    OfferedDevice,
+    PreparedDevice,
+    allocated_cards,
+    cards_behind_claims,
+    cards_for_claims,
+    has_claims,
+    held_by_claims,
+    taints,
+)
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.errors import ClusterError, RequestError
+
+if TYPE_CHECKING:
+    from gpu_device_plugin.kubelet.dra_server import ClaimServer
+
+CDI_FAULT = "CdiDirNotWritable"
+CHECK_SECONDS = 30.0
+OFFER_SECONDS = 2.0
+"""How often it is asked whether the API server has taken an offer."""
+_TOGETHER_SECONDS = 0.05
+_log = structlog.get_logger("claims")
+
+
+class ClaimEndpoint:
+    """Serves claims, and offers cards to the scheduler; answers as `kubelet.dra_servicer.ClaimService`."""
+
+    def __init__(self, parts: ClaimParts, kubelet_dir: Path) -> None:
+        self._kubelet_dir = kubelet_dir
+        self._preparation = Preparation(parts)
+        self._parts = parts
+        self._wake = asyncio.Event()
+        self._server: ClaimServer | None = None
+        self._is_offering = False
+        self._had_claims = False
+        self._told: Sequence[tuple[str, str]] = ()
+        self.handover = Handover(parts)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether claims are given here, or are still held, also by grants that were lost."""
+        is_open = self._parts.node_store.read().door is AllocationApi.DRA
+        is_held = has_claims(self._parts.admission.ledger) or bool(self._preparation.lost)
+        return is_open or self.handover.is_offered or is_held
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """UUIDs of the cards on their way back, which the device plugin does not give out yet."""
+        return self.handover.withheld
+
+    def cards(self, state: NodeState) -> frozenset[str]:
+        """UUIDs of the cards of which the device plugin gives out nothing new."""
+        return cards_behind_claims(state, self._parts.admission.ledger, self.withheld)
+
+    @property
+    def trouble(self) -> str:
+        """Why claims cannot be served now; empty if they can, or are not."""
+        return self._server.trouble if self._server else ""
+
+    def changed(self, _: object) -> None:
+        """The node or its grants have changed."""
+        self._wake.set()
+
+    def held_changed(self, ledger: Ledger) -> None:
+        """What each allocation API may give of a card follows from who holds it by the other one."""
+        state, had_claims = self._parts.node_store.read(), self._had_claims
+        self._had_claims = has_claims(ledger)
+        if self._is_offering and (
+            state.door is AllocationApi.DRA or had_claims or self._had_claims
+        ):
+            self._parts.republish.emit(state)
+            self._wake.set()
+
+    def begin(self) -> None:
+        """What the node has is known: cards may be offered."""
+        self._is_offering = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            idle_seconds = await self.handover.ask_again()
+            await self._until_woken(CHECK_SECONDS if self.is_needed else idle_seconds)
+            if self._is_offering and self.is_needed:
+                await self._serve()
+
+    async def _serve(self) -> None:
+        """From the first claim that may come until the last one has ended."""
+        self.restore()
+        self._server = self._opened()
+        serving = asyncio.ensure_future(self._server.run())
+        try:
+            while self.is_needed and not serving.done():
+                self._check_directory()
+                await self._preparation.rebuild()
+                self._offer()
+                self.handover.check()
+                if await self.handover.advance():
+                    continue
+                await self._until_woken(self._pause_seconds())
+                await asyncio.sleep(_TOGETHER_SECONDS)
+        finally:
+            serving.cancel()
+            # Not `await serving`: a cancellation of this task in that moment would pass for its end.
+            await asyncio.wait({serving})
+            self._server = None
+            if not serving.cancelled():
+                serving.result()
+        self._parts.recorder.fault(self._parts.node_store, CDI_FAULT, None)
+        self._parts.claims.offer((), "")
+
+    def _opened(self) -> "ClaimServer":
+        # Not at the top: an agent without claims does not load their calls.
+        from gpu_device_plugin.kubelet.dra_server import ClaimServer
+
+        return ClaimServer(self._kubelet_dir, self)
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        """The claim's devices."""
+        return await self._preparation.prepare(ref)
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """The claim's containers have ended."""
+        await self._preparation.unprepare(ref)
+
+    def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Our pool, and each of its devices with what is wrong with it, or ""."""
+        state = self._parts.node_store.read()
+        return state.node, self._told
+
+    def offered(self) -> list[OfferedDevice]:
+        """The cards as claims may get them now."""
+        state = self._parts.node_store.read()
+        try:
+            scheme, view = self._parts.schemes.reserving(state)
+        except RequestError:
+            return []
+        found, ledger = [], self._parts.admission.ledger
+        for uuid, other_door in cards_for_claims(state, ledger, self.withheld).items():
+            card = view.card(uuid)
+            capacity = scheme.capacity(card, view) if card else None
+            if card and capacity:
+                why = taints(uuid, other_door, state)
+                found.append(OfferedDevice(card, str(state.mode), capacity, why))
+        return found
+
+    def _offer(self) -> None:
+        devices = self.offered()
+        state = self._parts.node_store.read()
+        if state.door is AllocationApi.DRA:
+            self.handover.offered(device.card.uuid for device in devices)
+        self._parts.claims.offer(devices, self._parts.cards.driver_version)
+        faults = state.faults.items()
+        of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
+        told = [(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices]
+        if told != self._told and self._server is not None:
+            self._told = told
+            self._server.tell_health()
+
+    def _check_directory(self) -> None:
+        self._parts.recorder.fault(
+            self._parts.node_store, CDI_FAULT, self._parts.cdi.check() or None
+        )
+
+    def restore(self) -> None:
+        """After a start: the CDI files are as the grants say."""
+        self._preparation.restore()
+
+    def _pause_seconds(self) -> float:
+        """How long the work waits for news."""
+        if not self._parts.claims.is_written:
+            return OFFER_SECONDS
+        return self.handover.settle_seconds if self.handover.is_waiting else CHECK_SECONDS
+
+    async def _until_woken(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+
+class Handover:
+    """Which cards go back from claims to the device plugin, and are not given out meanwhile.
+
+    Attributes:
+        withheld: Their UUIDs.
+        is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
+        settle_seconds: How long after the taint the scheduler may still have allocated.
+        read_seconds: Least time between two readings of the claims.
+        ask_seconds: How often an API server that takes no offers is asked again; claims are read
+            at least as often.
+    """
+
+    def __init__(self, parts: ClaimParts) -> None:
+        self._parts = parts
+        self._written_at: float | None = None
+        self.withheld: frozenset[str] = frozenset()
+        self.is_offered = False
+        self._may_be_written = False
+        self.settle_seconds = self.read_seconds = 5.0
+        self.ask_seconds = 60.0
+        self._asked_at = 0.0
+        self._seen: frozenset[str] | None = None
+        self._seen_at = self._read_at = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether cards or our slice should go back now, and not at the end of a prepared claim."""
+        ledger = self._parts.admission.ledger
+        is_closed = self._parts.node_store.read().door is not AllocationApi.DRA
+        is_held = bool(self.withheld <= held_by_claims(ledger)) and has_claims(ledger)
+        return is_closed and self.is_offered and not is_held
+
+    async def load(self, now_seconds: float) -> str | None:
+        """Take up what the last run left; returns what was damaged, or None."""
+        content, bad = await self._parts.memory.load(now_seconds)
+        self.withheld, self.is_offered = frozenset(content.withheld), content.is_offered
+        self._may_be_written = content.is_offered
+        return bad
+
+    def check(self) -> None:
+        """After an offer: where the API server never took one of ours, the device plugin serves.
+
+        Where it took one, scheduler and claims go by that, and no refusal changes the allocation API.
+        """
+        claims, mode = self._parts.claims, self._parts.mode
+        is_held = has_claims(self._parts.admission.ledger)
+        self._may_be_written = self._may_be_written or claims.was_taken or is_held
+        if claims.refused and not self._may_be_written:
+            self._remember(frozenset(), is_offered=False)
+            self._asked_at = asyncio.get_running_loop().time()
+            mode.note_claims_refused(claims.refused)
+        elif claims.refused or claims.is_written:
+            mode.allocation_api_choice.note_slice(claims.refused)
+
+    async def ask_again(self) -> float | None:
+        """Open the allocation API again if the API server would take an offer now that it refused.
+
+        Returns:
+            In how many seconds to call this again; None where nothing was refused.
+        """
+        mode, now = self._parts.mode, asyncio.get_running_loop().time()
+        if mode.allocation_api_choice.refused and now - self._asked_at >= self.ask_seconds:
+            self._asked_at = now
+            if await self._parts.claims.would_take():
+                mode.note_claims_refused("")
+        return self.ask_seconds if mode.allocation_api_choice.refused else None
+
+    def offered(self, uuids: Iterable[str]) -> None:
+        """These cards are offered for claims now."""
+        self._written_at = None
+        self._remember(frozenset(uuids), is_offered=True)
+
+    async def advance(self) -> bool:
+        """Give back what no claim is allocated on; without the API server, nothing.
+
+        Returns:
+            Whether anything was given back.
+        """
+        if not self.is_waiting or not self._has_settled():
+            return False
+        if not self.withheld:
+            # The last claim has ended, and the API server has no slice of ours any more.
+            self._may_be_written = False
+            self._remember(self.withheld, is_offered=False)
+            return True
+        if not self._is_due():
+            return False
+        try:
+            claims = await self._parts.claims.every()
+        except ClusterError as error:
+            _log.info("claims cannot be read; cards are withheld", error=str(error))
+            self._seen = None
+            return False
+        left = self.withheld & allocated_cards(claims, self._parts.node_store.read())
+        is_change = left != self.withheld
+        self._remember(left, is_offered=True)
+        if is_change:
+            _log.info("cards go back to the device plugin", withheld=sorted(left))
+            self._parts.republish.emit(self._parts.node_store.read())
+        return is_change
+
+    def _is_due(self) -> bool:
+        """Whether to read the claims: at a change of what is held, then after half of the time since."""
+        now, held = asyncio.get_running_loop().time(), held_by_claims(self._parts.admission.ledger)
+        if held != self._seen:
+            self._seen, self._seen_at = held, now
+        else:
+            longer = min((now - self._seen_at) / 2, self.ask_seconds)
+            if now - self._read_at < max(self.read_seconds, longer):
+                return False
+        self._read_at = now
+        return True
+
+    def _has_settled(self) -> bool:
+        """Whether nothing new has been allocated for a while of what is withheld."""
+        if not self._parts.claims.is_written:
+            self._written_at = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._written_at is None:
+            self._written_at = now
+        return not self.withheld or now - self._written_at >= self.settle_seconds
+
+    def _remember(self, withheld: frozenset[str], *, is_offered: bool) -> None:
+        if (withheld, is_offered) != (self.withheld, self.is_offered):
+            self.withheld, self.is_offered = withheld, is_offered
+            self._parts.memory.save(ClaimsRecord(sorted(withheld), is_offered))

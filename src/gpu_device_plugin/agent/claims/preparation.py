@@ -1,0 +1,269 @@
+"""A claim becomes a grant with a CDI file, and ends with its containers."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from gpu_device_plugin.agent.admission.admission import Admission
+from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
+from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
+from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
+from gpu_device_plugin.agent.publish.api_cluster import ResourceClaims
+from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
+from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.disk.state_file import ClaimsRecord, Memory
+from gpu_device_plugin.domain.grants.claims import (
+    DRIVER,
+    AllocatedDevice,
+    Claim,
+    ClaimRef,
+    PreparedDevice,
+    cards_by_name,
+    cdi_spec,
+    check_allocation_api,
+    claim_of_spec,
+    prepared,
+)
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.grant import Grant, Holder
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
+
+_log = structlog.get_logger("claims")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """What claims are prepared with.
+
+    Attributes:
+        admission: Makes and ends grants.
+        setup: What a grant gives a container.
+        cdi: Files that container runtimes read.
+        claims: The API server.
+        node_store: The node state.
+        schemes: The rules of what is shared.
+        recorder: Where events go.
+        gate: Keeps the device plugin's calls away meanwhile.
+        cards: Which version the NVIDIA driver has.
+        memory: What was offered, over a restart.
+        mode: Chooses the allocation API, also where the API server takes no offers of ours.
+        republish: The device plugin offers other cards than before.
+    """
+
+    admission: Admission
+    setup: ContainerSetup
+    cdi: CdiFiles
+    claims: ResourceClaims
+    node_store: NodeStore
+    schemes: Schemes
+    recorder: EventRecorder
+    gate: CallGate
+    cards: CardInventory
+    memory: Memory[ClaimsRecord]
+    mode: ModeFollower
+    republish: Signal[NodeState]
+
+
+class Preparation:
+    """Prepares claims and gives them back; each call of the kubelet's is about one of them."""
+
+    def __init__(self, parts: ClaimParts) -> None:
+        self._admission = parts.admission
+        self._setup = parts.setup
+        self._cdi = parts.cdi
+        self._claims = parts.claims
+        self._state = parts.node_store.read
+        self._schemes = parts.schemes
+        self._gate = parts.gate
+        self._recorder = parts.recorder
+        self._one_at_a_time = asyncio.Lock()  # a grant with its CDI file is made or ended
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        """A durable grant of exactly the cards that the scheduler chose, and its CDI file.
+
+        Asked again, for instance after a restart of the kubelet, it is the same slice.
+
+        Raises:
+            RequestError: The claim is gone, is another one, or holds nothing of this node.
+            DoesNotFitError: Another claim still has that part of the card.
+            NodeError: Nothing durable can be made.
+            ClusterError: The API server does not show the claim in time.
+        """
+        pod: PodRef | None = None
+        try:
+            claim = await self._claims.fetch(ref.namespace, ref.name)
+            if claim is None or claim.ref.uid != ref.uid:
+                found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
+                raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
+            pod = claim.pod
+            return await self._prepared(ref, claim)
+        except GpuPluginError as error:
+            self._recorder.claim_refused(ref, pod, error)
+            raise
+
+    async def _prepared(self, ref: ClaimRef, claim: Claim) -> Sequence[PreparedDevice]:
+        _check_owner(claim)
+        ours = self._ours(claim)
+        # The gate: the device plugin's calls decide on the same ledger.
+        async with self._gate.lock, self._one_at_a_time:
+            grant = await self._reserved(claim, ours)
+            edits = self._write(ref, grant)
+        failpoint("prepare.before-answer")
+        return prepared(claim, ours, edits)
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """End the grant at once, and remove what it left.
+
+        Raises:
+            NodeError: The disk refuses; the claim holds its slice as before.
+            StorageError: The CDI file cannot be removed.
+        """
+        failpoint("unprepare.before-release")
+        async with self._one_at_a_time:
+            await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
+            self._cdi.remove(ref.uid)
+
+    def restore(self) -> None:
+        """After a start: each claim's file is there as its grant says, and no other one.
+
+        Files without a grant stay where grants may have been lost. A claim whose file cannot be
+        restored leaves the others alone: the kubelet prepares it again, or it ends.
+        """
+        held = self._held()
+        for uid, grant in held.items():
+            known = claim_of_spec(uid, self._cdi.read(uid))
+            with _only_this_claim(uid, "a CDI file is not restored"):
+                self._write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
+        if not self._admission.may_lack_grants:
+            for uid in self._cdi.present() - held.keys():
+                with _only_this_claim(uid, "a CDI file is not removed"):
+                    self._cdi.remove(uid)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Uids of the claims that have a CDI file, and whose grant may have been lost."""
+        if not self._admission.may_lack_grants:
+            return frozenset()
+        return self._cdi.present() - self._held().keys()
+
+    async def rebuild(self) -> None:
+        """Make lost grants again from the CDI files that are left, as far as their claims live.
+
+        Each gets the slice that its containers have mounted. A file whose claim is over stays until
+        the kubelet gives the claim back. A claim that cannot be had now is tried at the next call.
+        """
+        await asyncio.gather(*map(self._rebuild, self.lost))
+
+    async def _rebuild(self, uid: str) -> None:
+        """Also one that several pods have now: their containers run, so its cards are held."""
+        known = claim_of_spec(uid, self._cdi.read(uid))
+        with _only_this_claim(uid, "a lost grant is not made again"):
+            claim = await self._claims.fetch(known[0].namespace, known[0].name) if known else None
+            if known is None or claim is None or claim.pod is None or claim.ref.uid != uid:
+                return
+            async with self._gate.lock, self._one_at_a_time:
+                if self._cdi.read(uid):  # not given back meanwhile
+                    await self._reserved(claim, self._ours(claim), known[1])
+
+    def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
+        """The CDI file of a claim that holds a grant; what stands in it.
+
+        Raises:
+            NodeError: The directory takes no files, or a card has gone.
+        """
+        scheme = self._schemes.decider(grant)
+        edits = self._setup.edits(scheme, grant, self._state()) if scheme else ContainerEdits()
+        try:
+            self._cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
+        except StorageError as error:
+            raise NodeError(str(error), reason="CdiDirNotWritable") from error
+        return edits
+
+    def _held(self) -> dict[str, Grant]:
+        """Claim's uid -> its grant."""
+        grants = self._admission.ledger.grants.values()
+        return {grant.holder.claim: grant for grant in grants if grant.holder.claim}
+
+    async def _reserved(
+        self, claim: Claim, ours: Sequence[AllocatedDevice], slice_id: str = ""
+    ) -> Grant:
+        pod = claim.pod or PodRef(claim.ref.namespace, "")
+        name = claim.name_in_pod or claim.ref.name
+        holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
+        held = self._admission.ledger.of_holder(holder)
+        if held:  # also where the node has changed its mode since
+            return await self._admission.answer_again(held[0])
+        state = self._state()
+        by_name = cards_by_name(state)
+        uuids = [by_name[each.device].uuid for each in ours]
+        check_allocation_api(uuids, state, self._admission.ledger)
+        scheme, view = self._schemes.reserving(state)
+        needed = scheme.claim_demand(ours, view)
+        return await self._admission.reserve(holder, needed, uuids, slice_id)
+
+    def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
+        """What the claim has of this node's cards.
+
+        Raises:
+            RequestError: Nothing, a card twice, or one that is not known here.
+        """
+        state = self._state()
+        ours = [each for each in claim.devices if each.driver == DRIVER and each.pool == state.node]
+        if not ours:
+            told = ", ".join(f"{d.driver} {d.pool}/{d.device}" for d in claim.devices) or "nothing"
+            raise _refused(
+                f"claim {claim.ref} holds no device of {DRIVER} on node {state.node}, but {told}"
+            )
+        requests = sorted({each.request for each in ours})
+        if len(requests) > 1:
+            raise _refused(
+                f"claim {claim.ref} has the requests {', '.join(requests)}; by a claim of whole "
+                f"cards one container of a pod gets them (docs/dra.md)",
+                reason="SeveralRequests",
+            )
+        names, known = [each.device for each in ours], cards_by_name(state)
+        if unknown := [name for name in names if name not in known]:
+            raise _refused(f"claim {claim.ref}: node {state.node} has no {', '.join(unknown)}")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise _refused(
+                f"claim {claim.ref} has {', '.join(twice)} of node {state.node} more than once"
+            )
+        return ours
+
+
+_refused = partial(RequestError, reason="ForeignClaim")
+
+
+def _check_owner(claim: Claim) -> None:
+    """Check, before it gets anything, that a claim is its own pod's.
+
+    Raises:
+        RequestError: It was made for another pod than the one that has it, or for several.
+    """
+    if claim.pod is None or claim.is_shared:
+        raise _refused(f"claim {claim.ref} is not reserved for one pod")
+    if claim.owners != {claim.pod.uid}:
+        owners = ", ".join(sorted(claim.owners)[:3]) or "no pod"
+        raise _refused(
+            f"claim {claim.ref} is reserved for pod {claim.pod} (uid {claim.pod.uid}), but is "
+            f"owned by {owners}"
+        )
+
+
+@contextmanager
+def _only_this_claim(uid: str, text: str) -> Iterator[None]:
+    """What goes wrong with one claim leaves the others alone."""
+    try:
+        yield
+    except GpuPluginError as error:
+        _log.warning(text, claim=uid, error=str(error))

@@ -1,0 +1,165 @@
+"""Identity: which pod a call is for. The call does not say, so the kubelet's pod list has to.
+
+During GetPreferredAllocation, PodResources List contains the pod that is being admitted, with
+none of the asked resource yet (docs/architecture.md). Its pod spec comes from the API watch.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_device_plugin.agent.state.ledger_store import LiveLedger
+from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
+from gpu_device_plugin.domain.grants.ledger import Ledger, live
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
+from gpu_device_plugin.domain.registry import EVERYTHING, Scope
+from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
+
+_log = structlog.get_logger("identify")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the kubelet and the API know.
+
+    Attributes:
+        list_pods: PodResources List; never called while an Allocate is in flight.
+        specs: What the API watch knows of this node's pods, by namespace and name.
+        fetch_spec: One GET with a short deadline.
+    """
+
+    list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
+    specs: Callable[[], Specs]
+    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCaller:
+    """Who asks, and the grants that still count for the decision.
+
+    Attributes:
+        asker: Pod and container.
+        live: Grants of the call's scheme, of pods that the kubelet still has; an older pod of the
+            same name is none.
+        others: Such grants of other schemes, and of claims.
+        held: Unit ids that the container holds already, by the kubelet's List.
+    """
+
+    asker: Caller
+    live: Ledger
+    others: Ledger
+    held: frozenset[str]
+
+
+class CallerLookup:
+    """Finds the pod that asks. Remembers which pods it has seen, for when the API is away."""
+
+    def __init__(self, sources: Sources, live: LiveLedger) -> None:
+        self.sources = sources
+        self._live = live
+        self._seen: frozenset[PodRef] = frozenset()
+        self._fetched: Specs = {}
+
+    def remember(self, listed: Sequence[ListedPod]) -> None:
+        """Pods that the kubelet has had before; none of them can be the one that asks next."""
+        self._seen = frozenset(entry.pod for entry in listed)
+
+    def remember_too(self, settled: Iterable[PodRef]) -> None:
+        """Pods that were there at two passes in a row, so none of them is just being admitted."""
+        self._seen |= frozenset(settled)
+
+    def specs(self) -> Specs:
+        """The pod specs of the watch, and those fetched of pods that it does not have yet.
+
+        None at all where the watch has nothing: then a pod that is missing here may well be there.
+        """
+        watched = self.sources.specs()
+        return {**self._fetched, **watched} if watched else watched
+
+    async def identify(
+        self,
+        call: Call,
+        session: Caller | None,
+        scope: Scope = EVERYTHING,
+        admitting: PodRef | None = None,
+    ) -> FoundCaller:
+        """Who makes this call.
+
+        Args:
+            call: The call.
+            session: The container whose other resource was just decided, if one is open.
+            scope: What of pods and grants is of the call's scheme.
+            admitting: The pod of which a container was decided a moment ago.
+
+        Raises:
+            UnknownPodError: Nobody can tell safely.
+        """
+        listed = await self._listed()
+        specs = await self._specs_for(listed, call)
+        seen = self._seen
+        self.remember(listed)
+        if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
+            session = None
+        ledger = scope.ledger(self._live.ledger)
+        mine, known = scope.listed(listed), scope.specs(specs)
+        asker = find_caller(call, mine, known, ledger, seen, session, admitting)
+        uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
+        ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
+        keys = [entry.pod.key for entry in listed]
+        there = live(self._live.ledger, keys, uids, ended - {""})
+        return FoundCaller(asker, scope.ledger(there), scope.others(there), _held(asker, listed))
+
+    async def _listed(self) -> Sequence[ListedPod]:
+        try:
+            return await self.sources.list_pods()
+        except KubeletError as error:
+            raise UnknownPodError(
+                f"the kubelet does not say which pod this is: {error}; create the pod again",
+                reason="KubeletSilent",
+            ) from error
+
+    async def _specs_for(self, listed: Sequence[ListedPod], call: Call) -> Specs:
+        """The pod specs of the watch; for a pod that it lacks, or knows only under an old uid, one GET.
+
+        A container is asked for once a resource, and only the first call sees it as a new one: so
+        what was fetched is kept until the watch has it.
+        """
+        watched = self.sources.specs()
+        specs = {**self._fetched, **watched}
+        wanted = [entry.pod for entry in listed if self._needs_spec(entry, call, specs)]
+        # All at once: the call as a whole has to be answered within seconds.
+        fetched = await asyncio.gather(*(self._fetch(pod) for pod in wanted))
+        specs.update((spec.ref.key, spec) for spec in fetched if spec is not None)
+        names = (entry.pod.key for entry in listed)
+        self._fetched = {key: specs[key] for key in names if key in specs and key not in watched}
+        return specs
+
+    def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
+        if specs and entry.pod.key not in specs and self._live.ledger.of_pod(entry.pod):
+            return True  # the watch leaves finished pods out, and kubelets before 1.34 list them
+        if any(held.get(call.resource) for held in entry.held.values()):
+            return False
+        known = specs.get(entry.pod.key)
+        if known is None:
+            return entry.pod not in self._seen
+        return self._is_stale(known, call.resource, entry)
+
+    async def _fetch(self, pod: PodRef) -> PodRequest | None:
+        try:
+            return await self.sources.fetch_spec(pod.namespace, pod.name)
+        except ClusterError as error:
+            _log.warning("the pod spec cannot be fetched", pod=str(pod), error=str(error))
+            return None
+
+    def _is_stale(self, known: PodRequest, resource: str, entry: ListedPod) -> bool:
+        """A pod of the same name came after it: that uid has grants, this one holds nothing."""
+        grants = self._live.ledger.of_pod(known.ref)
+        return any(grant.ids(resource) and grant.container in entry.held for grant in grants)
+
+
+def _held(asker: Caller, listed: Iterable[ListedPod]) -> frozenset[str]:
+    container = asker.container.name if asker.container else ""
+    mine = (entry.held.get(container, {}) for entry in listed if entry.pod.is_same_name(asker.pod))
+    return frozenset().union(*(ids for by_resource in mine for ids in by_resource.values()))

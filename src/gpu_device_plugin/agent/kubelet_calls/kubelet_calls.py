@@ -1,0 +1,296 @@
+"""The kubelet's calls: which pod asks, which card and units it gets, and its grant.
+
+The kubelet admits one container at a time and calls GetPreferredAllocation, then Allocate, for
+each resource in random order, without naming the pod (docs/architecture.md). The first call for
+a container decides for its whole request; every later call has to follow that decision. Where
+the calls stand is one value (`domain.decision.CallState`).
+
+Where the kubelet's own choice stands (whole devices, and their replicas), no pod has to be known
+and nothing is written inside a call. A reconcile pass soon after reads who holds what.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from gpu_device_plugin.agent.admission.admission import Admission
+from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
+from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup
+from gpu_device_plugin.agent.kubelet_calls.prestart import HolderCheck, PreStart
+from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
+from gpu_device_plugin.domain.grants.reservation import (
+    CallState,
+    Offer,
+    Pending,
+    check_door,
+    check_in_service,
+)
+from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.errors import NodeError, RefusalError
+from gpu_device_plugin.web.agent_metrics import AgentMetrics
+
+
+class KubeletCalls:
+    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
+
+    Args:
+        identifier: Tells which pod a call is for.
+        holders: Tells which pod has units now.
+        admission: Makes grants.
+        setup: Turns grants into answers.
+        prestart: Checks a container's start.
+        recorder: Where events go.
+        state: The node as of now.
+        gate: Keeps a List away from the calls.
+        schemes: The rules of what is shared.
+        metrics: Where the time of an Allocate goes.
+        note_answer: Called before an answer where the kubelet's choice stands: a container is about
+            to hold what no grant tells yet, and a reconcile pass has to find out which one.
+    """
+
+    def __init__(  # noqa: PLR0913 - what calls are answered with
+        self,
+        *,
+        caller_lookup: CallerLookup,
+        holders: HolderCheck,
+        admission: Admission,
+        setup: ContainerSetup,
+        prestart: PreStart,
+        recorder: EventRecorder,
+        state: StateReader,
+        gate: CallGate,
+        schemes: Schemes,
+        metrics: AgentMetrics,
+        note_answer: Callable[[], None],
+    ) -> None:
+        self._identifier = caller_lookup
+        self._holders = holders
+        self._admission = admission
+        self._setup = setup
+        self._prestart = prestart
+        self._recorder = recorder
+        self._node = state
+        self._gate = gate
+        self._schemes = schemes
+        self._metrics = metrics
+        self._note_answer = note_answer
+        self._calls = CallState()
+
+    async def prefer(
+        self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """The units that the container gets: exactly `size` ids.
+
+        Raises:
+            RefusalError: The pod cannot have what it asks for; the text says why.
+        """
+        call = Call(resource, size, frozenset(must_include))
+        free = frozenset(available) | call.must_include
+        recording = self._schemes.recorder(resource)
+        if recording is not None:
+            return recording.prefer(call, free, self._schemes.view(recording, self._node()))
+        async with self._answering(call):
+            return await self._prefer(call, free)
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
+        """What the container receives.
+
+        Raises:
+            RefusalError: The units do not follow the decision or cannot be given, or nothing durable
+                can be made.
+        """
+        call = Call(resource, len(ids), frozenset(ids))
+        started = time.perf_counter()
+        try:
+            async with self._answering(call):
+                recording = self._schemes.recorder(resource)
+                if recording is not None:
+                    return await self._allocate_chosen(recording, call)
+                return await self._allocate(call)
+        finally:
+            self._metrics.observe_allocate(time.perf_counter() - started)
+
+    async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
+        """Returns when the container may start; what is only recorded has nothing to wait for.
+
+        Raises:
+            RefusalError: It may not; an Event on the pod says why.
+        """
+        if self._schemes.recorder(resource) is None:
+            await self._prestart.check(resource, ids)
+
+    @asynccontextmanager
+    async def _answering(self, call: Call) -> AsyncIterator[None]:
+        """One call at a time; one that is refused or cut off ends its decision, and is reported."""
+        is_begun = False
+        try:
+            async with self._gate.lock:
+                is_begun, self._calls = True, replace(self._calls, caller=None)
+                try:
+                    yield
+                except RefusalError as error:
+                    explained = self._explained(call, error)
+                    self._refuse(call, explained)
+                    raise explained from error
+                except asyncio.CancelledError:
+                    self._refuse(call, self._explained(call, _cut_off()))
+                    raise
+        except asyncio.CancelledError:
+            if not is_begun:  # what was decided is of the call that it waited for
+                self._recorder.refused(None, call, self._asked_text(call), _cut_off())
+            raise
+
+    async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
+        scheme, view = self._schemes.deciding(call.resource, self._node())
+        known = self._open(call.resource)
+        check_door(view, known)
+        scope, session = self._schemes.scope(scheme), known.asker if known else None
+        found = await self._identifier.identify(call, session, scope, self._admitting())
+        self._calls = replace(self._calls, caller=found.asker)
+        offer = Offer(call, free, found.live, found.others, held=found.held)
+        if known is None or not known.is_for(found.asker):
+            self._decide(found.asker, offer, scheme, view)
+        chosen = scheme.choose(self._calls.decided, offer, view)
+        self._calls = self._calls.tell(call.resource, frozenset(chosen))
+        self._answered()
+        failpoint("prefer.decided")
+        return chosen
+
+    async def _allocate(self, call: Call) -> ContainerEdits:
+        """Make the grant durable, then answer; only one resource of a container carries the edits."""
+        grant = await self._grant(call)
+        scheme, _ = self._schemes.deciding(call.resource, self._node())  # the mode may have changed
+        edits = ContainerEdits()
+        if scheme.answers(call.resource):
+            edits = self._setup.edits(scheme, grant, self._node())
+        failpoint("allocate.before-answer")
+        self._answered()
+        # Reported after the answer is sent, because the kubelet waits for that.
+        asyncio.get_running_loop().call_soon(self._recorder.granted, grant, call.resource)
+        return edits
+
+    async def _grant(self, call: Call) -> Grant:
+        scheme, view = self._schemes.deciding(call.resource, self._node())
+        if not self._calls.awaits(call):
+            scope, known = self._schemes.scope(scheme), self._open(call.resource)
+            found = find_allocating_caller(
+                call,
+                scope.specs(self._identifier.specs()),
+                scope.ledger(self._admission.ledger),
+                known.asker if known else None,
+            )
+            if isinstance(found, Grant):
+                return await self._admission.answer_again(found)
+            self._calls = replace(self._calls, caller=found)
+            check_door(view, known)
+            await self._hand_on(found, call, scheme, view)
+        pending = self._calls.decided
+        self._calls = replace(self._calls, caller=pending.asker)
+        check_door(view, pending)
+        check_in_service(pending, view)
+        grant = await self._admission.grant(pending, call, scheme, view)
+        self._calls = self._calls.grant(call.resource, grant.slice_id)
+        return grant
+
+    async def _hand_on(
+        self, asker: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
+    ) -> None:
+        """The kubelet did not ask first: it hands on the units of an init container."""
+        ids, ledger = call.must_include, self._admission.ledger
+        await self._holders.check_free(ledger.rivals(asker.pod, ids), ids)
+        known = self._open(call.resource)
+        if known is None or not known.is_for(asker):
+            scope, ledger = self._schemes.scope(scheme), self._admission.ledger
+            live, others = scope.ledger(ledger), scope.others(ledger)
+            offer = Offer(call, ids, live, others, is_given=True)
+            scheme.check_given(asker, offer, view)
+            self._decide(asker, offer, scheme, view)
+        scheme.check_follows(self._calls.decided, ids)
+        self._calls = self._calls.tell(call.resource, ids)
+
+    def _decide(
+        self, asker: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
+    ) -> None:
+        self._calls = self._calls.decide(scheme.decide(asker, offer, view))
+        self._recorder.decided(asker, self._calls.decided.chosen)
+
+    async def _allocate_chosen(self, scheme: KubeletChoosesDevices, call: Call) -> ContainerEdits:
+        """The answer for the container, whichever it is, that the kubelet gives these units."""
+        view = self._checked(scheme, call)
+        ledger, devices = self._admission.ledger, scheme.devices(call, view)
+        beside = self._schemes.scope(scheme).others(ledger).grants.values()
+        sharing = [grant for grant in beside if devices.intersection(grant.devices)]
+        holders = ledger.holders(call.must_include)
+        await self._holders.check_chosen(call, devices, holders, sharing)
+        view = self._checked(scheme, call)  # as it is after waiting for the kubelet
+        self._note_answer()
+        edits = self._setup.recorded(scheme, call, view)
+        self._gate.expect_noting()
+        self._recorder.given(call)
+        return edits
+
+    def _checked(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
+        _, view = self._schemes.serving(call.resource, self._node())
+        scheme.check_call(call, view)
+        return view
+
+    def _explained(self, call: Call, error: RefusalError) -> RefusalError:
+        """The refusal with pod, container, node and what was asked, where its text has them not."""
+        if str(error).startswith("pod "):
+            return error
+        state, caller = self._node(), self._calls.caller
+        who = f"pod {caller.pod}" if caller else "a pod"
+        if caller and caller.container:
+            who += f", container {caller.container.name},"
+        asked = self._asked_text(call)
+        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
+        return type(error)(text, reason=error.reason)
+
+    def _asked_text(self, call: Call) -> str:
+        scheme = self._schemes.of(call.resource)
+        return scheme.asked_text(call.resource, call.size, self._node())
+
+    def _refuse(self, call: Call, error: RefusalError) -> None:
+        """Report, and forget the decision: the kubelet makes no further call for this pod."""
+        if self._schemes.recorder(call.resource) is None:
+            self._calls = self._calls.refuse()
+        self._gate.expect_noting()
+        self._recorder.refused(self._calls.caller, call, self._asked_text(call), error)
+
+    def _answered(self) -> None:
+        self._calls = replace(self._calls, answered_at=asyncio.get_running_loop().time())
+        if self._calls.awaits_allocate:
+            self._gate.expect_allocate()
+        else:
+            self._gate.expect_noting()
+
+    def _open(self, resource: str) -> Pending | None:
+        """The decision that a call for `resource` may still belong to."""
+        known = self._calls.pending
+        if known is None or resource in known.preferred or self._admitting() is None:
+            return None
+        of = self._schemes.of
+        return known if any(of(other) is of(resource) for other in known.preferred) else None
+
+    def _admitting(self) -> PodRef | None:
+        return self._calls.admitting(asyncio.get_running_loop().time())
+
+
+def _cut_off() -> NodeError:
+    """Why a call has failed whose time ran out, or that the kubelet gave up: it rejects the pod."""
+    return NodeError(
+        "the node did not answer the kubelet's call in time; create the pod again, and see the "
+        "agent's log for a slow disk, kubelet or API server",
+        reason="CallCutOff",
+    )

@@ -1,0 +1,190 @@
+"""Checks of the node, every few seconds; the table of them is in `wiring_checks`.
+
+R-722: images with CUDA set NVIDIA_VISIBLE_DEVICES=all. If the NVIDIA runtime is the node's default
+and accepts that variable from unprivileged containers, each of them sees all cards. The runtime's
+settings cannot be read from here. But the agent is such a container itself: it is unprivileged,
+asks for no GPU, and sets the variable. If the default runtime gave it the driver's device nodes,
+it gives them to every such container.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.registry import Schemes
+
+CHECK_SECONDS = 2.0
+OLDEST_KUBELET = (1, 34)
+EXPOSED = (
+    "containers that ask for no GPU see every card of this node if their image sets "
+    "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do: the NVIDIA runtime is the default here and "
+    "accepts the variable from unprivileged containers, by which this agent got the cards itself. "
+    "Cure: make another runtime the default and name NVIDIA's in runtimeClassName, or set "
+    "accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml with "
+    "deviceListStrategy volume-mounts"
+)
+_SYS_ADMIN = 21
+# As the chart sets it; or what the runtime replaces it with when it uses CDI.
+_FOLLOWED = ("all", "void")
+
+
+_Found = TypeVar("_Found", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[_Found]):
+    """One row of the table.
+
+    Attributes:
+        find: Says what is wrong now; None if nothing is. One that may wait for a disk is awaited.
+        reason: Of what it finds; empty for a part that reports by itself.
+        is_fault: Whether that keeps the node from serving until it is over; else it is reported once
+            a run.
+    """
+
+    find: Callable[[], _Found]
+    reason: str = ""
+    is_fault: bool = True
+
+
+class NodeChecks:
+    """Runs the checks in order, again and again; those that wait for a disk hold up no other.
+
+    Attributes:
+        has_checked: Set when each has run once.
+    """
+
+    def __init__(
+        self,
+        node_store: NodeStore,
+        recorder: EventRecorder,
+        checks: Sequence[Check[str | None]],
+        disk_checks: Sequence[Check[Awaitable[str | None]]],
+    ) -> None:
+        self.has_checked = asyncio.Event()
+        self._node_store = node_store
+        self._recorder = recorder
+        self._checks = checks
+        self._disk_checks = disk_checks
+        self._reported: set[str] = set()
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        await asyncio.gather(self._run_checks(), self._run_disk_checks())
+
+    async def _run_checks(self) -> None:
+        while True:
+            for check in self._checks:
+                if check.reason not in self._reported:
+                    self._report(check.reason, check.find(), is_fault=check.is_fault)
+            await asyncio.sleep(CHECK_SECONDS)
+
+    async def _run_disk_checks(self) -> None:
+        while True:
+            for check in self._disk_checks:
+                self._report(check.reason, await check.find(), is_fault=check.is_fault)
+            self.has_checked.set()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    def _report(self, reason: str, text: str | None, *, is_fault: bool) -> None:
+        if reason and is_fault:
+            self._recorder.fault(self._node_store, reason, text)
+        elif reason and text:
+            self._reported.add(reason)
+            self._recorder.node_note(reason, text)
+
+
+def too_old_text(kubelet_version: str) -> str | None:
+    """That a kubelet is older than any that is supported: it may be, by three minor versions.
+
+    None where it is not, or its version is not known.
+    """
+    numbers = re.match(r"v(\d+)\.(\d+)\.", kubelet_version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST_KUBELET:
+        return None
+    oldest = ".".join(map(str, OLDEST_KUBELET))
+    return (
+        f"the kubelet of this node is {kubelet_version}; kubelets before {oldest} list finished pods "
+        f"and have no PodResources Get, so fewer mistakes are noticed: upgrade the node"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What the agent sees of its own container.
+
+    Attributes:
+        environ: The agent's environment.
+        devices: `/dev`, into which nothing but a container runtime puts the driver's nodes.
+        status: `/proc/self/status`.
+    """
+
+    environ: Mapping[str, str]
+    devices: Path = Path("/dev")
+    status: Path = Path("/proc/self/status")
+
+    def is_proven(self, runtime_class: str | None) -> bool:
+        """Whether the agent's own container proves it.
+
+        Args:
+            runtime_class: RuntimeClass of the agent's own pod, empty for the default runtime;
+                None outside a pod, or where the pod is not known yet.
+        """
+        return (
+            runtime_class == ""
+            and self.environ.get("NVIDIA_VISIBLE_DEVICES") in _FOLLOWED
+            and (self.devices / "nvidiactl").exists()
+            and not self._is_privileged()
+        )
+
+    def _is_privileged(self) -> bool:
+        """For the runtime a container that may have SYS_ADMIN is privileged and gets everything."""
+        try:
+            lines = self.status.read_text(encoding="ascii").splitlines()
+            bounds = next(line for line in lines if line.startswith("CapBnd:"))
+            return bool(int(bounds.split()[1], 16) >> _SYS_ADMIN & 1)
+        except (OSError, StopIteration, ValueError):
+            return True  # nothing is proven
+
+
+class LayoutCheck:
+    """The node's devices must fit what it is to offer; what is left out or waits is reported once.
+
+    Attributes:
+        waiting: For each card that waits for its pods, what it waits for.
+    """
+
+    def __init__(
+        self,
+        schemes: Schemes,
+        node_store: NodeStore,
+        recorder: EventRecorder,
+        on_waited: Callable[[], None],
+    ) -> None:
+        self._schemes = schemes
+        self._node_store = node_store
+        self._recorder = recorder
+        self._on_waited = on_waited
+        self._left_out: tuple[str, ...] = ()
+        self.waiting: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Check the layout."""
+        found = self._schemes.layout(self._node_store.read())
+        self._recorder.fault(self._node_store, "LayoutNotServed", found.problem or None)
+        self._report_new("DeviceLeftOut", found.left_out, self._left_out)
+        self._report_new("ConfigurationWaits", found.waiting, self.waiting)
+        self._left_out = found.left_out
+        if found.waiting != self.waiting:
+            self.waiting = found.waiting
+            self._on_waited()
+
+    def _report_new(self, reason: str, texts: Sequence[str], before: Sequence[str]) -> None:
+        for text in texts:
+            if text not in before:
+                self._recorder.node_note(reason, text)

@@ -1,0 +1,182 @@
+"""Everything outside the process that the agent's parts speak to, as one value.
+
+`real_edges` is what the shipped agent has; tests and simulations pass their own.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from gpu_device_plugin.agent.publish.api_cluster import (
+    AgentIdentity,
+    ApiCluster,
+    Cluster,
+    ClusterSignals,
+    NoCluster,
+)
+from gpu_device_plugin.domain.cards.reports import NvmlReport
+from gpu_device_plugin.domain.grants.caller import Specs
+from gpu_device_plugin.domain.grants.container_edits import Mount
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, known_here
+from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
+from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
+from gpu_device_plugin.kubelet.podresources import PodResources
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.nvml.source import NvmlSource
+from gpu_device_plugin.settings.agent_settings import Settings, may_take_mig
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Clocks that the event loop does not have; durations come from the loop's own.
+
+    Attributes:
+        wall_seconds: Wall clock.
+        boot_seconds: Seconds since boot: never jumps, and stays comparable over a restart.
+    """
+
+    wall_seconds: Callable[[], float] = lambda: time.time()  # looked up when called
+    boot_seconds: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class KubeletPods(Protocol):
+    """What the kubelet says its pods hold; see `kubelet.podresources.PodResources`."""
+
+    def identity(self) -> object | None:
+        """What tells this kubelet's socket from the next one's; None if there is none."""
+        ...
+
+    @property
+    def listed(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of every pod in the last List."""
+        ...
+
+    async def list(self) -> Sequence[ListedPod]:
+        """Every active pod of the node. Raises KubeletError."""
+        ...
+
+    async def get(self, pod: PodRef, /) -> ListedPod | None:
+        """One pod, or None if the kubelet does not know it. Raises KubeletError."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class NvmlReports(Protocol):
+    """Where reports of the node's cards come from; see `nvml.source.NvmlSource`."""
+
+    @property
+    def restarts(self) -> int:
+        """How many children had to be replaced."""
+        ...
+
+    def run(self) -> Coroutine[Any, Any, None]:
+        """Report until cancelled."""
+        ...
+
+
+OpenCluster: TypeAlias = Callable[[ClusterSignals, Callable[[], None]], Cluster]
+OpenNvml: TypeAlias = Callable[[Callable[[NvmlReport], None]], NvmlReports]
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The node around the agent.
+
+    Attributes:
+        clock: Time.
+        boot_id: The kernel's id of this boot, or "" where it does not tell.
+        pods: The kubelet's PodResources.
+        checkpoint: The kubelet's checkpoint, None where there is none. Raises KubeletError.
+        plugins: The kubelet's plugin directory.
+        cluster: Makes the side of the API server, from signals and what counts dropped Events.
+        nvml: Makes the source of reports, from who takes them.
+    """
+
+    clock: Clock
+    boot_id: str
+    pods: KubeletPods
+    checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
+    plugins: PluginDirectory
+    cluster: OpenCluster
+    nvml: OpenNvml
+
+    def specs(self, cluster: Cluster) -> Specs:
+        """Pods as the API server has them; of a forged mirror only that it is there."""
+        return known_here(cluster.specs(), self.pods.listed)
+
+    def kubelet_identity(self) -> object | None:
+        """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""
+        plugins = self.plugins.kubelet_identity()
+        return None if plugins is None else (plugins, self.pods.identity())
+
+
+def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -> Edges:
+    """The node that the settings name; `resources` are those that are ours."""
+    kubelet = Path(settings.kubelet_dir)
+    plugins = kubelet / "device-plugins"
+    return Edges(
+        clock=Clock(),
+        boot_id=boot_id(),
+        pods=PodResources(kubelet / "pod-resources" / "kubelet.sock", resources),
+        checkpoint=lambda: read_checkpoint(plugins / FILE_NAME, resources),
+        plugins=PluginDirectory(plugins),
+        cluster=lambda signals, on_drop: _cluster(settings, resources, signals, on_drop),
+        nvml=lambda on_report: NvmlSource(_nvml_library(settings), on_report),
+    )
+
+
+def simulated_driver(settings: Settings) -> tuple[Mount, ...]:
+    """Files of the simulated driver that containers mount; none of a real one."""
+    if not settings.simulator_dir:
+        return ()
+    # Not at the top: an agent with real cards does not load the simulation.
+    from gpu_device_plugin.simulation.containers import driver_mounts
+    from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
+
+    return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))
+
+
+def own_pod() -> tuple[str, str]:
+    """Namespace and name of our own pod; empty outside one."""
+    return os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
+
+
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """The kernel's id of this boot, or "" where it does not tell."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _cluster(
+    settings: Settings,
+    resources: Collection[str],
+    signals: ClusterSignals,
+    on_drop: Callable[[], None],
+) -> Cluster:
+    if settings.standalone:
+        return NoCluster()
+    api = ApiServer.at(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    place = AgentIdentity(settings.node_name, own_pod(), resources, _own(settings, resources))
+    return ApiCluster(api, place, signals, on_drop)
+
+
+def _own(settings: Settings, resources: Collection[str]) -> frozenset[str]:
+    """Without NVIDIA's names; those of MIG instances are ours where we offer them."""
+    ours = "nvidia.com/mig-" if may_take_mig(settings) else "nvidia.com//"
+    return frozenset(r for r in resources if r.startswith(ours) or not r.startswith("nvidia.com/"))
+
+
+def _nvml_library(settings: Settings) -> Path | None:
+    if settings.simulator_dir:
+        return Path(settings.simulator_dir) / "libnvidia-ml.so.1"
+    return Path(settings.nvml_library) if settings.nvml_library else None

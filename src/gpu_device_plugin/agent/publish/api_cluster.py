@@ -1,0 +1,301 @@
+"""The agent's side of the Kubernetes API; with `--standalone` there is none."""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import structlog
+
+from gpu_device_plugin.agent.state.node_store import Signal
+from gpu_device_plugin.domain.grants.caller import Specs
+from gpu_device_plugin.domain.grants.claims import Claim, OfferedDevice
+from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
+from gpu_device_plugin.kubernetes.objects.metadata_writer import (
+    NodeMetadata,
+    PodAnnotations,
+    Wanted,
+)
+from gpu_device_plugin.kubernetes.objects.node_object import ForeignPlugin, NodeWatch, OwnNode
+from gpu_device_plugin.kubernetes.objects.pod_watch import PodWatch
+from gpu_device_plugin.kubernetes.objects.resource_slices import (
+    ResourceSlices,
+    fetch_claim,
+    list_allocated,
+)
+
+GET_SECONDS = 1.0
+CLAIM_SECONDS = 5.0
+"""The kubelet waits longer for a claim, and asks again."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSignals:
+    """Signals of changes at the API server.
+
+    Attributes:
+        pod_gone: A pod has ended or was deleted.
+        pod_synced: The watch has a pod, or another spec of it.
+        node_changed: Our node has changed, or another plugin on it has.
+        reach_changed: The API server went away or came back.
+    """
+
+    pod_gone: Signal[PodRef] = field(default_factory=Signal[PodRef])
+    pod_synced: Signal[PodRef] = field(default_factory=Signal[PodRef])
+    node_changed: Signal[None] = field(default_factory=Signal[None])
+    reach_changed: Signal[None] = field(default_factory=Signal[None])
+
+
+@dataclass(frozen=True, slots=True)
+class AgentIdentity:
+    """Where this agent is.
+
+    Attributes:
+        node: Name of the Node.
+        own_pod: Namespace and name of our own pod; empty outside one.
+        resources: Names of the resources that are ours.
+        own_names: Those that no other plugin has: on a node with more, there is another one.
+    """
+
+    node: str
+    own_pod: tuple[str, str]
+    resources: Collection[str]
+    own_names: frozenset[str]
+
+
+class ApiClaims(ResourceSlices):
+    """What our node offers for claims, and the claims of the cluster."""
+
+    async def fetch(self, namespace: str, name: str, /) -> Claim | None:
+        """One GET with a deadline; None if there is no such claim.
+
+        Raises:
+            ClusterError: The API server did not answer in time.
+        """
+        return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
+
+    async def every(self) -> Sequence[Claim]:
+        """Every claim of the cluster that has a device of ours.
+
+        Raises:
+            ClusterError: The API server does not answer.
+        """
+        return await list_allocated(self._api)
+
+
+class NoClaims:
+    """Without an API server there are none, and nobody would allocate what is offered."""
+
+    is_written = True
+    refused = ""
+    was_taken = True
+
+    async def would_take(self) -> bool:
+        """Nothing is refused."""
+        return True
+
+    async def fetch(self, _namespace: str, _name: str, /) -> Claim | None:
+        """None."""
+        return None
+
+    async def every(self) -> Sequence[Claim]:
+        """None."""
+        return ()
+
+    def offer(self, _devices: Sequence[OfferedDevice], _driver_version: str, /) -> None:
+        """Nothing to do."""
+
+
+ResourceClaims: TypeAlias = ApiClaims | NoClaims
+"""The side of claims."""
+
+
+class ApiCluster:
+    """Watches our node and its pods, and writes labels, annotations and Events.
+
+    Attributes:
+        resource_claims: The side of claims.
+        foreign_plugin: Another plugin on our cards, or None if none is known.
+        post: Writes an Event when possible.
+        describe_node: Wants labels and annotations on our node; None removes a key.
+        drop: Removes a label or an annotation of our node once.
+        annotate_pod: Wants annotations on a pod.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        place: AgentIdentity,
+        signals: ClusterSignals,
+        on_drop: Callable[[], None],
+    ) -> None:
+        self._api = api
+        node, self._own_pod = place.node, place.own_pod
+        self._signals = signals
+        self._pods = PodWatch(
+            api,
+            node,
+            on_change=self._pod_changed,
+            on_gone=self._pod_gone,
+            resources=place.resources,
+        )
+        self._node = NodeWatch(api, node, on_change=self._node_changed, resources=place.own_names)
+        self._node_name = node
+        self._metadata = NodeMetadata(api, node, lambda: self._node.view, self._node_refused)
+        self._annotations = PodAnnotations(api, self._pods.watched, self._pod_refused)
+        self.resource_claims = ApiClaims(
+            api, node, lambda: self._node.view.uid if self._node.view else ""
+        )
+        self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
+        self.foreign_plugin = self._node.foreign_plugin
+        self.post = self._events.post
+        self.describe_node = self._metadata.put
+        self.drop = self._metadata.drop
+        self.annotate_pod = self._annotations.put
+        api.reach.subscribe(lambda: signals.reach_changed.emit(None))
+
+    @property
+    def node(self) -> OwnNode | None:
+        """Our node, or None while it is not known."""
+        return self._node.view
+
+    @property
+    def node_trouble(self) -> str:
+        """Why our node is not known; empty where it is."""
+        if self._node.trouble:
+            return self._node.trouble
+        if self._node.is_synced:
+            return "" if self._node.view else f"the API server has no node {self._node_name}"
+        return "the API server has not answered"
+
+    @property
+    def installation(self) -> str:
+        """Uid of the DaemonSet that this agent is of; empty outside one, or not known yet."""
+        watched = self._pods.watched(*self._own_pod)
+        return watched.owner_uid if watched else ""
+
+    @property
+    def runtime_class(self) -> str | None:
+        """RuntimeClass of our own pod, empty for the default; None while it is not known."""
+        watched = self._pods.watched(*self._own_pod)
+        return watched.runtime_class if watched else None
+
+    @property
+    def is_reachable(self) -> bool | None:
+        """Whether the API server answers."""
+        return not self._api.reach.is_away
+
+    def specs(self) -> Specs:
+        """Pods as the watch knows them."""
+        return self._pods.pods
+
+    def is_synced(self) -> bool:
+        """Whether the watch has had all of them since we started."""
+        return self._pods.is_synced
+
+    async def fetch_spec(self, namespace: str, name: str) -> PodRequest | None:
+        """One GET with a short deadline.
+
+        Raises:
+            ClusterError: The API did not answer in time.
+        """
+        return await self._pods.get(namespace, name, GET_SECONDS)
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Coroutines that have to run for as long as the agent does."""
+        return [
+            self._pods.run(),
+            self._node.run(),
+            self._metadata.run(),
+            self._annotations.run(),
+            self._events.run(),
+            self.resource_claims.run(),
+            self._close_at_end(),
+        ]
+
+    async def _close_at_end(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._api.close()
+
+    def _api_uid(self, ref: PodRef) -> str:
+        watched = self._pods.watched(ref.namespace, ref.name)
+        return watched.api_uid if watched else ref.uid
+
+    def _pod_changed(self, request: PodRequest) -> None:
+        self._annotations.observe(request.ref)
+        if request.is_finished:
+            self._signals.pod_gone.emit(request.ref)
+        self._signals.pod_synced.emit(request.ref)
+
+    def _pod_gone(self, ref: PodRef) -> None:
+        self._annotations.forget(ref)
+        self._signals.pod_gone.emit(ref)
+
+    def _node_refused(self, text: str) -> None:
+        self.post(EventNote(None, "NodePatchRefused", text))
+
+    def _pod_refused(self, ref: PodRef, text: str) -> None:
+        """A tenant may have filled its pod's annotations; what the node says of it counts."""
+        _log.warning("annotations of a pod refused", pod=str(ref), answer=text)
+        words = f"what it holds cannot be written to its annotations: {text}. It is tried again"
+        self.post(EventNote(ref, "PodPatchRefused", words))
+
+    def _node_changed(self) -> None:
+        self._metadata.observe()
+        self.resource_claims.node_changed()
+        self._signals.node_changed.emit(None)
+
+
+class NoCluster:
+    """The API server's side with `--standalone`, where there is none."""
+
+    resource_claims: ResourceClaims = NoClaims()
+
+    node: OwnNode | None = None
+    node_trouble = ""
+    installation = ""
+    runtime_class: str | None = None
+    is_reachable: bool | None = None
+
+    def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
+        """None is known."""
+        return None
+
+    def specs(self) -> Specs:
+        """No pod specs."""
+        return {}
+
+    def is_synced(self) -> bool:
+        """Never."""
+        return False
+
+    async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
+        """No pod spec."""
+        return None
+
+    def post(self, _note: EventNote, /) -> None:
+        """Nothing to do; the log has it already."""
+
+    def describe_node(
+        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
+    ) -> None:
+        """Nothing to do."""
+
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
+        """Nothing to do: there is none."""
+
+    def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
+        """Nothing to do."""
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Nothing runs."""
+        return []
+
+
+Cluster: TypeAlias = ApiCluster | NoCluster
+"""What the agent's parts read from the API server and write to it. No admission waits."""

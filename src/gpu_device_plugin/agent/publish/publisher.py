@@ -1,0 +1,373 @@
+"""Publishes the node and its pods: metrics, labels, annotations. No admission waits for it.
+
+How much of their slices containers use, read when the metrics are scraped.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from gpu_device_plugin.agent.publish.api_cluster import Cluster
+from gpu_device_plugin.disk.region import CardUsage
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.grants.annotations import (
+    CARDS_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    cards_annotation,
+    withdrawn_annotation,
+)
+from gpu_device_plugin.domain.grants.caller import Specs
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.holdings import (
+    DEVICES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+    Holding,
+    held_devices,
+    holding_of,
+    holdings_annotation,
+    is_complete,
+)
+from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
+from gpu_device_plugin.domain.models.model_catalogue import (
+    MODEL_LABEL,
+    SERIES_ANNOTATION,
+    withdrawn_series,
+)
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.labels import NODE_LABELS, node_labels
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.registry import Schemes, merged
+from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+
+APART_SECONDS = 5.0
+"""At least this long between two readings, because a share of time needs some time."""
+_A_TURN = 8
+_Key = tuple[str, str]  # slice and card
+
+
+@dataclass(frozen=True, slots=True)
+class SliceUsage:
+    """What a slice uses of one card.
+
+    Attributes:
+        memory_bytes: Memory held.
+        core_ratio: Share of the card's time between the last two readings, 0 to 1; None while
+            there was only one.
+        refused_total: Allocations refused so far.
+    """
+
+    memory_bytes: int
+    core_ratio: float | None
+    refused_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    usage: CardUsage
+    now_ns: int
+
+
+class UsageReader:
+    """Reads the regions of capped slices, one after the other."""
+
+    def __init__(
+        self, read: Callable[[str], Mapping[str, CardUsage]], ledger: Callable[[], Ledger]
+    ) -> None:
+        self._read = read
+        self._ledger = ledger
+        self._seen: dict[_Key, _Seen] = {}
+        self._usage: dict[_Key, SliceUsage] = {}
+        self._read_ns: int | None = None
+
+    def of(self, slice_id: str, uuid: str) -> SliceUsage | None:
+        """The last reading; None if the region said nothing."""
+        return self._usage.get((slice_id, uuid))
+
+    async def refresh(self) -> None:
+        """Read every slice, unless that was just done; yields to other tasks in between."""
+        now_ns = int(asyncio.get_running_loop().time() * 1e9)
+        if self._read_ns is not None and now_ns - self._read_ns < APART_SECONDS * 1e9:
+            return
+        self._read_ns = now_ns
+        seen: dict[_Key, _Seen] = {}
+        usage: dict[_Key, SliceUsage] = {}
+        for number, grant in enumerate(tuple(self._ledger().grants.values())):
+            if number % _A_TURN == 0:
+                await asyncio.sleep(0)
+            if not grant.is_isolated:
+                continue
+            for uuid, found in self._read(grant.slice_id).items():
+                key = grant.slice_id, uuid
+                seen[key] = _Seen(found, int(asyncio.get_running_loop().time() * 1e9))
+                ratio = _core_ratio(self._seen.get(key), seen[key])
+                usage[key] = SliceUsage(found.memory_bytes, ratio, found.refused_total)
+        self._seen, self._usage = seen, usage
+
+
+def _core_ratio(before: _Seen | None, now: _Seen) -> float | None:
+    """Card time since the last reading; earlier launches may be charged only now."""
+    if before is None or now.now_ns <= before.now_ns:
+        return None
+    busy_ns = now.usage.busy_ns - before.usage.busy_ns
+    if busy_ns < 0:  # another region, or a damaged one
+        return None
+    return min(1.0, busy_ns / (now.now_ns - before.now_ns))
+
+
+_TOGETHER_SECONDS = 0.05
+_BYTES_PER_MIB = 1024 * 1024
+_WHOLE_CARD = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherInputs:
+    """What the publisher needs besides the node state.
+
+    Attributes:
+        ledger: Who holds what.
+        driver: Driver and CUDA version.
+        drift: What the last reconcile found.
+        wall_seconds: The wall clock.
+        usage: What a slice uses of a card, by slice id and UUID; None if it is not known.
+        used_bytes: Memory of a card in use, by its UUID; None if it is not known.
+        by_claims: UUIDs of the cards that are given by claims, and by nothing else.
+        specs: The node's pods, as far as they are known.
+    """
+
+    ledger: Callable[[], Ledger]
+    driver: Callable[[], tuple[str, str]]
+    drift: Callable[[], int]
+    wall_seconds: Callable[[], float]
+    usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
+    used_bytes: Callable[[str], int | None] = lambda _uuid: None
+    by_claims: Callable[[NodeState], Collection[str]] = lambda _state: ()
+    specs: Callable[[], Specs] = dict
+
+
+class Publisher:
+    """Publishes soon after a change; many changes at once are published together."""
+
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        cluster: Cluster,
+        facts: PublisherInputs,
+        state: StateReader,
+        schemes: Schemes,
+    ) -> None:
+        self._metrics = metrics
+        self._cluster = cluster
+        self._facts = facts
+        self._state = state
+        self._schemes = schemes
+        self._changed = asyncio.Event()
+        # What was told of a pod last, and by which grants; both by its uid.
+        self._published: dict[str, tuple[Grant, ...]] = {}
+        self._holdings: dict[str, Holding] = {}
+
+    def changed(self, *_: object) -> None:
+        """Something has changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_TOGETHER_SECONDS)
+            self._changed.clear()
+            self._publish()
+
+    def show(self) -> None:
+        """Show in the metrics what is known now."""
+        state, ledger = self._state(), self._facts.ledger()
+        views = self._schemes.views(self._schemes.all, state)
+        counts = merged(scheme.counts(view, ledger) for scheme, view in views)
+        self._metrics.publish(
+            Snapshot(
+                cards=tuple(_card_samples(state, counts, ledger, self._facts)),
+                slices=tuple(self._slice_samples(state, ledger)),
+                drift=self._facts.drift(),
+                is_api_reachable=self._cluster.is_reachable,
+                faults=tuple(state.faults),
+            )
+        )
+
+    def _publish(self) -> None:
+        state, ledger = self._state(), self._facts.ledger()
+        self._describe(state, ledger)
+        self._annotate(state, ledger)
+
+    def _describe(self, state: NodeState, ledger: Ledger) -> None:
+        """Labels and annotations of the node; of a withdrawn one only the answer to the mark."""
+        if state.mark:
+            self._drop_series()
+            answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
+            self._cluster.describe_node(
+                labels=dict.fromkeys(NODE_LABELS),
+                annotations={
+                    CARDS_ANNOTATION: None,
+                    HOLDINGS_ANNOTATION: None,
+                    WITHDRAWN_ANNOTATION: answer,
+                },
+            )
+            return
+        self._cluster.describe_node(annotations={WITHDRAWN_ANNOTATION: None})
+        shown = tuple(card for card in state.cards if card.is_shown)
+        if state.mode is not None and shown:
+            found = node_labels(shown, *self._facts.driver())
+            claimed = ledger.claimed()
+            cards = cards_annotation(
+                shown,
+                state.healthy,
+                state.terms,
+                merged(
+                    s.replicas(v) for s, v in self._schemes.views(self._schemes.recorders, state)
+                ),
+                {uuid: claimed.get(uuid, DeviceUse()) for uuid in self._facts.by_claims(state)},
+            )
+            self._cluster.describe_node(
+                labels={key: found.get(key) for key in NODE_LABELS},
+                annotations={CARDS_ANNOTATION: cards},
+            )
+
+    def _drop_series(self) -> None:
+        """The series is the controller's to write, but it may be gone before the agents are."""
+        node = self._cluster.node
+        if node is not None:
+            written = node.annotations.get(SERIES_ANNOTATION)
+            change = withdrawn_series(node.labels.get(MODEL_LABEL), written)
+            for label in change.labels:
+                self._cluster.drop(label=label)
+            for annotation in change.annotations:
+                self._cluster.drop(annotation=annotation)
+
+    def _annotate(self, state: NodeState, ledger: Ledger) -> None:
+        by_pod: dict[PodRef, list[Grant]] = {}
+        for grant in ledger.grants.values():
+            # Without the pod spec the index of the container is not known.
+            if grant.pod.uid and grant.pod.name and grant.is_checked:
+                by_pod.setdefault(grant.pod, []).append(grant)
+        for pod, grants in by_pod.items():
+            published = tuple(grants)
+            if self._published.get(pod.uid) != published:
+                assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
+                assume_time_ns = assume_time_ns or int(self._facts.wall_seconds() * 1e9)
+                values = self._annotations(grants, state, assume_time_ns)
+                if values:
+                    self._cluster.annotate_pod(pod, values)
+                    self._published[pod.uid] = published
+                devices = held_devices(values.get(DEVICES_ANNOTATION, "{}")).values()
+                shown = [card for card in state.cards if card.is_shown]
+                holding = holding_of(grants, shown, state.unit, {*chain.from_iterable(devices)})
+                # A pod whose init containers alone ask has no annotations, and holds all the same.
+                if values or holding.by_card:
+                    self._holdings[pod.uid] = holding
+        known = {pod.uid for pod in by_pod}
+        self._published = {uid: self._published[uid] for uid in known & self._published.keys()}
+        self._holdings = {uid: self._holdings[uid] for uid in known & self._holdings.keys()}
+        # Before cards and pods are known, what an agent before this one said still counts.
+        if not state.mark and state.cards and self._cluster.is_synced():
+            self._tell_holdings(by_pod)
+
+    def _annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """What a pod's annotations say of its grants; nothing where they have to wait."""
+        schemes = self._schemes
+        return merged(
+            scheme.annotations(
+                [grant for grant in grants if schemes.of_grant(grant) is scheme],
+                view,
+                assume_time_ns,
+            )
+            for scheme, view in schemes.views(schemes.all, state)
+        )
+
+    def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
+        specs = self._facts.specs()
+        told = {
+            pod.uid: self._holdings[pod.uid]
+            for pod, grants in by_pod.items()
+            if pod.uid in self._holdings and is_complete(grants, specs.get(pod.key))
+        }
+        self._cluster.describe_node(annotations={HOLDINGS_ANNOTATION: holdings_annotation(told)})
+
+    def _slice_samples(self, state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
+        specs = self._facts.specs()
+        for grant in ledger.grants.values():
+            if not grant.pod.name:
+                continue  # adopted from the kubelet's checkpoint; its pod is not known yet
+            container = self._schemes.container_of(grant, specs.get(grant.pod.key))
+            for share in grant.shares:
+                card = state.card(share.device)
+                if card is not None and share.memory_bytes is not None:
+                    sample = SliceSample(
+                        namespace=grant.pod.namespace,
+                        pod=grant.pod.name,
+                        container=container,
+                        card=_card_label(card),
+                        memory_limit_bytes=share.memory_bytes,
+                        core_percent=share.core_percent,
+                        claim=grant.holder.claim_name,
+                    )
+                    usage = self._facts.usage(grant.slice_id, share.device)
+                    yield _with_usage(sample, usage, card)
+
+
+def _card_samples(
+    state: NodeState,
+    counts: Mapping[str, Sequence[UnitCount]],
+    ledger: Ledger,
+    facts: PublisherInputs,
+) -> Iterable[CardSample]:
+    healthy, by_claims = state.healthy, facts.by_claims(state)
+    for card in state.cards:
+        fault = state.unhealthy.get(card.uuid, "")
+        yield CardSample(
+            _card_label(card),
+            card.uuid,
+            healthy[card.uuid],
+            tuple(counts.get(card.uuid, ())),
+            fault,
+            _unexplained(card, ledger, facts),
+            str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
+        )
+
+
+def _unexplained(card: Card, ledger: Ledger, facts: PublisherInputs) -> int | None:
+    """Memory of a card in use beside what its slices have written down.
+
+    Not known where a container has the card without a limit, or only an instance of it.
+    """
+    used = facts.used_bytes(card.uuid)
+    if used is None or card.hardware.is_mig:
+        return None
+    for grant in ledger.grants.values():
+        if card.uuid in grant.devices:
+            if not grant.is_isolated:
+                return None
+            usage = facts.usage(grant.slice_id, card.uuid)
+            used -= usage.memory_bytes if usage else 0
+    return max(0, used)
+
+
+def _card_label(card: Card) -> int | str:
+    """NVML's index, or the UUID of a card that NVML does not show."""
+    return card.index if card.is_shown else card.uuid
+
+
+def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
+    """The container wrote these figures; one above what the card has is not believed."""
+    if usage is None or usage.memory_bytes > card.memory_mib * _BYTES_PER_MIB:
+        return sample
+    # Without a compute cap the library does not measure time, so 0 would be wrong.
+    is_measured = 0 < sample.core_percent < _WHOLE_CARD
+    return replace(
+        sample,
+        memory_used_bytes=usage.memory_bytes,
+        core_used_ratio=usage.core_ratio if is_measured else None,
+        refused_total=usage.refused_total,
+    )

@@ -1,0 +1,353 @@
+"""Reconcile: compare grants and slices' files with a kubelet snapshot, and correct them.
+
+The kubelet does not report when a pod's units are free again. A grant ends only when both
+List and the checkpoint lack its pod twice, 30 s apart. Until then its units count as held
+here, and as free at admission if the kubelet offers them again.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
+from gpu_device_plugin.agent.publish.device_lists import Registrations
+from gpu_device_plugin.agent.reconcile.file_keeper import FileKeeper
+from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.agent.state.node_store import Signal
+from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import (
+    KubeletSnapshot,
+    complete_holder,
+    corrected_uid,
+    fill_units,
+    pass_on_units,
+    rename_holder,
+)
+from gpu_device_plugin.domain.grants.ledger import (
+    KUBELET_SETTLE_SECONDS,
+    Ledger,
+    drift,
+    expired_grants,
+    is_over,
+    live,
+)
+from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import StateReader
+from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
+
+PASS_SECONDS = 30.0
+WAITING_SECONDS = 3.0
+NOTED_SECONDS = 1.0
+"""So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
+BURST_SECONDS = 5.0
+"""So long at most a pass waits for the end of a burst of answers, because it keeps calls waiting."""
+_log = structlog.get_logger("reconcile")
+
+
+class UnreconciledAllocations:
+    """One pass follows a burst of answers.
+
+    Args:
+        request_pass: Asks for a reconcile pass.
+    """
+
+    def __init__(self, request_pass: Callable[[], None]) -> None:
+        self._request_pass = request_pass
+        self._latest: float | None = None
+        self._following: asyncio.TimerHandle | None = None
+        self._burst_end = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._latest is not None
+
+    def note(self) -> None:
+        """A container gets units of which only a later pass will find out who holds them."""
+        loop = asyncio.get_running_loop()
+        now = self._latest = loop.time()
+        if self._following is None or self._following.when() <= now:
+            self._burst_end = now + BURST_SECONDS
+        else:
+            self._following.cancel()
+        due = min(now + NOTED_SECONDS, self._burst_end)
+        self._following = loop.call_at(due, self._request_pass)
+
+    def were_read(self, since_seconds: float) -> None:
+        """A pass that began then, on the loop's clock, has read what the kubelet had noted down."""
+        if self._latest is not None and since_seconds - self._latest >= NOTED_SECONDS:
+            self._latest = None
+
+
+class Holders:
+    """Who holds slices: what of it is known without a reconcile pass.
+
+    Attributes:
+        requested: Set when a pass should run soon.
+        unread_answers: Given by a scheme that records.
+        has_passed: Whether a pass has compared the grants with the kubelet.
+        unadopted: Pods of whose units no grant could be made, for instance because their card is away.
+    """
+
+    def __init__(self, ledger_store: LedgerStore) -> None:
+        self._ledger_store = ledger_store
+        self.requested = asyncio.Event()
+        self.unreconciled_allocations = UnreconciledAllocations(self.requested.set)
+        self.has_passed = False
+        self.unadopted: Sequence[PodRef] = ()
+
+    def every(self) -> Sequence[PodRef] | None:
+        """Pods that hold slices now; None where it is not known.
+
+        An empty ledger may be one that was lost; and who got what was answered since the last pass
+        of a scheme that records is not in the ledger yet.
+        """
+        return self.of(lambda _: True)
+
+    def of(self, counts: Callable[[str], bool]) -> Sequence[PodRef] | None:
+        """Those of `every` that hold a resource that `counts`, or units of which no grant could be made.
+
+        The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
+        """
+        store = self._ledger_store
+        if self.unreconciled_allocations or not (self.has_passed or store.ledger.grants):
+            return None
+        grants = store.living.grants.values()
+        known = (each.pod for each in grants if not each.units or any(map(counts, each.units)))
+        return tuple(dict.fromkeys((*known, *self.unadopted)))
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerParts:
+    """What the reconciler works with.
+
+    Attributes:
+        ledger_store: The grants.
+        setup: Files of slices.
+        snapshots: List and checkpoint of the kubelet.
+        recorder: Where events go.
+        state: The node as of now.
+        specs: Pods as the API watch knows them.
+        is_synced: Whether the API watch has ever had all of them.
+        kubelet_identity: Which kubelet there is, by its sockets, or None.
+        gate: Keeps a List away from the kubelet's calls.
+        on_settled: Called with the pods that were listed in two passes in a row.
+        holders: Who holds slices.
+        registrations: Whether a device list is registered, so that the kubelet can be made to write
+            its checkpoint again.
+        wall_seconds: The wall clock.
+        schemes: The rules of what is shared.
+    """
+
+    ledger_store: LedgerStore
+    setup: ContainerSetup
+    snapshots: SnapshotReader
+    recorder: EventRecorder
+    state: StateReader
+    specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    is_synced: Callable[[], bool]
+    kubelet_identity: Callable[[], object | None]
+    gate: CallGate
+    on_steady: Callable[[Iterable[PodRef]], None]
+    holders: Holders
+    registrations: Registrations
+    wall_seconds: Callable[[], float]
+    schemes: Schemes
+
+
+class Reconciler:
+    """A pass every 30 s, sooner when a pod has gone, a mode switch waits or a pass failed."""
+
+    def __init__(self, parts: ReconcilerParts) -> None:
+        self._parts = parts
+        self._absent_since: Mapping[str, float] = {}
+        self._kubelet: tuple[object | None, float | None] = (None, None)
+        self._holders = parts.holders
+        self._absent: frozenset[str] = frozenset()
+        self._listed: frozenset[PodRef] = frozenset()
+        self._reported = ""
+        self.files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
+        """The files of slices, also between two passes."""
+        self.drift = 0
+        self.passed = Signal[None]()
+        """Emitted after each pass."""
+        self.checkpoint_stale = Signal[None]()
+        """Emitted when the kubelet's checkpoint names pods that its List lacks."""
+
+    def request_pass(self) -> None:
+        """Run a pass soon, because a pod is gone or something waits for the last slice to end."""
+        self._holders.requested.set()
+
+    def pod_gone(self, pod: PodRef) -> None:
+        """A pod has ended; most hold nothing, and refused ones come by the hundred."""
+        if self._parts.ledger_store.ledger.of_pod(pod):
+            self.request_pass()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no grant and no file waits for its end, or its holder, to be certain."""
+        return (
+            not self._holders.unreconciled_allocations and not self._absent and self.files.is_idle
+        )
+
+    async def run(self, is_waited_for: Callable[[], bool] = lambda: False) -> None:
+        """Run passes, until cancelled; more often while something waits until no pod holds a slice."""
+        while True:
+            # What asked for a pass that failed, for instance a new holder, still waits for one.
+            is_due_soon = not await self.run_pass() or is_waited_for()
+            seconds = WAITING_SECONDS if is_due_soon else PASS_SECONDS
+            with contextlib.suppress(TimeoutError):
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes with a request.
+                async with asyncio.timeout(seconds):
+                    await self._holders.requested.wait()
+                # Pods often end together: one pass serves them all.
+                await asyncio.sleep(1.0)
+            self._holders.requested.clear()
+
+    async def run_pass(self) -> bool:
+        """One reconcile pass; whether the kubelet answered."""
+        try:
+            async with self._parts.gate.quiet():
+                begun = asyncio.get_running_loop().time()
+                self._correct(self._current(await self._parts.snapshots.take()))
+                self._holders.unreconciled_allocations.were_read(begun)
+            self._holders.has_passed = True
+            await self.files.repair_and_remove()
+            self.passed.emit(None)
+        except KubeletError as error:
+            if str(error) != self._reported:
+                _log.info("the kubelet gives no snapshot", error=str(error))
+            self._reported = str(error)
+            return False
+        except StorageError as error:
+            if str(error) != self._reported:
+                _log.error("the result of a reconcile pass cannot be written", error=str(error))
+            self._reported = str(error)
+            return False
+        self._reported = ""
+        return True
+
+    def _current(self, snapshot: KubeletSnapshot) -> KubeletSnapshot:
+        """The snapshot without pods that its checkpoint would name for ever.
+
+        Where we offer nothing the kubelet may not write it again: List and the API server decide.
+        """
+        if self._parts.registrations.is_any or not self._parts.is_synced():
+            return snapshot
+        specs = self._parts.specs().values()
+        return snapshot.without_gone({spec.ref.uid for spec in specs if not spec.is_finished})
+
+    def _correct(self, snapshot: KubeletSnapshot) -> None:
+        ledger_store, specs = self._parts.ledger_store, self._parts.specs()
+        uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
+        over, self._absent_since = expired_grants(
+            ledger_store.ledger,
+            snapshot.names,
+            snapshot.uids if snapshot.has_checkpoint else None,
+            self._absent_since,
+            asyncio.get_running_loop().time(),
+            self._kubelet_since(),
+            uids,
+        )
+        failpoint("reconcile.before-release")
+        left, held = ledger_store.ledger.release(over), snapshot.held()
+        completed = self._completed(left, snapshot)
+        whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
+        ledger_store.amend([*completed, *self._adopted(whole, snapshot, held)], ended=over)
+        for slice_id in over:
+            _log.info("slice ended", slice=slice_id)
+        alive = live(ledger_store.ledger, snapshot.names, uids)
+        self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
+        ledger_store.set_gone(self._believed(self._absent, snapshot))
+        self.drift = drift(alive, snapshot.listed)
+        now = asyncio.get_running_loop().time()
+        is_stale = self.files.judge(snapshot, over, now, self._kubelet_since())
+        grants = ledger_store.ledger.grants
+        if is_stale or any(grants[key].pod.uid in snapshot.uids for key in self._absent):
+            self.checkpoint_stale.emit(None)
+        listed = frozenset(entry.pod for entry in snapshot.listed)
+        self._parts.on_steady(listed & self._listed)
+        self._listed = listed
+
+    def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
+        """Of the slices that List lacks, those whose pods are certainly gone.
+
+        A kubelet that has just started, or has not reached the API server since, lists few pods
+        or none. If they all counted as gone, a waiting mode switch would happen under them.
+        """
+        grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
+        since, found = self._kubelet_since(), set[str]()
+        is_settled = (
+            since is not None
+            and asyncio.get_running_loop().time() - since >= KUBELET_SETTLE_SECONDS
+        )
+        if is_settled and snapshot.has_checkpoint:
+            found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
+        if self._parts.is_synced():
+            found |= {key for key in absent if is_over(grants[key].pod, specs)}
+        return frozenset(found)
+
+    def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
+        """Grants about which more is known now than when they were made."""
+        specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
+        uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        there = ledger.release(snapshot.displaced(ledger))
+        schemes, state = self._parts.schemes, self._parts.state()
+        found = []
+        for grant in ledger.grants.values():
+            named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
+            named = rename_holder(named, corrected_uid(named, uids), named.container)
+            own = schemes.scope(schemes.of_grant(grant))
+            named = pass_on_units(named, own.listed(snapshot.listed), own.ledger(ledger))
+            named = fill_units(named, own.places(reported), there)
+            spec = specs.get(named.pod.uid)
+            if not named.is_checked and spec is not None:
+                try:
+                    named = schemes.of_grant(named).checked(named, spec, state)
+                except RequestError as error:
+                    # It runs already, and stays unchecked: PreStart refuses the next start.
+                    self._parts.recorder.found_against_rules(named, error)
+            is_more = named.units != grant.units and not schemes.decider(grant)
+            if is_more or not named.is_sized:
+                named = schemes.of_grant(named).with_size(named, state)
+            if named != grant:
+                found.append(named)
+        return found
+
+    def _adopted(
+        self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
+    ) -> list[Grant]:
+        """Grants for containers that hold units without a grant."""
+        state = self._parts.state()
+        self._holders.unadopted = ()
+        ledger = ledger.release(snapshot.displaced(ledger))
+        if not ledger.unknown(held):
+            return []  # as nearly always
+        specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
+        living = snapshot.living({spec.ref.uid for spec in specs})
+        unknown = ledger.unknown(living)
+        there = state if state.mode is not None else replace(state, cards=())
+        adopted = self._parts.schemes.adopt(unknown, specs, there)
+        known = frozenset().union(*(grant.all_ids for grant in adopted))
+        self._holders.unadopted = tuple(
+            {units.pod for units in unknown if units.ids.isdisjoint(known)}
+        )
+        for grant in filter(self._parts.schemes.decider, adopted):
+            self._parts.recorder.adopted(grant)  # of a scheme that records this is the usual way
+        now = self._parts.wall_seconds()
+        return [replace(grant, created_seconds=now) for grant in adopted]
+
+    def _kubelet_since(self) -> float | None:
+        identity = self._parts.kubelet_identity()
+        if identity != self._kubelet[0]:
+            self._kubelet = (
+                identity,
+                None if identity is None else asyncio.get_running_loop().time(),
+            )
+        return self._kubelet[1]

@@ -1,0 +1,281 @@
+"""The life of an agent: serve the pages, lock, remember, prepare, serve, end.
+
+Crash-only: it always starts in the way in which it starts after a SIGKILL. Nothing is registered
+before cards, mode and grants are known, and every file that a grant names is where running
+containers expect it.
+"""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, AdminSocket
+from gpu_device_plugin.agent.node_checks.node_settings import is_other
+from gpu_device_plugin.agent.node_edges import Edges, own_pod
+from gpu_device_plugin.agent.wiring import Wiring
+from gpu_device_plugin.agent.wiring_checks import node_checks
+from gpu_device_plugin.domain.cards.reports import DriverChanged
+from gpu_device_plugin.domain.grants.card_numbers import known_numbers
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
+from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.errors import KubeletError, StorageError
+from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.web.server import Pages, WebServer
+
+EXIT_FOR_REINJECTION = 75
+"""EX_TEMPFAIL: to be started again by the container runtime, with the current driver or settings."""
+INVENTORY_SECONDS = 5.0
+RECOVER_SECONDS = 4.0
+_END_SECONDS = 2.0
+_LOCK_SECONDS = 1.0
+_OPEN_FILES = 16384
+_log = structlog.get_logger("agent")
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        edges: Edges | None = None,
+        schemes: Schemes | None = None,
+        *,
+        chosen: str = "",
+    ) -> None:
+        self._settings = settings
+        self._chosen = chosen
+        self._stop = asyncio.Event()
+        self._exit_code = 0
+        self._wiring = Wiring(settings, edges, schemes, on_driver_changed=self._driver_changed)
+        self._checks = node_checks(self._wiring)
+        if settings.node_settings_dir:
+            self._wiring.signals.node_changed.subscribe(self._follow_settings)
+
+    async def run(self) -> int:
+        """Serve until asked to end; returns the exit code.
+
+        Raises:
+            ConfigError: Another agent serves this node.
+            StorageError: The state directory cannot be used.
+        """
+        take = partial(self._wiring.lock.take, "/".join(filter(None, own_pod())), os.getpid())
+        locked = asyncio.ensure_future(self._wiring.writer.run(take))
+        # A second agent is told of the first one, not that its port is in use.
+        await asyncio.wait({locked}, timeout=_LOCK_SECONDS)
+        if locked.done():
+            locked.result()
+        _allow_open_files()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        wiring = self._wiring
+        loop.add_signal_handler(signal.SIGHUP, wiring.configuration.run)
+        pages = Pages(wiring.metrics_page, lambda: True, wiring.readiness.tell)
+        web = WebServer(self._settings.metrics_address, pages)
+        await web.start()
+        try:
+            await self._until_stopped(self._live(locked))
+        finally:
+            await self._write_last()
+            await web.stop()
+            await wiring.edges.pods.close()
+            wiring.lock.release()
+        _log.info("ended", exit_code=self._exit_code)
+        return self._exit_code
+
+    async def _write_last(self) -> None:
+        """Let the disk take what it has not taken yet; one that is stuck is not waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await self._wiring.ledger_store.close(_END_SECONDS)
+                await self._wiring.writer.run(self._wiring.withdrawal.end)
+
+    async def _until_stopped(self, life: Coroutine[None, None, None]) -> None:
+        """Run `life` until the process is asked to end; its error ends the process."""
+        living = asyncio.ensure_future(life)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({living, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not living.done():
+                await self._until_between_containers()
+        finally:
+            stopping.cancel()
+            living.cancel()
+            await asyncio.wait({living, stopping})
+        if not living.cancelled():
+            living.result()
+
+    async def _until_between_containers(self) -> None:
+        """Let the kubelet finish a container: it would reject the pod for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS), self._wiring.gate.quiet():
+                pass
+
+    async def _live(self, locked: asyncio.Future[None]) -> None:
+        """With the pages served already: the disk may be stuck from the start."""
+        await locked
+        await self._remember()
+        self._wiring.readiness.has_read_state = True
+        await self._serve()
+
+    async def _remember(self) -> None:
+        """Load what the last run left in the state directory."""
+        wiring = self._wiring
+        now = wiring.edges.clock.wall_seconds()
+        loaded = await wiring.ledger_store.load(now)
+        known = known_numbers(loaded.ledger, self._kept_answers(), wiring.schemes.card_numbers)
+        problems = (
+            loaded.bad,
+            await wiring.cards.load(now, known),
+            await wiring.mode.load(now, wiring.schemes.granted_in(loaded.ledger)),
+            await wiring.claim_endpoint.handover.load(now),
+        )
+        for bad in problems:
+            if bad is not None:
+                wiring.recorder.file_set_aside(bad)
+        _log.info(
+            "starting",
+            node=self._settings.node_name,
+            grants=len(wiring.ledger_store.ledger.grants),
+            is_new_boot=loaded.is_new_boot,
+        )
+        if self._settings.allow_other_plugin:
+            wiring.mode.note_foreign("")
+        if self._settings.standalone:
+            wiring.mode.serve_settings()
+
+    def _kept_answers(self) -> Sequence[CheckpointEntry]:
+        try:
+            return self._wiring.snapshots.entries()
+        except KubeletError as error:
+            _log.info("the kubelet's checkpoint cannot be read", error=str(error))
+            return ()
+
+    async def _serve(self) -> None:
+        wiring = self._wiring
+        path = Path(self._settings.run_dir) / SOCKET_NAME
+        admin_socket = AdminSocket(path, wiring.commands.by_name())
+        work = [
+            wiring.nvml.run(),
+            wiring.edges.plugins.run(),
+            wiring.device_lists.run(),
+            *wiring.cluster.tasks(),
+            wiring.publisher.run(),
+            self._checks.run(),
+            wiring.configuration.follow(),
+            wiring.setup.files.sizes.run(),
+            admin_socket.run(),
+            wiring.claim_endpoint.run(),
+            self._prepare_and_offer(),
+        ]
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()  # a task that ended by itself has failed: its error ends the process
+
+    async def _prepare_and_offer(self) -> None:
+        """Get cards and mode, compare with the kubelet, make every slice's files, then register."""
+        wiring = self._wiring
+        await self._until_cards()
+        while wiring.node_store.read().mode is None:
+            await asyncio.sleep(0.05)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RECOVER_SECONDS):
+                await self._recover()
+        # Mode or unit may have waited until it was known who holds slices.
+        wiring.mode.republish_if_waiting()
+        schemes, state = wiring.schemes, wiring.node_store.read()
+        for scheme, view in schemes.views(schemes.deciders, state):
+            scheme.check_size(view)
+        await self._checks.has_checked.wait()
+        await wiring.reconciler.files.repair()
+        wiring.layout.run()
+        wiring.node_store.subscribe(wiring.device_lists.publish)
+        wiring.device_lists.publish(wiring.node_store.read())
+        wiring.readiness.is_prepared = True
+        wiring.claim_endpoint.begin()
+        # Objects that exist now stay: no garbage collection should walk them during a call.
+        gc.freeze()
+        await wiring.reconciler.run(lambda: wiring.is_waited_for)
+
+    async def _until_cards(self) -> None:
+        """Wait for NVML's first inventory, but serve grants even if the driver hangs."""
+        cards = self._wiring.cards
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INVENTORY_SECONDS):
+                while not cards.has_inventory:
+                    await asyncio.sleep(0.02)
+        if not cards.has_inventory:
+            cards.serve_remembered()
+
+    async def _recover(self) -> None:
+        """Adopt lost grants from the kubelet, if it answers."""
+        while not await self._wiring.reconciler.run_pass():
+            await asyncio.sleep(0.5)
+        self._wiring.caller_lookup.remember(await self._wiring.edges.pods.list())
+
+    def _driver_changed(self, change: DriverChanged) -> None:
+        """End the process: this container has another driver's libraries, or none."""
+        text = (
+            f"the driver changed from {change.before or 'none'} to {change.after or 'another one'}"
+        )
+        _log.warning("ending, to be started with the new driver", text=text)
+        self._wiring.recorder.node_note("DriverChanged", f"{text}; the agent restarts")
+        self._exit_code = EXIT_FOR_REINJECTION
+        self._stop.set()
+
+    def _follow_settings(self, _: None) -> None:
+        """End the process where the node's label names other settings than those it runs with."""
+        node = self._wiring.cluster.node
+        if node is not None and is_other(self._settings, self._chosen, node.labels):
+            text = f"label {SETTINGS_LABEL} is no longer {self._chosen or 'absent'}"
+            _log.warning("ending, to be started with other settings", text=text)
+            self._exit_code = EXIT_FOR_REINJECTION
+            self._stop.set()
+
+
+def _allow_open_files() -> None:
+    """The files of every slice stay open, and many runtimes start a process with a limit of 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
+
+
+async def run_agent(
+    settings: Settings,
+    edges: Edges | None = None,
+    schemes: Schemes | None = None,
+    *,
+    chosen: str = "",
+) -> int:
+    """Run an agent in this process; see `Agent.run`.
+
+    Args:
+        settings: What the operator decided.
+        edges: What is outside the process; by default the real ones.
+        schemes: Ways of sharing; by default those of this release.
+        chosen: Value of the node's label that chose settings, or empty.
+
+    Raises:
+        ConfigError: Another agent serves this node.
+        StorageError: The run directory cannot be made, or the state directory cannot be used.
+    """
+    try:
+        Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
+    return await Agent(settings, edges, schemes, chosen=chosen).run()

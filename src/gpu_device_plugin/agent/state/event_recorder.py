@@ -1,0 +1,263 @@
+"""The event recorder: one log line, metric, Event and line of `why` for what happens."""
+
+from collections.abc import Callable
+
+import structlog
+
+from gpu_device_plugin.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.health_values import Change, ChangeKind
+from gpu_device_plugin.domain.grants.caller import Call, Caller
+from gpu_device_plugin.domain.grants.claims import ClaimRef
+from gpu_device_plugin.domain.grants.decision_log import NOTHING_DECIDED, Decision, DecisionLog
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.reservation import Reservation
+from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import StateReader
+from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.errors import DoesNotFitError, GpuPluginError, NotKnownError, RefusalError
+from gpu_device_plugin.kubernetes.objects.events import EventNote
+from gpu_device_plugin.web.agent_metrics import AgentMetrics
+
+_KEPT = 1000
+_log = structlog.get_logger("agent")
+
+
+class EventRecorder:
+    """Takes what the parts of the agent report."""
+
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        post: Callable[[EventNote], None],
+        state: StateReader,
+        wall_seconds: Callable[[], float],
+        schemes: Schemes,
+    ) -> None:
+        self._metrics = metrics
+        self._post = post
+        self._state = state
+        self._wall_seconds = wall_seconds
+        self._schemes = schemes
+        self._decisions = DecisionLog(_KEPT)
+
+    def decided(self, asker: Caller, chosen: Reservation) -> None:
+        """A holder has been given cards; units, where there are any, follow."""
+        cards = ", ".join(f"card {card.index}" for card in chosen.cards)
+        self._keep(asker, chosen.asked, outcome=f"{cards}: {chosen.why}", rooms=chosen.rooms)
+
+    def reserved(self, grant: Grant) -> None:
+        """A claim has its grant."""
+        claim, cards = grant.holder.claim, list(grant.devices)
+        self._metrics.count("claims", "granted")
+        _log.info(
+            "claim prepared", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id
+        )
+
+    def claim_refused(self, claim: ClaimRef, pod: PodRef | None, error: GpuPluginError) -> None:
+        """A claim is not prepared; the kubelet writes the Event, and asks again."""
+        reason = error.reason if isinstance(error, RefusalError) else type(error).__name__
+        self._metrics.count("claims", "refused", reason)
+        _log.warning(
+            "claim refused", claim=str(claim), uid=claim.uid, reason=reason, text=str(error)
+        )
+        outcome = f"refused: {error}"
+        if pod and all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
+            rooms = error.rooms if isinstance(error, DoesNotFitError) else ()
+            asked = f"claim {claim.name}"
+            self._keep(Caller(pod), asked, outcome=outcome, reason=reason, rooms=rooms)
+
+    def released(self, grant: Grant) -> None:
+        """A claim gave its grant back."""
+        claim = grant.holder.claim
+        _log.info("claim given back", pod=str(grant.pod), claim=claim, slice=grant.slice_id)
+
+    def granted(self, grant: Grant, resource: str) -> None:
+        """One resource of a container is granted."""
+        self._metrics.count("allocations", resource, "granted")
+        _log.info(
+            "granted",
+            pod=str(grant.pod),
+            container=grant.container,
+            resource=resource,
+            units=len(grant.ids(resource)),
+            cards=list(grant.devices),
+            slice=grant.slice_id,
+        )
+
+    def given(self, call: Call) -> None:
+        """Units that the kubelet has chosen are given; who has them is recorded later."""
+        self._metrics.count("allocations", call.resource, "granted")
+        _log.info("chosen units given", resource=call.resource, units=sorted(call.must_include))
+
+    def refused(self, asker: Caller | None, call: Call, asked: str, error: RefusalError) -> None:
+        """A call is refused: the kubelet rejects the pod with this text."""
+        self._metrics.count("allocations", call.resource, "refused", error.reason)
+        pod = asker.pod if asker else None
+        _log.warning(
+            "refused",
+            pod=str(pod or ""),
+            container=asker.container.name if asker and asker.container else "",
+            asked=str(call),
+            reason=error.reason,
+            text=str(error),
+        )
+        rooms = error.rooms if isinstance(error, DoesNotFitError) else ()
+        self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason, rooms=rooms)
+        if pod is not None and pod.name:
+            self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
+
+    def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
+        """A container may not start."""
+        self._metrics.count("allocations", resource, "start-refused", error.reason)
+        _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
+        if pod is not None and pod.name:
+            self._post(EventNote(pod, error.reason, str(error)))
+            outcome = f"refused: {error}"
+            # The kubelet tries again and again; `why` shows it once.
+            if all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
+                asked = f"to start a container that holds {resource}"
+                self._keep(Caller(pod), asked, outcome=outcome, reason=error.reason)
+
+    def found_against_rules(self, grant: Grant, error: RefusalError) -> None:
+        """A container runs that would have been refused, had its pod spec been known; told once."""
+        outcome = f"against the rules: {error}"
+        if any(d.outcome == outcome for d in self._decisions.of_pod(str(grant.pod))):
+            return
+        _log.warning("against the rules", pod=str(grant.pod), reason=error.reason, text=str(error))
+        self._keep(Caller(grant.pod), "", outcome=outcome, reason=error.reason)
+        self._post(EventNote(grant.pod, error.reason, str(error)))
+
+    def ignored_disable(self, asker: Caller) -> None:
+        """A container asked for no isolation, and the operator does not allow that."""
+        text = (
+            f"container {asker.container.name if asker.container else ''}: CGPU_DISABLE is ignored "
+            f"on node {self._state().node}; the operator allows it with --honor-cgpu-disable"
+        )
+        name = asker.container.name if asker.container else ""
+        _log.info("CGPU_DISABLE ignored", pod=str(asker.pod), container=name)
+        self._post(EventNote(asker.pod, "IsolationKept", text))
+
+    def ignored_policy(self, asker: Caller) -> None:
+        """A pod's annotation asks for a compute policy, and the operator does not allow that."""
+        state = self._state()
+        text = (
+            f"annotation {COMPUTE_POLICY_KEY} is ignored on node {state.node}: the policy is "
+            f"{state.compute_policy}; the operator allows it with --honor-pod-compute-policy"
+        )
+        _log.info("compute policy of a pod ignored", pod=str(asker.pod))
+        self._post(EventNote(asker.pod, "ComputePolicyKept", text))
+
+    def card_changed(self, change: Change) -> None:
+        """A card went out, came back, or reported something."""
+        card = self._state().card(change.uuid) if change.uuid else None
+        index = card.index if card and card.is_shown else None
+        name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
+        _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
+        self._metrics.count("card_changes", change.uuid or "", change.reason)
+        is_bad = change.kind is ChangeKind.FAULT
+        self._post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
+
+    def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
+        """Something about the node as a whole."""
+        (_log.warning if is_warning else _log.info)("node", reason=reason, text=text)
+        self._post(EventNote(None, reason, text, is_warning=is_warning))
+
+    def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
+        """A fault keeps the whole node from serving, or (None) has ended; each text is reported once."""
+        if node_store.set_fault(reason, text):
+            is_over = text is None
+            over = f"{reason} is over"
+            self.node_note(
+                f"{reason}Over" if is_over else reason, text or over, is_warning=not is_over
+            )
+
+    def file_set_aside(self, text: str) -> None:
+        """A file of the state directory was damaged and set aside."""
+        self._metrics.count("state_files_set_aside")
+        self.node_note("StateFileBad", text)
+
+    def adopted(self, grant: Grant) -> None:
+        """A container held units for which there was no grant."""
+        self._metrics.count("slice_repairs", "SliceAdopted")
+        _log.warning(
+            "slice adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id
+        )
+        text = f"{grant.holder}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
+        self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
+
+    def slice_broken(self, grant: Grant, error: RefusalError) -> None:
+        """A slice lacks files that its container needs to start, and they cannot be made."""
+        _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
+        self._post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
+
+    def library_made_again(self, grant: Grant, ours: str) -> None:
+        """The version that a slice mounts was missing from the node."""
+        text = f"version {grant.library_version} of the isolation library was missing and was installed again"
+        if grant.library_version != ours:
+            text += f" with the content of {ours}"
+        _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
+        self._metrics.count("slice_repairs", "IsolationLibraryMadeAgain")
+        self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
+
+    def file_grown(self, grant: Grant, file: str, size: int) -> None:
+        """A container made a file that it may write larger than it may be."""
+        text = f"{grant.holder}: its {file} had grown to {size} bytes and was cut back"
+        _log.warning("a container enlarged its file", pod=str(grant.pod), file=file, bytes=size)
+        self._metrics.count("slice_repairs", "RegionGrown")
+        self._post(EventNote(grant.pod, "RegionGrown", text))
+
+    def why(self, namespace: str, name: str, ledger: Ledger) -> str:
+        """What was decided about a pod and what it holds, for a person.
+
+        Raises:
+            NotKnownError: Nothing was decided about it, and it holds nothing.
+        """
+        wanted = f"{namespace}/{name}"
+        text = self._decisions.why(wanted)
+        state = self._state()
+        held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
+        lines = [_held_line(g, self._schemes.of_grant(g).held_text(g), state.card) for g in held]
+        if not lines and not text:
+            raise NotKnownError(f"pod {wanted}: {NOTHING_DECIDED}")
+        text = text or f"{NOTHING_DECIDED}\n"
+        return text + ("\nholds now\n" + "".join(lines) if lines else "\nholds nothing now\n")
+
+    def _keep(
+        self,
+        asker: Caller | None,
+        asked: str,
+        *,
+        outcome: str,
+        reason: str = "",
+        rooms: tuple[str, ...] = (),
+    ) -> None:
+        decision = Decision(
+            pod=str(asker.pod) if asker else "",
+            container=asker.container.name if asker and asker.container else "",
+            asked=asked,
+            rooms=rooms,
+            outcome=outcome,
+            reason=reason,
+            at_seconds=self._wall_seconds(),
+            owner=_owner(asker),
+        )
+        self._decisions.add(decision)
+
+
+def _owner(asker: Caller | None) -> str:
+    return asker.request.owner if asker and asker.request else ""
+
+
+def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -> str:
+    """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
+    cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.devices)
+    return f"  {grant.holder}: {text} on {cards}, slice {grant.slice_id}\n"
+
+
+def _card_name(uuid: str, card: Card | None) -> str:
+    if card is None or not card.is_shown:
+        return f"a card that is not there now ({uuid})"
+    return f"card {card.index} ({uuid})"

@@ -1,0 +1,377 @@
+"""Puts the agent's parts together; the life of the process is in `run`.
+
+No part knows this one. Each is made from parts that are there already, and nothing is put into it
+afterwards; what it must tell to a later part goes by a signal, to which that one subscribes here.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from gpu_device_plugin import __version__
+from gpu_device_plugin.agent.admission.admission import Admission
+from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
+from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
+from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
+from gpu_device_plugin.agent.card_watch.configuration_follower import ConfigurationFollower, InForce
+from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
+from gpu_device_plugin.agent.claims.claim_service import ClaimEndpoint
+from gpu_device_plugin.agent.claims.preparation import ClaimParts
+from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, Sources
+from gpu_device_plugin.agent.kubelet_calls.kubelet_calls import KubeletCalls
+from gpu_device_plugin.agent.kubelet_calls.prestart import HolderCheck, PreStart
+from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
+from gpu_device_plugin.agent.node_checks.node_checks import LayoutCheck
+from gpu_device_plugin.agent.node_checks.readiness import Readiness
+from gpu_device_plugin.agent.node_checks.withdrawal import NodeFollower, Withdrawal
+from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driver
+from gpu_device_plugin.agent.publish.api_cluster import ClusterSignals
+from gpu_device_plugin.agent.publish.device_lists import DeviceLists, Registrations
+from gpu_device_plugin.agent.publish.feature_labels_writer import FeatureLabels
+from gpu_device_plugin.agent.publish.publisher import Publisher, PublisherInputs, UsageReader
+from gpu_device_plugin.agent.reconcile.reconciler import Holders, Reconciler, ReconcilerParts
+from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
+from gpu_device_plugin.agent.state.node_store import NodeStore, Signal, first_state
+from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.grant_file import GrantStore
+from gpu_device_plugin.disk.locks import NodeLock
+from gpu_device_plugin.disk.region import read_region
+from gpu_device_plugin.disk.remains import Remains
+from gpu_device_plugin.disk.selinux import SelinuxKernel
+from gpu_device_plugin.disk.slice_files import SliceFiles
+from gpu_device_plugin.disk.state_file import (
+    CardsRecord,
+    ClaimsRecord,
+    Memory,
+    MemoryFile,
+    NodeRecord,
+)
+from gpu_device_plugin.disk.writer import Writer
+from gpu_device_plugin.domain.cards.health_values import HealthRules
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.reports import CardReport, DriverChanged
+from gpu_device_plugin.domain.grants.claims import pools_behind
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pools import Pool
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.registry import Schemes, merged, shipped
+from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointPhase, EndpointState
+from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.web.agent_metrics import AgentMetrics
+
+
+class Wiring:
+    """Every part of one agent, connected."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        edges: Edges | None = None,
+        schemes: Schemes | None = None,
+        *,
+        on_driver_changed: Callable[[DriverChanged], None] = lambda _: None,
+        kernel: SelinuxKernel | None = None,
+    ) -> None:
+        self.settings = settings
+        self.node_store = NodeStore(first_state(settings))
+        self.in_force = in_force = InForce(nvidia_configuration(settings))
+        self.live = LiveLedger()
+        self.schemes = schemes or Schemes(*shipped(lambda: in_force.current, self.live.held))
+        self.edges = edges or real_edges(settings, self.schemes.resources)
+        self.kernel = kernel or SelinuxKernel()
+        self.metrics = AgentMetrics(__version__)
+        self.signals = ClusterSignals()
+        self.cluster = self.edges.cluster(
+            self.signals, partial(self.metrics.count, "events_dropped")
+        )
+        state, clock = self.node_store.read, self.edges.clock.wall_seconds
+        self.recorder = EventRecorder(self.metrics, self.cluster.post, state, clock, self.schemes)
+        self._wire_state()
+        self._wire_inventory(on_driver_changed)
+        self._wire_admission()
+        self._wire_reconcile()
+        self._wire_calls()
+        self._wire_offers()
+        self._wire_readers()
+        self._wire_lifecycle()
+
+    def _wire_state(self) -> None:
+        edges, state_dir = self.edges, Path(self.settings.state_dir)
+        self.writer = Writer()
+        self.lock = NodeLock(state_dir / "lock")
+        grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
+        self.ledger_store = LedgerStore(grants, self.writer, self.live)
+        self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
+        self.holders = Holders(self.ledger_store)
+
+    def _wire_inventory(self, on_driver_changed: Callable[[DriverChanged], None]) -> None:
+        settings, edges, directory = self.settings, self.edges, Path(self.settings.state_dir)
+        self.mode = ModeFollower(
+            self.node_store,
+            self.recorder,
+            Memory(MemoryFile(directory, "node", NodeRecord, edges.boot_id), self.writer),
+            settings,
+            self.holders.of,
+            self.schemes.recorder,
+            self._check_unit,
+        )
+        mode = self.mode
+        self.configuration = ConfigurationFollower(
+            settings,
+            self.node_store,
+            lambda: mode.labels,
+            self.holders.every,
+            self.recorder,
+            self.in_force,
+            mode.remember,
+        )
+        self.cards = CardInventory(
+            self.node_store,
+            self.recorder,
+            Memory(MemoryFile(directory, "cards", CardsRecord, edges.boot_id), self.writer),
+            _health_rules(settings),
+            edges.boot_id,
+            boot_seconds=edges.clock.boot_seconds,
+            held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
+            takes_mig=self._takes_mig,
+            on_driver_changed=on_driver_changed,
+        )
+        self.nvml = edges.nvml(self.cards.observe)
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        for scheme in self.schemes.deciders:
+            scheme.check_unit(mode, unit)
+
+    def _takes_mig(self, card: CardReport) -> bool:
+        mode = self.node_store.read().mode
+        return any(scheme.takes_mig(card, mode) for scheme in self.schemes.recorders)
+
+    def _wire_admission(self) -> None:
+        settings, in_force = self.settings, self.in_force
+        self.library = LibraryInstaller(
+            Path(settings.library_dir), self.recorder, self.writer, self.node_store
+        )
+        self.setup = ContainerSetup(
+            SliceFiles(Path(settings.run_dir)),
+            self.library,
+            lambda: in_force.current.access,
+            settings.run_dir,
+            settings.library_dir,
+            driver=simulated_driver(settings),
+        )
+        self.admission = Admission(
+            self.ledger_store,
+            self.setup,
+            self.recorder,
+            self.node_store.read,
+            self.schemes,
+            self.edges.clock.wall_seconds,
+        )
+
+    def _wire_reconcile(self) -> None:
+        edges, ledger_store = self.edges, self.ledger_store
+        self.gate, self.registrations = CallGate(), Registrations()
+        self.specs = partial(edges.specs, self.cluster)
+        sources = Sources(edges.pods.list, self.specs, self.cluster.fetch_spec)
+        self.caller_lookup = CallerLookup(sources, self.live)
+        self.reconciler = Reconciler(
+            ReconcilerParts(
+                ledger_store=ledger_store,
+                setup=self.setup,
+                snapshots=self.snapshots,
+                recorder=self.recorder,
+                state=self.node_store.read,
+                specs=self.specs,
+                is_synced=self.cluster.is_synced,
+                kubelet_identity=edges.kubelet_identity,
+                gate=self.gate,
+                on_steady=self.caller_lookup.remember_too,
+                holders=self.holders,
+                registrations=self.registrations,
+                wall_seconds=edges.clock.wall_seconds,
+                schemes=self.schemes,
+            )
+        )
+
+    def _wire_calls(self) -> None:
+        state = self.node_store.read
+        check = HolderCheck(self.edges.pods.get, self.snapshots)
+        self.prestart = PreStart(
+            self.ledger_store,
+            self.setup,
+            check,
+            self.recorder,
+            state,
+            self.schemes,
+            fetch_spec=self.cluster.fetch_spec,
+            adopt=self.reconciler.run_pass,
+        )
+        self.calls = KubeletCalls(
+            caller_lookup=self.caller_lookup,
+            holders=check,
+            admission=self.admission,
+            setup=self.setup,
+            prestart=self.prestart,
+            recorder=self.recorder,
+            state=state,
+            gate=self.gate,
+            schemes=self.schemes,
+            metrics=self.metrics,
+            note_answer=self.holders.unreconciled_allocations.note,
+        )
+
+    def _wire_offers(self) -> None:
+        """What claims and the device plugin offer of the cards; claims only while the allocation API is `dra`."""
+        republish, calls, edges = Signal[NodeState](), self.calls, self.edges
+        memory = MemoryFile(Path(self.settings.state_dir), "claims", ClaimsRecord, edges.boot_id)
+        self.claim_endpoint = ClaimEndpoint(
+            ClaimParts(
+                admission=self.admission,
+                setup=self.setup,
+                cdi=CdiFiles(Path(self.settings.cdi_dir)),
+                claims=self.cluster.resource_claims,
+                node_store=self.node_store,
+                schemes=self.schemes,
+                recorder=self.recorder,
+                gate=self.gate,
+                cards=self.cards,
+                memory=Memory(memory, self.writer),
+                mode=self.mode,
+                republish=republish,
+            ),
+            Path(self.settings.kubelet_dir),
+        )
+        note = self.registrations.note
+        self.device_lists = DeviceLists(
+            lambda name: Endpoint(name, calls, edges.plugins, note), self.offered_pools
+        )
+        self.node_store.subscribe(self.claim_endpoint.changed)
+        self.ledger_store.changed.subscribe(self.claim_endpoint.held_changed)
+        republish.subscribe(self.device_lists.publish)
+        self.republish = republish
+        self.reconciler.checkpoint_stale.subscribe(self.device_lists.send_again)
+        self.registrations.changed.subscribe(self._endpoint_changed)
+
+    def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """What the device plugin offers beside the claims."""
+        pools, ledger = self.schemes.pools(state), self.ledger_store.ledger
+        return pools_behind(pools, state.door, ledger, self.claim_endpoint.withheld)
+
+    def _wire_readers(self) -> None:
+        cards, in_force, reconciler, store = (
+            self.cards,
+            self.in_force,
+            self.reconciler,
+            self.ledger_store,
+        )
+        files, recorders = self.setup.files, self.schemes.recorders
+        self.usage = UsageReader(
+            lambda slice_id: read_region(files.region(slice_id)), lambda: store.living
+        )
+        facts = PublisherInputs(
+            ledger=lambda: store.living,
+            driver=lambda: (cards.driver_version, cards.cuda_version),
+            drift=lambda: reconciler.drift,
+            wall_seconds=self.edges.clock.wall_seconds,
+            usage=self.usage.of,
+            used_bytes=cards.used_bytes,
+            by_claims=self.claim_endpoint.cards,
+            specs=self.specs,
+        )
+        self.publisher = Publisher(
+            self.metrics, self.cluster, facts, self.node_store.read, self.schemes
+        )
+        self.features = FeatureLabels(
+            lambda: in_force.current.features,
+            lambda *known: merged(each.feature_labels(*known) for each in recorders),
+            lambda: cards.machine,
+            self.node_store.read,
+            self.cluster,
+            self.recorder,
+        )
+        self.node_store.subscribe(self.publisher.changed)
+        store.changed.subscribe(self.publisher.changed)
+        reconciler.passed.subscribe(self.publisher.changed)
+        self.signals.reach_changed.subscribe(self.publisher.changed)
+        self.republish.subscribe(self.publisher.changed)
+
+    def _wire_lifecycle(self) -> None:
+        settings, door = self.settings, self.claim_endpoint
+        self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
+        self.withdrawal = Withdrawal(
+            self.node_store,
+            self.ledger_store,
+            self.cluster,
+            self.recorder,
+            self.reconciler,
+            self.library,
+            Remains(Path(settings.state_dir), Path(settings.run_dir)),
+            self.schemes.resources,
+        )
+        follower = NodeFollower(
+            self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
+        )
+        self.readiness = Readiness(
+            self.node_store.read,
+            self.cards,
+            self.device_lists,
+            self.cluster,
+            self.schemes.offers,
+            settings.state_dir,
+            lambda: door.trouble,
+        )
+        self.commands = AdminCommands(
+            self.recorder, self.ledger_store, self.cards, self.node_store.read
+        )
+        self.signals.node_changed.subscribe(follower.node_changed)
+        self.signals.node_changed.subscribe(self.configuration.run)
+        self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
+        self.signals.pod_synced.subscribe(self._pod_synced)
+        self.configuration.changed.subscribe(self._configuration_changed)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a switch, a card or an uninstall waits until no pod holds a slice."""
+        is_leaving = self.node_store.read().is_leaving
+        return self.mode.is_waiting or is_leaving or bool(self.layout.waiting)
+
+    async def metrics_page(self, accept: str) -> tuple[bytes, str]:
+        """The metrics page, made at each scrape, so that it costs nothing without one."""
+        await self.usage.refresh()
+        self.publisher.show()
+        return self.metrics.page(accept, is_ready=self.readiness.tell()[0])
+
+    def _publish_lists(self) -> None:
+        self.device_lists.publish(self.node_store.read())
+
+    def _configuration_changed(self, _: None) -> None:
+        self.cards.follow_mig()
+        self.layout.run()  # before the lists: what waits now is published again when it has ended
+        self._publish_lists()
+
+    def _pod_synced(self, pod: PodRef) -> None:
+        """The spec of a pod arrived: a grant that was made without it can be checked now."""
+        by_name = replace(pod, uid="")
+        if any(not grant.is_checked for grant in self.ledger_store.ledger.of_pod(by_name)):
+            self.reconciler.request_pass()
+
+    def _endpoint_changed(self, state: EndpointState) -> None:
+        if state.phase is EndpointPhase.REGISTERED:
+            self.metrics.count("registrations", state.resource)
+            self.mode.note_registered(state.resource)
+
+
+def _health_rules(settings: Settings) -> HealthRules:
+    """The table of XIDs, and what the settings make of it."""
+    return health_rules(
+        settings.recovery_seconds,
+        Path(settings.xid_table) if settings.xid_table else None,
+        settings.disable_healthchecks,
+        settings.enable_healthchecks,
+    )

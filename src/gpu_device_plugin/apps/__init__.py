@@ -1,1 +1,0 @@
-"""Composition roots: the only places that know every part."""

@@ -1,1 +1,0 @@
-"""The front of claims (DRA): cards offered to the scheduler, and claims prepared for containers."""

@@ -1,1 +1,0 @@
-"""What happens on the node, told once to log, metrics, Events and `why`."""

@@ -1,1 +1,0 @@
-"""Readiness, regular node checks, the uninstall mark, the admin socket."""

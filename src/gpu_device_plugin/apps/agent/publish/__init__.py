@@ -1,1 +1,0 @@
-"""What the agent publishes: device lists, Events, metrics, labels and annotations."""

@@ -1,1 +1,0 @@
-"""Reconcile: grants and files are compared with what the kubelet holds, and corrected."""

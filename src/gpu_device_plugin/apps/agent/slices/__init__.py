@@ -1,1 +1,0 @@
-"""A slice's files on the node, and what its container receives."""

@@ -1,1 +1,0 @@
-"""The node and its grants as values: one writer, many readers, durable where it has to be."""

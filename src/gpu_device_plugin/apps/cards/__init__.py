@@ -1,1 +1,0 @@
-"""Commands that change cards: cutting them, and the MPS daemon."""

@@ -1,1 +1,0 @@
-"""The controller: one ledger of the whole cluster, for kube-scheduler."""

@@ -1,1 +1,0 @@
-"""Lifecycle of a whole installation: upgrade, uninstall, and the cleanup of a node."""

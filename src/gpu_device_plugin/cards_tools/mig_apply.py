@@ -1,0 +1,153 @@
+"""`gpu-device-plugin mig apply`: cut the cards of this node, where nobody uses them.
+
+With `--watch` as the node's label asks, as soon as they are free.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.cards_tools.card_users import refuse_users
+from gpu_device_plugin.cards_tools.node_label import NodeLabel
+from gpu_device_plugin.disk.locks import only_one
+from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
+from gpu_device_plugin.domain.nvidia.mig_devices import Cut, plan
+from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
+from gpu_device_plugin.nvml.card_session import CardSession, session
+
+
+async def apply(
+    profile: str,
+    library: str,
+    kubelet: Path,
+    *,
+    say: Callable[[str], None],
+    agree: Callable[[], bool],
+) -> bool:
+    """Cut every card that is not cut so already; all of them are free, or none is touched.
+
+    It may be interrupted anywhere: the next call destroys what was half made and begins again.
+
+    Args:
+        profile: `MIG1g` … `MIG7g`, or a profile's own name.
+        library: Path of libnvidia-ml.so.1; "" for the system's.
+        kubelet: The kubelet's directory.
+        say: Takes lines for people: first what would be destroyed.
+        agree: Called when that has been said; with False nothing is done.
+
+    Returns:
+        Whether every card is cut so now.
+
+    Raises:
+        ConfigError: No card can be cut so.
+        EdgeError: Somebody uses a card, or it is not known; another process cuts cards; or NVML
+            refused a step.
+    """
+    with only_one(kubelet, "the cards are not cut twice at once"), session(library) as nvml:
+        nvml.require_all()
+        cuts = plan(nvml.cards, profile)
+        for cut in cuts:
+            say(str(cut))
+        due = [cut for cut in cuts if not cut.is_done]
+        if due and not await _are_free_and_agreed(nvml, due, kubelet, agree):
+            return False
+        for cut in due:
+            _carry_out(nvml, cut)
+            say(f"card {cut.card.index} ({cut.card.uuid}): is cut")
+        return True
+
+
+async def _are_free_and_agreed(
+    nvml: CardSession,
+    due: Sequence[Cut],
+    kubelet: Path,
+    agree: Callable[[], bool],
+) -> bool:
+    """Asked before a person is, and again after: that may take long."""
+    cards = [cut.card for cut in due]
+    await refuse_users(nvml, cards, kubelet)
+    if not agree():
+        return False
+    await refuse_users(nvml, cards, kubelet)
+    return True
+
+
+def _carry_out(nvml: CardSession, cut: Cut) -> None:
+    profile = cut.profile
+    if not cut.card.is_mig:
+        nvml.turn_mig_on(cut.card)
+    nvml.destroy_instances(cut.card)
+    for _ in range(profile.count):
+        nvml.create_instance(cut.card, profile.compute_slices, profile.memory_slices, profile.kind)
+
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeToCut:
+    """Which node.
+
+    Attributes:
+        name: Its name.
+        library: Path of libnvidia-ml.so.1; "" for the system's.
+        kubelet: The kubelet's directory.
+        retry_seconds: Time between attempts while a card is in use.
+    """
+
+    name: str
+    library: str
+    kubelet: Path
+    retry_seconds: float = 30.0
+
+
+class MigWatch:
+    """Follows the label of one node; a card that is in use is tried again."""
+
+    def __init__(self, api: ApiServer, place: NodeToCut) -> None:
+        self._place = place
+        self._events = Events(api, place.name)
+        self._label = NodeLabel(api, place.name, MIG_PROFILE_LABEL)
+        self._said = ""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._label.run())
+            group.create_task(self._events.run())
+            group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            self._label.changed.clear()
+            profile = self._label.value
+            is_settled = not profile or await self._try(profile)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if is_settled else self._place.retry_seconds):
+                    await self._label.changed.wait()
+
+    async def _try(self, profile: str) -> bool:
+        """Whether the cards are cut so; the reason goes to the log and into an Event."""
+        lines: list[str] = []
+        place = self._place
+        try:
+            await apply(profile, place.library, place.kubelet, say=lines.append, agree=lambda: True)
+        except GpuPluginError as error:
+            self._tell("MigProfileWaits", f"{profile}: {error}", is_warning=True)
+            return False
+        for line in lines:
+            _log.info("mig", text=line)
+        self._tell("MigProfileApplied", f"the cards are cut as {profile} asks", is_warning=False)
+        return True
+
+    def _tell(self, reason: str, text: str, *, is_warning: bool) -> None:
+        if text != self._said:
+            self._said = text
+            _log.warning("mig", text=text) if is_warning else _log.info("mig", text=text)
+            self._events.post(EventNote(None, reason, text, is_warning))

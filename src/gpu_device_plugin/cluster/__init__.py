@@ -1,1 +1,0 @@
-"""The only package that calls the Kubernetes API. Allocate never waits for it."""

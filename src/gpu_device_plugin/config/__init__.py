@@ -1,1 +1,0 @@
-"""What the operator decides: flags, environment and file become settings."""

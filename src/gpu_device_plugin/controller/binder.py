@@ -1,0 +1,239 @@
+"""Bindings: reserved, written with the chosen cards, and given back where they did not come about."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.domain.fractions.cluster_view import PodHold, wish_annotations
+from gpu_device_plugin.domain.fractions.node_fit import Misfit
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
+from gpu_device_plugin.kubernetes.objects.extender_messages import (
+    NotBoundError,
+    bind_pod,
+    binding_answer,
+    read_binding,
+)
+
+_BIND_SECONDS = 4.0
+_READ_SECONDS = 2.0
+_BIND_TRIES = 3
+_DOUBT_SECONDS = 60.0
+_ASK_AGAIN_SECONDS = 1.0
+_log = structlog.get_logger("binder")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the rest of the controller is asked.
+
+    Attributes:
+        read: The pod by one GET within so many seconds, of which the ledger learns too.
+        standby: Why this replica may not bind now, or "".
+        left_seconds: For how long no other replica can bind.
+        bound: Called with how each binding ended: `bound`, `conflict` or `failed`.
+    """
+
+    read: Callable[[PodRef, float], Awaitable[ClusterPod | None]]
+    standby: Callable[[], str]
+    left_seconds: Callable[[], float]
+    bound: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A binding without an answer.
+
+    Attributes:
+        node: Where to.
+        hold: What is reserved for it there.
+        until: The loop's clock; seen unbound then, the pod gives its room back.
+        task: Asks after it.
+    """
+
+    node: str
+    hold: PodHold
+    until: float
+    task: asyncio.Task[None]
+
+
+class _NoRoomError(ClusterError):
+    """Somebody else has the room by now."""
+
+
+class Binder:
+    """Binds one pod after the other or many at once; no two attempts for one pod."""
+
+    def __init__(
+        self,
+        ledger: ClusterLedger,
+        api: ApiServer,
+        view: View,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._ledger = ledger
+        self._api = api
+        self._view = view
+        self._now_ns = now_ns
+        self._binding: set[PodRef] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._doubts: dict[PodRef, _Doubt] = {}
+
+    async def stop(self) -> None:
+        """Give up asking after bindings that nobody answered."""
+        tasks = [doubt.task for doubt in self._doubts.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def wait_idle(self) -> None:
+        """Wait until no binding is under way."""
+        await self._is_idle.wait()
+
+    async def bind(self, body: bytes) -> bytes:
+        """Reserve, write the wish and bind in one request; give back what did not come about."""
+        outcome, error = "bound", ""
+        try:
+            binding = read_binding(body)
+            error = await self._alone(binding.pod, binding.node)
+            outcome = "conflict" if error else outcome
+        except _NoRoomError as failure:
+            outcome, error = "conflict", str(failure)
+        except ClusterError as failure:
+            outcome, error = "failed", str(failure)
+        self._view.bound(outcome)
+        if error:
+            _log.warning("not bound", error=error)
+        return binding_answer(error)
+
+    async def _alone(self, ref: PodRef, node: str) -> str:
+        """One attempt for a pod at a time: kube-scheduler may give up waiting and ask again."""
+        if ref in self._binding:
+            return f"pod {ref} is being bound already"
+        self._binding.add(ref)
+        self._is_idle.clear()
+        try:
+            return await self._bound(ref, node)
+        finally:
+            self._binding.discard(ref)
+            if not self._binding:
+                self._is_idle.set()
+
+    async def _bound(self, ref: PodRef, node: str) -> str:
+        """Why the pod is not bound, or ""."""
+        pod, refused = self._ledger.pod(ref), ""
+        for _ in range(_BIND_TRIES):
+            pod = pod or await self._read(ref)
+            if pod is None:
+                return f"pod {ref} (uid {ref.uid}) is not there any more"
+            if pod.node:
+                return "" if pod.node == node else f"pod {ref} is bound to {pod.node} already"
+            refused = await self._attempt(pod, node)
+            if not refused:
+                break
+            self._give_back(ref)
+            # The pod has changed since: read it again.
+            pod = None
+        return refused
+
+    async def _attempt(self, pod: ClusterPod, node: str) -> str:
+        """Reserve and bind; why the API server refused, or "".
+
+        Raises:
+            ClusterError: The pod does not fit, or nobody answered: then what is reserved stays.
+        """
+        ref = pod.request.ref
+        # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
+        hold = self._reserved(pod, node) if pod.request.asks_units else None
+        wish = wish_annotations(hold, self._now_ns(), pod.annotations) if hold else {}
+        try:
+            return await bind_pod(self._api, pod, node, wish, self._seconds)
+        except NotBoundError:
+            self._give_back(ref)
+            raise
+        except ClusterError:
+            if await self._has_come_about(ref, node):
+                return ""
+            if hold:
+                self._doubt(ref, node, hold)
+            raise
+
+    def _seconds(self) -> float:
+        """For how long a binding may be under way: it has to be over before another replica binds.
+
+        Raises:
+            NotBoundError: Time has passed since the call came in, and another one may bind now.
+        """
+        if standby := self._view.standby():
+            raise NotBoundError(standby)
+        return min(_BIND_SECONDS, self._view.left_seconds())
+
+    def _give_back(self, ref: PodRef) -> None:
+        """What is reserved, unless an earlier binding of the pod may still come about."""
+        if ref not in self._doubts:
+            self._ledger.release(ref)
+
+    def _reserved(self, pod: ClusterPod, node: str) -> PodHold:
+        """Reserve what the pod will hold; where a binding is in doubt, the same again.
+
+        Raises:
+            ClusterError: It does not fit, or may be bound elsewhere any moment.
+        """
+        ref = pod.request.ref
+        if doubt := self._doubts.get(ref):
+            if doubt.node != node:
+                raise ClusterError(
+                    f"pod {ref}: the answer of the binding to {doubt.node} is still missing"
+                )
+            return doubt.hold
+        found = self._ledger.fit(node, pod.request)
+        if isinstance(found, Misfit):
+            raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
+        hold = found.hold(ref)
+        self._ledger.reserve(node, hold, pod.request.cpu_milli)
+        return hold
+
+    async def _read(self, ref: PodRef) -> ClusterPod | None:
+        return await self._view.read(ref, _READ_SECONDS)
+
+    async def _has_come_about(self, ref: PodRef, node: str) -> bool:
+        """Whether a binding without an answer is there already."""
+        try:
+            pod = await self._read(ref)
+        except ClusterError:
+            return False
+        return pod is not None and pod.node == node
+
+    def _doubt(self, ref: PodRef, node: str, hold: PodHold) -> None:
+        """A binding without an answer: what is reserved stays until it is certain.
+
+        The API server may carry it out after a GET that shows the pod unbound, so the room is given
+        back only when that has been so for a minute after the last attempt.
+        """
+        until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+        if doubt := self._doubts.get(ref):
+            doubt.until = until
+            return
+        task = asyncio.ensure_future(self._resolve_doubt(ref))
+        self._doubts[ref] = _Doubt(node, hold, until, task)
+        task.add_done_callback(lambda _: self._doubts.pop(ref, None))
+
+    async def _resolve_doubt(self, ref: PodRef) -> None:
+        loop, doubt = asyncio.get_running_loop(), self._doubts[ref]
+        while True:
+            with contextlib.suppress(ClusterError):
+                pod = await self._read(ref)
+                if pod is None or pod.node:
+                    return
+                if loop.time() >= doubt.until and ref not in self._binding:
+                    break
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        self._ledger.release(ref)

@@ -1,0 +1,139 @@
+"""Which replica serves kube-scheduler: the one that holds the Lease and knows all that was bound."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease
+
+_LABEL_SECONDS = 30.0
+_log = structlog.get_logger("leader")
+
+
+class Leader:
+    """Holds the Lease where it can.
+
+    A new leader first reads the whole cluster again: what the one before it bound may not have
+    come by the watch yet.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        label: LeaderLabel,
+        catch_up: Callable[[], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Take part in the election once `run` is called.
+
+        Args:
+            lease: What makes a leader.
+            label: How kube-scheduler finds it.
+            catch_up: Reads the cluster as it is; returns when the ledger has it.
+            settle: Waits for bindings that are under way.
+        """
+        self._lease, self._label = lease, label
+        self._catch_up, self._wait_idle = catch_up, settle
+        self._until = 0.0
+        self._is_caught_up = False
+        self._changes = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether kube-scheduler may be answered now.
+
+        Asked again before each binding: a process that stood still has lost the Lease unnoticed.
+        """
+        return self._is_caught_up and asyncio.get_running_loop().time() < self._until
+
+    @property
+    def left_seconds(self) -> float:
+        """For how long no other replica can lead; 0 where this one does not."""
+        if not self.leads:
+            return 0.0
+        pace, now = self._lease.pace, asyncio.get_running_loop().time()
+        return self._until + pace.lease_seconds - pace.renew_seconds - now
+
+    @property
+    def changes(self) -> int:
+        """How often this replica became the leader."""
+        return self._changes
+
+    @property
+    def standby(self) -> str:
+        """Why this replica does not serve kube-scheduler, or ""."""
+        if self.leads:
+            return ""
+        holder, own = self._lease.holder, self._lease.name.identity
+        if holder == own:
+            return f"{own} is about to lead: it reads the cluster"
+        return f"{own} does not lead: {f'{holder} does' if holder else 'nobody does yet'}"
+
+    async def run(self) -> None:
+        """Take part until cancelled; then let another one lead at once."""
+        leading: asyncio.Task[None] | None = None
+        try:
+            while True:
+                is_held = await self._renewed()
+                if is_held and leading is None:
+                    leading = asyncio.ensure_future(self._lead())
+                elif not is_held and leading is not None:
+                    await self._ended(leading)
+                    leading = None
+                    _log.warning("leads no more", holder=self._lease.holder)
+                elif leading is not None and leading.done():
+                    leading.result()
+                await asyncio.sleep(self._lease.pace.retry_seconds)
+        finally:
+            if leading is not None:
+                await self._ended(leading)
+                await self._give_up()
+
+    async def _renewed(self) -> bool:
+        """Whether the Lease is ours, as far as we know."""
+        loop = asyncio.get_running_loop()
+        # Counted from before the request: others count from when they see it.
+        began = loop.time()
+        deadline = max(self._until, began + self._lease.pace.retry_seconds)
+        try:
+            async with asyncio.timeout_at(deadline):
+                if await self._lease.try_hold():
+                    self._until = began + self._lease.pace.renew_seconds
+                    return True
+            # Another one holds it, or has written it a moment ago.
+            if self._lease.holder != self._lease.name.identity:
+                self._until = 0.0
+        except (ClusterError, TimeoutError) as error:
+            _log.warning("lease not renewed", error=str(error) or "no answer")
+        return loop.time() < self._until
+
+    async def _lead(self) -> None:
+        await self._catch_up()
+        self._is_caught_up = True
+        self._changes += 1
+        _log.info("leads now", identity=self._lease.name.identity)
+        while True:
+            pause = _LABEL_SECONDS
+            try:
+                await self._label.take()
+            except ClusterError as error:
+                _log.warning("the leader's label cannot be set", error=str(error))
+                pause = self._lease.pace.retry_seconds
+            await asyncio.sleep(pause)
+
+    async def _ended(self, leading: asyncio.Task[None]) -> None:
+        self._is_caught_up = False
+        self._until = 0.0
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+    async def _give_up(self) -> None:
+        """Anyone who comes next has to find everything that we sent."""
+        await self._wait_idle()
+        with contextlib.suppress(ClusterError):
+            await self._label.give_up()
+        with contextlib.suppress(ClusterError):
+            await self._lease.release()

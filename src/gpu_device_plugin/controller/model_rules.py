@@ -1,0 +1,287 @@
+"""The catalogue and the profile as the cluster has them now.
+
+Models, drivers and profiles by label: what follows, answers and writes, put together.
+
+Writes the series of each node's cards as its label, from the catalogue.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, Catalogue, series_change
+from gpu_device_plugin.domain.models.profiles_by_label import ProfileRule
+from gpu_device_plugin.errors import ClusterError, ConfigError, clip
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.listing import read
+from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
+from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflection, Source
+from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode
+from gpu_device_plugin.kubernetes.objects.events import ConfigMapRef, EventNote, Events
+from gpu_device_plugin.settings.models_by_label import load_catalogue, parse_profile
+
+NAMESPACE = "kube-system"
+PROFILE, PROFILE_KEY = "acs-profile", "selectors"
+CATALOGUE, CATALOGUE_KEY = "gpu-device-plugin-models", "models"
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_log = structlog.get_logger("models")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key(Generic[Value]):
+    """One key of a ConfigMap.
+
+    Attributes:
+        name: The ConfigMap's.
+        key: Of its data; others are nothing of ours.
+        parse: Its text as a value; the empty text is the default.
+    """
+
+    name: str
+    key: str
+    parse: Callable[[str], Value]
+
+
+class FollowedKey(Generic[Value]):
+    """A key of a ConfigMap as a value; one that cannot be parsed leaves the value before it.
+
+    Attributes:
+        value: What counts now.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        key: _Key[Value],
+        post: Callable[[EventNote], None],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.value = key.parse("")
+        self._key, self._post, self._on_change = key, post, on_change
+        self._text = ""
+        self.reflection = Reflection(
+            api,
+            Source(f"/api/v1/namespaces/{NAMESPACE}/configmaps", f"metadata.name={key.name}"),
+            ConfigMap,
+            ObjectListener(self._replace, self._put, lambda _: self._replace(())),
+        )
+
+    def _replace(self, found: Sequence[ConfigMap]) -> None:
+        for each in found:
+            self._put(each)
+        if not found:
+            self._take("")
+        self._on_change()
+
+    def _put(self, found: ConfigMap) -> None:
+        text = (found.data or {}).get(self._key.key, "")
+        try:
+            self._take(text)
+        except ConfigError as error:
+            meta = found.metadata
+            about = ConfigMapRef(NAMESPACE, meta.name, meta.uid)
+            told = f"{error}. What was read before still counts"
+            _log.warning("ConfigMap not understood", config_map=str(about), error=str(error))
+            self._post(EventNote(about, "BadConfigMap", told))
+
+    def _take(self, text: str) -> None:
+        if text != self._text:
+            self.value, self._text = self._key.parse(text), text
+            _log.info("ConfigMap taken over", config_map=self._key.name, key=self._key.key)
+            self._on_change()
+
+
+class ModelRules:
+    """Follows both ConfigMaps, and the labels of namespaces that rules may select by."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        post: Callable[[EventNote], None],
+        on_catalogue: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin with the packaged catalogue and no profile.
+
+        Args:
+            api: The cluster.
+            post: Takes Events about the ConfigMaps.
+            on_catalogue: Called when the catalogue is loaded, and when it has changed.
+        """
+        self._api = api
+        self._catalogue = FollowedKey(
+            api, _Key(CATALOGUE, CATALOGUE_KEY, load_catalogue), post, on_catalogue
+        )
+        self._profile = FollowedKey(api, _Key(PROFILE, PROFILE_KEY, parse_profile), post)
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._listed = Reflection(
+            api,
+            Source("/api/v1/namespaces", ""),
+            Bare,
+            ObjectListener(self._replace, self._put, self._remove),
+        )
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Series and drivers."""
+        return self._catalogue.value
+
+    @property
+    def is_catalogue_loaded(self) -> bool:
+        """Whether `catalogue` has what the operator says."""
+        return self._catalogue.reflection.is_synced
+
+    @property
+    def profile(self) -> Sequence[ProfileRule]:
+        """The rules, in order."""
+        return self._profile.value
+
+    @property
+    def trouble(self) -> str:
+        """Why no pod can be judged yet, or ""."""
+        for each in self._reflections:
+            if not each.is_synced:
+                return each.trouble or "the catalogue and the profile are not loaded"
+        return ""
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        await asyncio.gather(*(each.run() for each in self._reflections))
+
+    async def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Labels of a namespace, if any rule asks for them; a new one is read by one GET.
+
+        Anybody may name one: so no other path is asked for, and one at a time.
+
+        Raises:
+            ClusterError: The API server does not say, or no namespace can have this name.
+        """
+        if all(rule.namespaces is None for rule in self.profile):
+            return {}
+        if _NAMESPACE.fullmatch(name) is None:
+            raise ClusterError(f"{clip(name)!r} is no name of a namespace")
+        if name not in self._namespaces:
+            async with self._one_at_a_time:
+                found = await read(self._api, f"/api/v1/namespaces/{name}")
+            return ((found or {}).get("metadata") or {}).get("labels") or {}
+        return self._namespaces[name]
+
+    @property
+    def _reflections(self) -> Sequence[Reflection[ConfigMap] | Reflection[Bare]]:
+        return self._catalogue.reflection, self._profile.reflection, self._listed
+
+    def _replace(self, found: Sequence[Bare]) -> None:
+        self._namespaces.clear()
+        for each in found:
+            self._put(each)
+
+    def _put(self, found: Bare) -> None:
+        self._namespaces[found.metadata.name] = found.metadata.labels or {}
+
+    def _remove(self, gone: Bare) -> None:
+        self._namespaces.pop(gone.metadata.name, None)
+
+
+class SeriesLabels:
+    """Keeps the labels of all nodes with cards right; one that another program changes too."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        models: Callable[[str], Sequence[str] | None],
+        catalogue: Callable[[], Catalogue | None],
+        writes: Callable[[], bool],
+    ) -> None:
+        """Begin without nodes.
+
+        Args:
+            api: The cluster.
+            models: Node -> what its cards are called; None where its annotation says nothing.
+            catalogue: The catalogue; None until it is loaded.
+            writes: Whether this replica keeps the labels now.
+        """
+        self._models, self._catalogue, self._writes = models, catalogue, writes
+        # The series as the node's label has it, and as we wrote it.
+        self._nodes: dict[str, tuple[str | None, str | None]] = {}
+        self._queue: PatchQueue[str] = PatchQueue(api, self._difference, lambda _: None)
+
+    def node_changed(self, name: str, node: ClusterNode | None) -> None:
+        """A node with cards is there, has changed, or (None) is gone or has none any more."""
+        if node is None:
+            self._nodes.pop(name, None)
+            self._queue.drop(name)
+            return
+        self._nodes[name] = node.labels.get(MODEL_LABEL), node.series
+        self._mark(name)
+
+    def all_changed(self) -> None:
+        """The catalogue has changed, or it is this replica's turn to write."""
+        for name in self._nodes:
+            self._mark(name)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await self._queue.run()
+
+    def _mark(self, name: str) -> None:
+        """Thousands of nodes are as they should be; kube-scheduler would wait for each look."""
+        if self._wanted(name) is not None:
+            self._queue.mark(name)
+
+    def _difference(self, name: str) -> Patch | None:
+        return self._wanted(name) if self._writes() else None
+
+    def _wanted(self, name: str) -> Patch | None:
+        node, catalogue = self._nodes.get(name), self._catalogue()
+        models = self._models(name)
+        if node is None or catalogue is None or models is None:
+            return None
+        series = catalogue.series_of(models)
+        change = series_change(*node, series)
+        if change is None:
+            return None
+        metadata: dict[str, object] = {"annotations": dict(change.annotations)}
+        if change.labels:
+            metadata["labels"] = dict(change.labels)
+        return Patch(f"/api/v1/nodes/{name}", metadata)
+
+
+class Models:
+    """Every replica follows the rules; the leader writes nodes' labels.
+
+    Attributes:
+        rules: The catalogue and the profile.
+        labels: The nodes' series.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        identity: str,
+        cards: Callable[[str], Sequence[str] | None],
+        leads: Callable[[], bool],
+    ) -> None:
+        """Begin with the packaged catalogue and no profile.
+
+        Args:
+            api: The cluster.
+            identity: Of this replica, for Events.
+            cards: Node -> what its cards are called, or None where that is not known.
+            leads: Whether this replica is the one that writes.
+        """
+        self._events = Events(api, identity)
+        self.labels = SeriesLabels(api, cards, self._catalogue, leads)
+        self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
+
+    async def run(self) -> None:
+        """Follow, and write, until cancelled."""
+        await asyncio.gather(self.rules.run(), self.labels.run(), self._events.run())
+
+    def _catalogue(self) -> Catalogue | None:
+        return self.rules.catalogue if self.rules.is_catalogue_loaded else None

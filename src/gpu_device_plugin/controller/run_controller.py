@@ -1,0 +1,242 @@
+"""The life of a controller: follow the cluster, answer kube-scheduler, end."""
+
+import asyncio
+import ctypes
+import gc
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.controller.binder import Binder, View
+from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.controller.leader import Leader
+from gpu_device_plugin.controller.model_rules import Models
+from gpu_device_plugin.controller.scheduler_extender import Extender
+from gpu_device_plugin.controller.unhealthy_cards import Neighbours, UnhealthyCards
+from gpu_device_plugin.controller.webhook import Webhook
+from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.credentials import load_credentials
+from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
+from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease, LeaseName, LeasePace
+from gpu_device_plugin.settings.controller_settings import (
+    ControllerSettings,
+    Koordinator,
+    UnhealthyConfigMaps,
+)
+from gpu_device_plugin.web.controller_metrics import ControllerMetrics, ControllerSnapshot
+from gpu_device_plugin.web.extender_server import Callers, ExtenderServer, Handlers
+from gpu_device_plugin.web.server import Pages, WebServer
+
+LEASE = "gpu-device-plugin-controller"
+_MIB = 1024 * 1024
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 256 * 1024
+_log = structlog.get_logger("controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a controller waits.
+
+    Attributes:
+        lease: For the lead.
+        stale_seconds: Until a view that nothing renews counts as no view.
+    """
+
+    lease: LeasePace = field(default_factory=LeasePace)
+    stale_seconds: float = 60.0
+
+
+class Controller:
+    """One controller."""
+
+    def __init__(self, settings: ControllerSettings, times: Times | None = None) -> None:
+        self._times = times or Times()
+        kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
+        self._api = ApiServer.at(kubeconfig)
+        self.ledger = ClusterLedger(settings.placement)
+        changes = Changes(self._node_changed, self.ledger.pod_changed)
+        self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
+        self._metrics = ControllerMetrics(self._facts)
+        self._binder = Binder(self.ledger, self._api, self._view())
+        identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
+        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
+        self.leader = Leader(
+            Lease(self._api, LeaseName(settings.namespace, LEASE, identity), self._times.lease),
+            LeaderLabel(self._api, settings.namespace, settings.pod_name),
+            self._catch_up,
+            self._binder.wait_idle,
+        )
+        keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
+        self._unhealthy = UnhealthyCards(
+            self._api,
+            Neighbours(
+                self.ledger.sick, self.ledger.taken_out, lambda: keeps and self.leader.leads
+            ),
+        )
+        self._webhook_configuration = settings.webhook_configuration
+        self.certificates = None if settings.plain_http else Certificates(settings, self._api)
+        self.server = ExtenderServer(
+            settings.address,
+            self._handlers(settings.koordinator),
+            settings.max_body * _MIB,
+            self.certificates.tls if self.certificates else None,
+            Callers(settings.client_name, settings.webhook_client_name),
+        )
+        pages = Pages(self._metrics_page, lambda: True, self._readiness)
+        self.pages = WebServer(settings.metrics_address, pages)
+
+    def _view(self) -> View:
+        """What the binder asks."""
+        return View(
+            self._watch.read,
+            lambda: self.leader.standby,
+            lambda: self.leader.left_seconds,
+            self._metrics.bound,
+        )
+
+    def _handlers(self, koordinator: Koordinator) -> Handlers:
+        """Who answers what on the address."""
+        extender = Extender(self.ledger)
+        webhook = Webhook(self.models.rules, koordinator.unit, self._metrics.admitted)
+        return Handlers(
+            filter=extender.filter,
+            prioritize=extender.prioritize,
+            preempt=extender.preempt,
+            bind=self._binder.bind,
+            inspect=extender.inspect,
+            mutate=webhook.mutate,
+            trouble=self._trouble,
+            webhook_trouble=lambda: self.models.rules.trouble,
+            standby=lambda: self.leader.standby,
+            took=self._metrics.took,
+            answered=self._metrics.answered,
+        )
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until cancelled.
+
+        Args:
+            on_ready: Called once both addresses are listened on.
+
+        Raises:
+            ConfigError: The certificate's files cannot be used.
+            EdgeError: An address cannot be listened on.
+        """
+        await self.pages.start()
+        loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
+        loops += [self.leader.run, self.models.run]
+        try:
+            if self.certificates is not None:
+                await self.certificates.start()
+                loops.append(self.certificates.run)
+                if self._webhook_configuration:
+                    loops.append(self._trust(self.certificates).run)
+            await self.server.start()
+            on_ready()
+            # Waits for all of them at the end: the leader has something to give up.
+            async with asyncio.TaskGroup() as group:
+                for loop in loops:
+                    group.create_task(loop())
+        finally:
+            await self._binder.stop()
+            await self.server.stop()
+            await self.pages.stop()
+            await self._api.close()
+
+    def _trust(self, certificates: Certificates) -> WebhookTrust:
+        name = self._webhook_configuration
+        return WebhookTrust(self._api, name, lambda: certificates.authority)
+
+    def _not_loaded(self) -> str:
+        """Why the ledger is not whole yet, or ""."""
+        if not (self._watch.is_synced and self._unhealthy.reflection.is_synced):
+            return self._watch.trouble or "the ledger is not loaded"
+        return ""
+
+    def _trouble(self) -> str:
+        """Before the ledger is whole, and when it is stale, an answer would be a guess."""
+        if not_loaded := self._not_loaded():
+            return not_loaded
+        if self._watch.trouble_seconds > self._times.stale_seconds:
+            return f"the ledger is not current: {self._watch.trouble}"
+        return ""
+
+    def _node_changed(self, name: str, node: ClusterNode | None) -> None:
+        self.ledger.node_changed(name, node)
+        self.models.labels.node_changed(name, node)
+        self._unhealthy.node_changed(name)
+
+    def _cards(self, name: str) -> list[str] | None:
+        offer = self.ledger.offers.get(name)
+        return None if offer is None else [card.model for card in offer.cards]
+
+    async def _catch_up(self) -> None:
+        await self._watch.catch_up()
+        # Once for all nodes, before the first call: afterwards only what changes is counted.
+        self.ledger.node_rooms()
+        self.models.labels.all_changed()
+        self._unhealthy.all_changed(self.ledger.offers)
+        # What is loaded stays: no garbage collection should walk it while kube-scheduler waits.
+        gc.freeze()
+
+    def _readiness(self) -> tuple[bool, str]:
+        """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
+        if not_loaded := self._not_loaded() or self.models.rules.trouble:
+            return False, not_loaded
+        role = self._trouble() or self.leader.standby or "leads"
+        return True, f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
+
+    async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
+        return await self._metrics.page(accept)
+
+    def _facts(self) -> ControllerSnapshot:
+        ends = self.certificates.ends if self.certificates else None
+        is_ready, _ = self._readiness()
+        return ControllerSnapshot(
+            nodes=tuple(
+                (offer.name, offer.mode.value, self.ledger.rooms(offer.name))
+                for offer in self.ledger.offers.values()
+                if offer.has_slices
+            ),
+            reserved=self.ledger.reserved,
+            is_ready=is_ready,
+            is_current=not self._trouble(),
+            leads=self.leader.leads,
+            certificate_ends=ends.timestamp() if ends else None,
+        )
+
+
+async def run_controller(settings: ControllerSettings) -> None:
+    """Run a controller in this process until SIGTERM or SIGINT.
+
+    Raises:
+        AccessError: There is no usable kubeconfig and no service account, so nothing to wait for.
+        ConfigError: The certificate cannot be used.
+        EdgeError: An address cannot be listened on.
+    """
+    await load_credentials([Path(settings.kubeconfig)] if settings.kubeconfig else [])
+    _give_large_blocks_back()
+    work = asyncio.ensure_future(Controller(settings).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        _log.info("ended")
+
+
+def _give_large_blocks_back() -> None:
+    """Let memory of long lists and bodies return to the system as soon as it is free.
+
+    glibc raises its threshold to the longest block that was freed, and then keeps such blocks.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

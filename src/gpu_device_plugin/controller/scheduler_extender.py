@@ -1,0 +1,167 @@
+"""kube-scheduler's calls: which nodes fit, how well, and whom to evict."""
+
+import asyncio
+import heapq
+import json
+import time
+from collections.abc import Sequence
+
+from gpu_device_plugin.controller.cluster_ledger import Answer, ClusterLedger
+from gpu_device_plugin.domain.fractions.node_fit import Misfit, Score, comparable
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.objects.extender_messages import (
+    Question,
+    filter_answer,
+    filter_error,
+    preemption_answer,
+    priorities,
+    read_preemption,
+    read_question,
+)
+
+MOST_NODES = 8
+"""Extender scores are coarse and kube-scheduler breaks ties at random: more would not be ours."""
+_MOST_SCORE = 10
+_TURN_SECONDS = 0.01
+
+
+class _Turns:
+    """Lets everything else in the loop go on between two nodes of a long answer.
+
+    The Lease, the watches and /healthz go on, whatever one pod costs on so many nodes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._began = seconds, time.monotonic()
+
+    async def give(self) -> None:
+        if time.monotonic() - self._began >= self._seconds:
+            await asyncio.sleep(0)
+            self._began = time.monotonic()
+
+
+class Extender:
+    """Answers filter, prioritize, preempt and inspect from the ledger."""
+
+    def __init__(self, ledger: ClusterLedger, turn_seconds: float = _TURN_SECONDS) -> None:
+        """Answer.
+
+        Args:
+            ledger: What the nodes have.
+            turn_seconds: For how long an answer keeps the loop, but for one node at least.
+        """
+        self._ledger, self._turn_seconds = ledger, turn_seconds
+
+    async def filter(self, body: bytes) -> bytes:
+        """Keep the nodes that fit best, with a reason for each of the others."""
+        try:
+            question = read_question(body)
+        except ClusterError as error:
+            return filter_error(str(error))
+        if not question.pod.asks_units:
+            return filter_answer(question, question.names, {}, {})
+        fits, misfits = await self._judged(question)
+        best = max((score for score, _ in fits), default=0.0)
+        equal = {name for score, names in fits if score == best for name in names}
+        kept = heapq.nsmallest(MOST_NODES, equal)
+        failed: dict[str, str] = {}
+        final: dict[str, str] = {}
+        for why, names in misfits:
+            (final if why.is_final else failed).update(dict.fromkeys(names, why.text))
+        for score, names in fits:
+            order = "comes first" if score == best else "fits better"
+            failed.update(dict.fromkeys(names, f"fits, but {kept[0]} {order}"))
+        for name in kept:
+            failed.pop(name, None)
+        return filter_answer(question, kept, failed, final)
+
+    async def prioritize(self, body: bytes) -> bytes:
+        """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike.
+
+        Raises:
+            ClusterError: The body is none of kube-scheduler's.
+        """
+        question = read_question(body)
+        points = dict.fromkeys(question.names, 0)
+        fits, _ = await self._judged(question) if question.pod.asks_units else ((), ())
+        for score, names in fits:
+            points.update(dict.fromkeys(names, _points(score)))
+        return priorities(points)
+
+    async def preempt(self, body: bytes) -> bytes:
+        """Keep the nodes on which evicting the proposed victims makes room on one card.
+
+        kube-scheduler proposes by a node's sums: elsewhere pods would be evicted for nothing.
+
+        Raises:
+            ClusterError: The body is none of kube-scheduler's.
+        """
+        asked = read_preemption(body)
+        if not asked.pod.asks_units:
+            return preemption_answer(asked.victims)
+        turns, kept = _Turns(self._turn_seconds), {}
+        for name, victims in asked.victims.items():
+            if self._ledger.fits_without(name, asked.pod, frozenset(victims.uids)):
+                kept[name] = victims
+            await turns.give()
+        return preemption_answer(kept)
+
+    async def _judged(
+        self, question: Question
+    ) -> tuple[Sequence[tuple[float, list[str]]], Sequence[tuple[Misfit, list[str]]]]:
+        """Nodes that fit, with their scores; the others, with why."""
+        turns = _Turns(self._turn_seconds)
+        alike: dict[int, tuple[Answer, list[str]]] = {}
+        for name, answer in self._ledger.judged(question.names, question.pod):
+            alike.setdefault(id(answer), (answer, []))[1].append(name)
+            await turns.give()
+        fits: list[tuple[Score, list[str]]] = []
+        misfits: list[tuple[Misfit, list[str]]] = []
+        for answer, names in alike.values():
+            if isinstance(answer, Misfit):
+                misfits.append((answer, names))
+            else:
+                fits.append((answer, names))
+        scores = comparable([score for score, _ in fits])
+        return [(score, names) for score, (_, names) in zip(scores, fits, strict=True)], misfits
+
+    async def inspect(self, node: str | None) -> tuple[int, bytes]:
+        """The ledger as JSON, and the HTTP status."""
+        known = sorted(n for n, offer in self._ledger.offers.items() if offer.has_slices)
+        if node is not None and node not in known:
+            why = self._ledger.left_out.get(node) or f"no node {node} with slices"
+            return 404, json.dumps({"error": why}).encode()
+        turns, found = _Turns(self._turn_seconds), []
+        for name in known if node is None else [node]:
+            if name in self._ledger.offers:
+                found.append(self._inspected(name))
+            await turns.give()
+        return 200, json.dumps({"nodes": found}).encode()
+
+    def _inspected(self, name: str) -> dict[str, object]:
+        offer, rooms = self._ledger.offers[name], self._ledger.rooms(name)
+        holds = [(hold.pod, hold.by_card()) for hold in self._ledger.holds(name)]
+        devices = [
+            {
+                "id": room.card.index,
+                "totalGPU": room.card.capacity(offer.unit),
+                "usedGPU": room.card.capacity(offer.unit) - room.free_mem,
+                "pods": [
+                    {
+                        "name": pod.name,
+                        "namespace": pod.namespace,
+                        "usedGPU": shares[room.card.index][0],
+                    }
+                    for pod, shares in holds
+                    if room.card.index in shares
+                ],
+            }
+            for room in rooms
+        ]
+        total = sum(room.card.capacity(offer.unit) for room in rooms)
+        free = sum(room.free_mem for room in rooms)
+        return {"name": name, "totalGPU": total, "usedGPU": total - free, "devs": devices}
+
+
+def _points(score: float) -> int:
+    return max(0, min(_MOST_SCORE, round(_MOST_SCORE * score)))

@@ -1,0 +1,168 @@
+"""The ConfigMaps `unhealthy-gpu-<node>` (R-542): what operators take out, and what agents found."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
+from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
+from gpu_device_plugin.kubernetes.client.wire import ConfigMap
+
+NAMESPACE = "kube-system"
+PREFIX = "unhealthy-gpu-"
+KEY = "gpus"
+OURS = "gpu-device-plugin/unhealthy-gpus"
+"""Annotation of such a ConfigMap: which of its entries are ours; the others are an operator's."""
+_AGAIN_SECONDS = 30.0
+_COLLECTION = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+_log = structlog.get_logger("unhealthy")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What the rest of the controller gives this part, and gets from it.
+
+    Attributes:
+        sick: Node -> cards that its agent found unhealthy; None where nothing is known of it.
+        taken_out: Called with a node and the cards that an operator takes out.
+        writes: Whether this replica keeps the ConfigMaps now.
+    """
+
+    sick: Callable[[str], frozenset[int] | None]
+    taken_out: Callable[[str, frozenset[int]], None]
+    writes: Callable[[], bool]
+
+
+class UnhealthyCards:
+    """Honours what operators wrote, and keeps our own entries to what the agents tell."""
+
+    def __init__(self, api: ApiServer, neighbours: Neighbours) -> None:
+        self._api, self._neighbours = api, neighbours
+        self._told: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
+        self._due: dict[str, None] = {}  # in order
+        self._wake = asyncio.Event()
+        self.reflection = Reflection(
+            api,
+            Source(_COLLECTION, "", is_optional=True),
+            ConfigMap,
+            keyed(
+                lambda found: found.metadata.name,
+                lambda: [PREFIX + node for node in self._told],
+                self._put,
+                self._drop,
+                self._wake.set,
+            ),
+        )
+
+    def node_changed(self, node: str) -> None:
+        """The health of a node's cards may have changed.
+
+        Thousands of nodes are as they should be; kube-scheduler would wait for each look.
+        """
+        if not self._is_right(node):
+            self._due[node] = None
+            self._wake.set()
+
+    def all_changed(self, nodes: Iterable[str]) -> None:
+        """It is this replica's turn to write."""
+        for node in nodes:
+            self.node_changed(node)
+
+    async def run(self) -> None:
+        """Follow and write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.reflection.run())
+            group.create_task(self._write())
+
+    def _put(self, found: ConfigMap) -> None:
+        name = found.metadata.name
+        if name.startswith(PREFIX):
+            listed = _indexes((found.data or {}).get(KEY, ""))
+            ours = _indexes((found.metadata.annotations or {}).get(OURS, ""))
+            self._take(name.removeprefix(PREFIX), listed, ours)
+
+    def _drop(self, name: str) -> None:
+        if name.startswith(PREFIX):
+            self._take(name.removeprefix(PREFIX), frozenset(), frozenset())
+
+    def _take(self, node: str, listed: frozenset[int], ours: frozenset[int]) -> None:
+        # Our own entries say nothing new: the annotation that they come from is newer.
+        before = self._told.pop(node, (frozenset(), frozenset()))
+        if listed or ours:
+            self._told[node] = (listed, ours)
+        if listed - ours != before[0] - before[1]:
+            _log.info("cards taken out", node=node, cards=sorted(listed - ours))
+            self._neighbours.taken_out(node, listed - ours)
+        self.node_changed(node)
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._due and self._neighbours.writes() and self.reflection.is_synced:
+                node = next(iter(self._due))
+                del self._due[node]
+                try:
+                    await self._bring(node)
+                except ClusterError as error:
+                    _log.warning("ConfigMap unhealthy-gpu not written", node=node, error=str(error))
+                    self._due[node] = None
+                    await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _is_right(self, node: str) -> bool:
+        """Whether the ConfigMap says what the agent says; nothing is taken back that is not known."""
+        sick = self._neighbours.sick(node)
+        listed, ours = self._told.get(node, (frozenset(), frozenset()))
+        return sick is None or (sick <= listed and ours <= sick)
+
+    async def _bring(self, node: str) -> None:
+        """Make our entries those cards that are sick; an operator's stay."""
+        sick = self._neighbours.sick(node)
+        if sick is None or self._is_right(node):
+            return
+        path = f"{_COLLECTION}/{PREFIX}{node}"
+        found = await read(self._api, path)
+        body = _with(found, node, sick)
+        written = (
+            await create(self._api, _COLLECTION, body)
+            if found is None
+            else await replace(self._api, path, body)
+        )
+        if written is None:  # changed meanwhile: look again
+            self._due[node] = None
+
+
+def _with(before: Document | None, node: str, sick: frozenset[int]) -> Document:
+    """The ConfigMap with these entries of ours beside the operator's."""
+    plain = dict(before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}})
+    meta: dict[str, object] = dict(plain["metadata"])
+    annotations: Mapping[str, str] = plain["metadata"].get("annotations") or {}
+    data: Mapping[str, str] = plain.get("data") or {}
+    theirs = _indexes(data.get(KEY, "")) - _indexes(annotations.get(OURS, ""))
+    ours = sick - theirs
+    meta["annotations"] = {**annotations, OURS: _text(ours)}
+    plain |= {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": meta,
+        "data": {**data, KEY: _text(theirs | ours)},
+    }
+    return plain
+
+
+def _indexes(text: str) -> frozenset[int]:
+    """The cards of a list such as `0,3`; what is no number names no card.
+
+    >>> sorted(_indexes("0, 3,x,"))
+    [0, 3]
+    """
+    parts = (part.strip() for part in text.split(","))
+    return frozenset(int(p) for p in parts if p.isascii() and p.isdecimal() and len(p) < 4)
+
+
+def _text(cards: Iterable[int]) -> str:
+    return ",".join(str(card) for card in sorted(cards))

@@ -1,0 +1,205 @@
+"""Where the controller's certificate comes from, and that it is the newest one.
+
+The API server trusts the webhook by the authority in its MutatingWebhookConfiguration.
+"""
+
+import asyncio
+import base64
+import binascii
+import datetime
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpu_device_plugin.errors import ClusterError, ConfigError, GpuPluginError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
+from gpu_device_plugin.settings.controller_settings import ControllerSettings
+from gpu_device_plugin.web import authority as certificates
+from gpu_device_plugin.web.tls import ServingTls
+
+SECRET = "gpu-device-plugin-tls"  # noqa: S105 the name of one
+_LOOK_SECONDS = 30.0
+_TRIES = 5
+_log = structlog.get_logger("certificates")
+
+
+class Certificates:
+    """Keeps a listener's certificate current: of files, or of the Secret that replicas share.
+
+    Attributes:
+        authority: PEM of who signed it, for those who call; empty until it is known.
+        ends: When it ends; None until it is known.
+    """
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        api: ApiServer,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self.tls = ServingTls()
+        self.authority = b""
+        self.ends: datetime.datetime | None = None
+        self._settings, self._api = settings, api
+        self._now, self._look_seconds = now, look_seconds
+
+    async def start(self) -> None:
+        """Have a certificate; waits for the API server if the Secret cannot be read yet.
+
+        Raises:
+            ConfigError: The files cannot be used.
+        """
+        trouble = ""
+        while True:
+            try:
+                await self._look()
+            except ClusterError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _log.warning("no certificate yet", error=trouble)
+                await asyncio.sleep(self._api.reach.pace.first_seconds)
+            else:
+                return
+
+    async def run(self) -> None:
+        """Take up what has changed, and renew what is about to end, until cancelled."""
+        trouble = ""
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            try:
+                await self._look()
+                trouble = ""
+            except GpuPluginError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _log.warning("the certificate cannot be checked or renewed", error=trouble)
+
+    async def _look(self) -> None:
+        if self._settings.tls_cert_file:
+            certificate = self._file("tls_cert_file")
+            key, authority = self._file("tls_key_file"), self._file("client_ca_file")
+        else:
+            held = await self._shared()
+            certificate, key = held[certificates.SERVING], held[certificates.SERVING_KEY]
+            authority = held[certificates.AUTHORITY]
+        clients = authority
+        if self._settings.webhook_client_ca_file:
+            clients += b"\n" + self._file("webhook_client_ca_file")
+        if self.tls.use(certificate, key, clients):
+            self.ends, self.authority = certificates.ends(certificate), authority
+            _log.info("certificate in use", ends=self.ends.isoformat())
+
+    def _file(self, name: str) -> bytes:
+        """The content of the file that the setting `name` names."""
+        path = Path(getattr(self._settings, name))
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} {str(path)!r}: {error.strerror}") from error
+
+    async def _shared(self) -> Mapping[str, bytes]:
+        """What the Secret holds, after it was made or renewed where that was due.
+
+        Several replicas may do so at once: the first one's stands, the others read it.
+        """
+        collection = f"/api/v1/namespaces/{self._settings.namespace}/secrets"
+        path = f"{collection}/{SECRET}"
+        names = [name.strip() for name in self._settings.tls_names.split(",") if name.strip()]
+        for _ in range(_TRIES):
+            found = await read(self._api, path)
+            held = _data(found)
+            fresh = certificates.renewed(held, names, self._settings.client_name, self._now())
+            if fresh is None:
+                return held
+            body = _secret(found, self._settings.namespace, fresh)
+            written = (
+                await create(self._api, collection, body)
+                if found is None
+                else await replace(self._api, path, body)
+            )
+            if written is not None:
+                _log.info("certificate made", secret=f"{self._settings.namespace}/{SECRET}")
+                return fresh
+        raise ClusterError(f"{path} changes again and again")
+
+
+def _data(secret: Document | None) -> dict[str, bytes]:
+    """The keys that are ours and can be read."""
+    found = {}
+    for key in certificates.KEYS:
+        try:
+            found[key] = base64.b64decode(((secret or {}).get("data") or {})[key], validate=True)
+        except (KeyError, TypeError, binascii.Error):
+            continue
+    return found
+
+
+def _secret(before: Document | None, namespace: str, data: Mapping[str, bytes]) -> Document:
+    """The Secret with these keys; what else an operator put on it stays."""
+    encoded = {key: base64.b64encode(value).decode("ascii") for key, value in data.items()}
+    plain = dict(before or {"type": "kubernetes.io/tls"})
+    plain["data"] = {**(plain.get("data") or {}), **encoded}
+    plain |= {"apiVersion": "v1", "kind": "Secret"}
+    plain.setdefault("metadata", {"name": SECRET, "namespace": namespace})
+    return plain
+
+
+_TRUST_SECONDS = 5.0
+_PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
+
+
+class WebhookTrust:
+    """Keeps `caBundle` what it has to be; the configuration may come later than the controller."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        name: str,
+        authority: Callable[[], bytes],
+        look_seconds: float = _TRUST_SECONDS,
+    ) -> None:
+        """Remember where to write.
+
+        Args:
+            api: The cluster.
+            name: Of the MutatingWebhookConfiguration.
+            authority: PEM of who signed the serving certificate; empty until it is known.
+            look_seconds: Between two reads.
+        """
+        self._api, self._path, self._authority = api, _PATH + name, authority
+        self._look_seconds = look_seconds
+
+    async def run(self) -> None:
+        """Look, and write where it differs, until cancelled."""
+        trouble = ""
+        while True:
+            try:
+                await self._look()
+                trouble = ""
+            except ClusterError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _log.warning("the webhook's caBundle cannot be written", error=trouble)
+            await asyncio.sleep(self._look_seconds)
+
+    async def _look(self) -> None:
+        found = await read(self._api, self._path)
+        bundle = base64.b64encode(self._authority()).decode("ascii")
+        if found is None or not bundle:
+            return
+        webhooks = [_trusting(each, bundle) for each in found.get("webhooks") or ()]
+        if webhooks != found.get("webhooks"):
+            # One that another replica has written meanwhile is read again the next time.
+            body = {"apiVersion": "admissionregistration.k8s.io/v1", **found, "webhooks": webhooks}
+            body["kind"] = "MutatingWebhookConfiguration"
+            if await replace(self._api, self._path, body) is not None:
+                _log.info("the webhook's caBundle is written", path=self._path)
+
+
+def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
+    return {**webhook, "clientConfig": {**(webhook.get("clientConfig") or {}), "caBundle": bundle}}

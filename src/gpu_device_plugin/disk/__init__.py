@@ -1,0 +1,4 @@
+"""The node's file system: grants, files of slices, library versions, locks, labels.
+
+When they are written is decided in `agent`.
+"""

@@ -1,0 +1,77 @@
+"""The CDI files of claims: how a container runtime learns what a claim's containers receive."""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.errors import StorageError
+
+_PREFIX = "gpu-device-plugin-"
+
+
+class CdiFiles:
+    """One file a claim, below a directory that the container runtime reads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def write(self, uid: str, content: Mapping[str, object]) -> None:
+        """Write a claim's file, whole or not at all; one that says the same is left alone.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        path, encoded = self._path(uid), json.dumps(content).encode()
+        # One name: what a kill leaves is overwritten.
+        hidden = self._directory / f"{_PREFIX}half.tmp"
+        try:
+            if path.is_file() and path.read_bytes() == encoded:
+                return
+            self._directory.mkdir(parents=True, exist_ok=True)
+            hidden.write_bytes(encoded)
+            failpoint("cdi.before-rename")
+            hidden.replace(path)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def read(self, uid: str) -> Mapping[str, object]:
+        """Content of a claim's file; empty where it cannot be read."""
+        try:
+            content = json.loads(self._path(uid).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's file, if it is there.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        path = self._path(uid)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be removed: {error.strerror}") from error
+
+    def present(self) -> frozenset[str]:
+        """Uids of the claims that have a file."""
+        return frozenset(
+            path.stem.removeprefix(_PREFIX) for path in self._directory.glob(f"{_PREFIX}*.json")
+        )
+
+    def check(self) -> str:
+        """Why files cannot be written here, or ""."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"{self._directory}: cannot be made: {error.strerror}"
+        is_writable = os.access(self._directory, os.W_OK | os.X_OK)
+        return "" if is_writable else f"{self._directory}: cannot be written"
+
+    def _path(self, uid: str) -> Path:
+        return self._directory / f"{_PREFIX}{uid}.json"

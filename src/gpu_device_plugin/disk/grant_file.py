@@ -1,0 +1,273 @@
+"""The grants on disk, durable before the kubelet gets its answer.
+
+The file is `<state-dir>/grants`: `{"grants": […]}`, see `GrantRecord`. The rules
+of the format are in docs/adr/0012: a missing key has its default, a key that this release does not
+know is written back as it was read, and an error names the path of what cannot be read. A new key
+needs a default. A key that is removed or changes its meaning needs a new layout.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from gpu_device_plugin.disk.durable import SealedFile, check_room, fdatasync
+from gpu_device_plugin.disk.state_file import Plain, plain_of
+from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.errors import StateError
+
+_FileName = Annotated[str, msgspec.Meta(pattern=r"^[^./][^/]*$")]
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class HolderRecord(msgspec.Struct, frozen=True):
+    """The container or claim that holds a grant; see `domain.shares.Holder`."""
+
+    namespace: str
+    pod: str
+    uid: str = ""
+    container: str = ""
+    kind: ContainerKind = ContainerKind.APP
+    index: int = 0
+    claim: str = ""
+    claim_name: str = ""
+
+
+class ShareRecord(msgspec.Struct, frozen=True):
+    """A part of one device; `memory_bytes` is null while it is not known."""
+
+    device: str
+    memory_bytes: _Size | None = None
+    is_exclusive: bool = False
+
+
+class GrantRecord(msgspec.Struct, frozen=True):
+    """One grant. `units` are ids by the name of their resource, shares in order of NVML index.
+
+    Beside these keys stand those of the grant's scheme (`Scheme.own_record`).
+    """
+
+    id: _FileName
+    holder: HolderRecord
+    units: dict[str, list[str]] = {}
+    shares: list[ShareRecord] = []
+    core_percent: int = 0
+    is_isolated: bool = True
+    is_checked: bool = True
+    library_version: str = ""
+    created_seconds: float = 0.0
+    compute_policy: ComputePolicy = ComputePolicy.FIXED
+
+
+def record_of(grant: Grant) -> GrantRecord:
+    """The record of a grant, without what only its scheme knows."""
+    return GrantRecord(
+        id=grant.slice_id,
+        holder=HolderRecord(
+            grant.pod.namespace,
+            grant.pod.name,
+            grant.pod.uid,
+            grant.container,
+            grant.kind,
+            grant.index,
+            grant.holder.claim,
+            grant.holder.claim_name,
+        ),
+        units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
+        shares=[ShareRecord(s.device, s.memory_bytes, s.is_exclusive) for s in grant.shares],
+        core_percent=grant.core_percent,
+        is_isolated=grant.is_isolated,
+        is_checked=grant.is_checked,
+        library_version=grant.library_version,
+        created_seconds=grant.created_seconds,
+        compute_policy=grant.compute_policy,
+    )
+
+
+def grant_of(record: GrantRecord) -> Grant:
+    """The grant of a record, without what only its scheme knows."""
+    holder, core = record.holder, record.core_percent
+    pod = PodRef(holder.namespace, holder.pod, holder.uid)
+    return Grant(
+        slice_id=record.id,
+        holder=Holder(
+            pod, holder.container, holder.kind, holder.index, holder.claim, holder.claim_name
+        ),
+        units={name: tuple(ids) for name, ids in record.units.items()},
+        shares=tuple(_share(s, core) for s in record.shares),
+        is_isolated=record.is_isolated,
+        is_checked=record.is_checked,
+        library_version=record.library_version,
+        created_seconds=record.created_seconds,
+        compute_policy=record.compute_policy,
+    )
+
+
+def _share(record: ShareRecord, core_percent: int) -> Share:
+    size = record.memory_bytes
+    mib = (size or 0) // 2**20  # of a scheme that counts otherwise: see `Scheme.restored`
+    return Share(record.device, size, core_percent, record.is_exclusive, mib)
+
+
+KIND = "grants"
+VERSION = 1
+_ROOM_BYTES = 64 * 1024  # a hundred grants
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The grants that were on disk.
+
+    Attributes:
+        ledger: The grants of the last whole write; empty if there was none.
+        is_new_boot: Whether they were written before the node's last boot.
+        bad: What is damaged in a file, or None. The kubelet knows the grants that are lost with
+            it, and never got an answer for a grant whose write was not complete.
+        aside: Where that file was moved, or None.
+        may_lack: A damaged file still lies there: files that no grant names may be in use.
+    """
+
+    ledger: Ledger
+    is_new_boot: bool = False
+    bad: str | None = None
+    aside: Path | None = None
+    may_lack: bool = False
+
+
+class GrantStore:
+    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once and cached."""
+
+    def __init__(
+        self,
+        directory: Path,
+        boot_id: str,
+        flush: Callable[[int], None] = fdatasync,
+        schemes: Schemes | None = None,
+    ) -> None:
+        """Args.
+
+        directory: `<state-dir>`.
+        boot_id: The kernel's id of this boot.
+        flush: Puts a descriptor's data on the disk.
+        schemes: Those whose grants can be read; others stay in the file as they are.
+        """
+        self._schemes = schemes or Schemes()
+        self._path = directory / KIND
+        self._file = SealedFile(self._path, KIND, VERSION, flush)
+        self._boot_id = boot_id
+        self._encoded: dict[str, tuple[Grant, msgspec.Raw]] = {}
+        self._read: dict[str, Plain] = {}  # grants as they were read, by slice
+        self._unread: list[Any] = []  # entries that this release cannot read, as they were
+        self._beside: Plain = {}  # what else the file holds
+
+    def load(self, now_seconds: float) -> Loaded:
+        """Read the grants; a damaged file is set aside and never a crash.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        found, bad = self._file.load(now_seconds), list[str]()
+        sealed, aside, grants = found.sealed, found.aside, dict[str, Grant]()
+        if found.bad:
+            bad.append(found.bad)
+        if sealed is not None:
+            try:
+                grants, self._unread = self._decode(sealed.payload, bad)
+            except (ValueError, StateError) as error:  # msgspec's errors are ValueErrors
+                bad.append(f"{self._path}: {error}")
+                sealed, aside = None, self._file.set_aside(now_seconds)
+        return Loaded(
+            Ledger(grants),
+            is_new_boot=sealed is not None and sealed.boot_id != self._boot_id,
+            bad="; ".join(bad) or None,
+            aside=aside,
+            may_lack=any(self._path.parent.glob(f"{KIND}*.bad-*")),
+        )
+
+    def read(self) -> Ledger:
+        """Read the grants without writing anything.
+
+        Raises:
+            StateError: They are damaged.
+            StorageError: The file system refused.
+        """
+        sealed, bad = self._file.read(), list[str]()
+        grants, _ = self._decode(sealed.payload, bad) if sealed else ({}, [])
+        if bad:
+            raise StateError("; ".join(bad))
+        return Ledger(grants)
+
+    def check_room(self) -> None:
+        """Check that the disk has room for more grants.
+
+        Raises:
+            StorageError: It does not.
+        """
+        check_room(self._path.with_name("grants.room"), _ROOM_BYTES)
+
+    def save(self, ledger: Ledger) -> None:
+        """Write the whole ledger; on return it is durable.
+
+        Raises:
+            StorageError: The file system refused; the former content is untouched.
+        """
+        self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
+        kept = [entry for entry in self._unread if _text(entry, "id") not in ledger.grants]
+        grants: list[Any] = [raw for _, raw in self._encoded.values()]
+        content = msgspec.json.encode({"grants": [*grants, *kept], **self._beside})
+        self._file.write([content], self._boot_id)
+
+    def forget(self, slice_ids: Collection[str], pod_uids: Collection[str] = ()) -> None:
+        """Drop entries that this release cannot read, of slices and pods that have certainly ended."""
+        self._unread = [
+            entry
+            for entry in self._unread
+            if _text(entry, "id") not in slice_ids
+            and (_text(entry, "holder", "uid") or None) not in pod_uids
+        ]
+
+    def _encode(self, key: str, grant: Grant) -> tuple[Grant, msgspec.Raw]:
+        known = self._encoded.get(key)
+        if known is not None and known[0] is grant:
+            return known
+        plain = plain_of(record_of(grant), self._read.get(key), self._schemes.own_record(grant))
+        return grant, msgspec.Raw(msgspec.json.encode(plain))
+
+    def _decode(self, payload: bytes, bad: list[str]) -> tuple[dict[str, Grant], list[Any]]:
+        top = msgspec.json.decode(payload)
+        if not isinstance(top, dict) or not isinstance(top.get("grants"), list):
+            raise StateError("holds no list of grants")
+        self._beside = {key: value for key, value in top.items() if key != "grants"}
+        self._read = {str(plain.get("id")): plain for plain in top["grants"] if _is_plain(plain)}
+        return self._grants(top["grants"], bad)
+
+    def _grants(self, found: list[Any], bad: list[str]) -> tuple[dict[str, Grant], list[Any]]:
+        """The grants that this release can read, and the other entries, which stay in the file."""
+        grants, unread = dict[str, Grant](), list[Any]()
+        for number, plain in enumerate(found):
+            try:
+                read = grant_of(msgspec.convert(plain, GrantRecord))
+                grant = self._schemes.restored(read, plain)
+            except (msgspec.ValidationError, StateError) as error:
+                bad.append(f"{self._path}: grant {number} is left as it is: {error}")
+                unread.append(plain)
+            else:
+                grants[grant.slice_id] = grant
+        return grants, unread
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _text(entry: object, *path: str) -> str | None:
+    """The text below these keys of an entry that nobody has checked, or None."""
+    for key in path:
+        entry = entry.get(key) if isinstance(entry, dict) else None
+    return entry if isinstance(entry, str) else None

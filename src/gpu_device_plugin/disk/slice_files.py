@@ -1,0 +1,406 @@
+"""The files of a slice, below the run directory (docs/architecture.md).
+
+    slices/<slice>/config/limits    what the container may use; mounted as a directory, read-only
+    slices/<slice>/region           1 MiB of zeros that the container's processes share
+    cards/<UUID>/<slice>            activity of the slice on that card, 4 KiB
+
+They lie in memory of the node that others can fill (a tmpfs). A program that touches mapped memory
+for which there is no room is killed, so what a slice uses of its files is allocated here, and a
+slice for which there is no room is refused.
+
+If a mount source is missing, for instance after a reboot, a container runtime creates an
+empty *directory* in its place; such a directory is replaced by the file.
+
+The files that containers may write, held to their sizes.
+
+A container can enlarge such a file as far as the node's memory goes. Growing a file is an inotify
+event (a write to mapped memory is none), and what has grown is cut back at once. Events say only
+that something was written: one look at all files follows, a few times a second at most, however
+fast a container writes.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import structlog
+from asyncinotify import Inotify, Mask
+
+from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.disk.region import used_parts
+from gpu_device_plugin.errors import NoRoomError, StorageError
+
+LOOKS_PER_SECOND = 5
+EVENTS_PER_LOOK = 256
+_log = structlog.get_logger(__name__)
+
+
+class _Kept:
+    """An open file: a container that is root may take our rights to its file, not what is open."""
+
+    def __init__(self, path: str, name: str, size: int) -> None:
+        self.path, self.name, self.size = path, name, size
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._descriptor = os.open(path, flags)
+
+    def close(self) -> None:
+        """No longer needed; at the end of the process the kernel does it."""
+        os.close(self._descriptor)
+
+    def cut(self) -> int:
+        """Cut it back; returns the size that it had if it had grown, else 0."""
+        found = os.fstat(self._descriptor).st_size
+        if found <= self.size:
+            return 0
+        os.ftruncate(self._descriptor, self.size)
+        return found
+
+
+class FileSizes:
+    """Knows the files of all slices that containers may write.
+
+    Attributes:
+        on_grown: Called with slice, name of the file and the size that was found, in bytes.
+    """
+
+    def __init__(self) -> None:
+        self.on_grown: Callable[[str, str, int], None] = lambda *_: None
+        self._kept: dict[str, dict[str, _Kept]] = {}
+        self._inotify: Inotify | None = None
+
+    def keep(self, slice_id: str, path: str, name: str, size: int, *, is_new: bool) -> None:
+        """From now on `path` is at most `size` bytes long.
+
+        Args:
+            slice_id: Its slice.
+            path: An existing file.
+            name: What it is called to people.
+            size: In bytes.
+            is_new: It may be another file than the one that was kept under this path.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        files = self._kept.setdefault(slice_id, {})
+        if is_new or path not in files:
+            before, files[path] = files.get(path), _Kept(path, name, size)
+            if before:
+                before.close()
+            self._watch(path)
+
+    def forget(self, slice_id: str) -> None:
+        """The files of a slice are removed."""
+        for kept in self._kept.pop(slice_id, {}).values():
+            kept.close()
+
+    def cut_back(self) -> bool:
+        """Cut back every file that has grown; whether there was one."""
+        is_any = False
+        for slice_id, files in self._kept.items():
+            for kept in files.values():
+                with contextlib.suppress(OSError):
+                    if size := kept.cut():
+                        is_any = True
+                        self.on_grown(slice_id, kept.name, size)
+        return is_any
+
+    async def run(self) -> None:
+        """Cut back what grows, until cancelled. Without inotify others have to look."""
+        try:
+            with Inotify(sync_timeout=0) as inotify:
+                self._inotify = inotify
+                await self._follow(inotify)
+        except (OSError, NotImplementedError) as error:  # an event loop may know no descriptors
+            _log.warning("growing files are seen late: no inotify", error=str(error))
+            self._inotify = None
+            await asyncio.Event().wait()
+        finally:
+            self._inotify = None
+
+    async def _follow(self, inotify: Inotify) -> None:
+        for files in self._kept.values():
+            for path in files:
+                self._watch(path)
+        self.cut_back()
+        while True:
+            await inotify.get()
+            # One look serves all that came since the last; more of a flood waits in the kernel.
+            for _ in islice(inotify, EVENTS_PER_LOOK):
+                pass
+            self.cut_back()
+            await asyncio.sleep(1 / LOOKS_PER_SECOND)
+
+    def _watch(self, path: str) -> None:
+        if self._inotify is not None:
+            # One more watch may not be had: the regular looks remain.
+            with contextlib.suppress(OSError):
+                self._inotify.add_watch(Path(path), Mask.MODIFY)
+
+
+REGION_BYTES = 1 << 20
+ACTIVITY_BYTES = 4096
+_SHARED_MODE = 0o666  # written by the container, whatever user it runs as
+_READ_MODE = 0o644
+_DIRECTORY_MODE = 0o755
+_BLOCK_BYTES = 4096
+# Never waiting: root in a container owns its files, and may hold up an open() by a lease for 45 s.
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_Parts = tuple[tuple[int, int], ...]  # offsets and lengths
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpec:
+    """The files of one slice.
+
+    Attributes:
+        slice_id: The slice.
+        limits: Content of its limits file.
+        cards: UUIDs of its cards.
+        is_certain: Whether the limits are known; if not, existing ones stay.
+    """
+
+    slice_id: str
+    limits: str
+    cards: tuple[str, ...]
+    is_certain: bool = True
+
+
+class SliceFiles:
+    """Makes, repairs and removes the files of slices.
+
+    Attributes:
+        sizes: Holds those that containers may write to their sizes.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.sizes = FileSizes()
+        self._slices = run_dir / "slices"
+        self._cards = run_dir / "cards"
+        # Strings: every check of the node uses five of these files of every slice.
+        self._slices_text, self._cards_text = str(self._slices), str(self._cards)
+
+    def make(self, spec: SliceSpec) -> bool:
+        """Make a slice's missing files and update its limits.
+
+        Content that containers already share (region, activity) is never changed.
+
+        Returns:
+            Whether anything had to be made or changed.
+
+        Raises:
+            NoRoomError: The file system is full, also after cutting back what containers enlarged.
+            StorageError: The file system refused.
+        """
+        try:
+            return self._make_with_room(spec)
+        except OSError as error:
+            is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            kind = NoRoomError if is_full else StorageError
+            raise kind(
+                f"{error.filename or self._slices}: the files of slice {spec.slice_id} "
+                f"cannot be made: {error.strerror}"
+            ) from error
+
+    def _make_with_room(self, spec: SliceSpec) -> bool:
+        try:
+            return self._make(spec)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self.sizes.cut_back():
+                raise
+        return self._make(spec)
+
+    def _make(self, spec: SliceSpec) -> bool:
+        directory = f"{self._slices_text}/{spec.slice_id}"
+        _make_directory(f"{directory}/config")
+        failpoint("slices.before-limits")
+        changed = False
+        if spec.is_certain or not _is_file(f"{directory}/config/limits"):
+            changed = _write_text(f"{directory}/config/limits", spec.limits.encode())
+        parts = used_parts(len(spec.cards))
+        region = (f"{directory}/region", REGION_BYTES, parts)
+        changed |= self._share(spec.slice_id, "region file", *region)
+        for uuid in spec.cards:
+            card = f"{self._cards_text}/{uuid}"
+            _make_directory(card)
+            activity = (f"{card}/{spec.slice_id}", ACTIVITY_BYTES, ((0, ACTIVITY_BYTES),))
+            changed |= self._share(spec.slice_id, f"activity file of card {uuid}", *activity)
+        failpoint("slices.after-files")
+        return changed
+
+    def _share(self, slice_id: str, name: str, path: str, size: int, parts: _Parts) -> bool:
+        is_new = _make_zeros(path, size, parts)
+        self.sizes.keep(slice_id, path, name, size, is_new=is_new)
+        return is_new
+
+    def region(self, slice_id: str) -> str:
+        """Path of a slice's region, whether it exists or not."""
+        return f"{self._slices_text}/{slice_id}/region"
+
+    def remove(self, slice_id: str) -> None:
+        """Remove all files of a slice; missing ones are no error.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        failpoint("reconcile.before-files")
+        try:
+            _discard(self._slices / slice_id)
+            for card in _directories(self._cards):
+                _discard(card / slice_id)
+            self.sizes.forget(slice_id)
+        except OSError as error:
+            raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
+
+    def present(self) -> frozenset[str]:
+        """Slices that have files on this node.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        try:
+            found = {entry.name for entry in _directories(self._slices)}
+            for card in _directories(self._cards):
+                found |= {entry.name for entry in card.iterdir()}
+        except OSError as error:
+            raise StorageError(f"{error.filename}: cannot be listed: {error.strerror}") from error
+        return frozenset(found)
+
+
+def _make_directory(path: str) -> None:
+    found = _look(path)
+    # Any user of the container must be able to read what is mounted from here.
+    if found is None or found.st_mode != stat.S_IFDIR | _DIRECTORY_MODE:
+        directory = Path(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(_DIRECTORY_MODE)
+
+
+def _write_text(path: str, text: bytes) -> bool:
+    found = _look(path)
+    if found is not None and stat.S_ISREG(found.st_mode):
+        if found.st_size == len(text) and _content(path, len(text)) == text:
+            return False
+    elif found is not None and stat.S_ISDIR(found.st_mode):
+        shutil.rmtree(path)
+    _put(path, text, len(text), ((0, len(text)),), _READ_MODE)
+    return True
+
+
+def _make_zeros(path: str, size: int, parts: _Parts) -> bool:
+    found = _look(path)
+    if found is not None and stat.S_ISREG(found.st_mode):
+        is_short = found.st_size < size
+        # The same file: a container could grow one that has lost its name, and nobody would see it.
+        if is_short or found.st_blocks * 512 < _backed_bytes(parts):
+            descriptor = os.open(path, os.O_WRONLY | _SAFELY)
+            try:
+                if is_short:
+                    os.ftruncate(descriptor, size)
+                _back(path, descriptor, parts)
+            finally:
+                os.close(descriptor)
+        return is_short
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        shutil.rmtree(path)
+    _put(path, b"", size, parts, _SHARED_MODE)
+    return True
+
+
+def _put(path: str, content: bytes, size: int, parts: _Parts, mode: int) -> None:
+    """A file of `content` and zeros up to `size`; it is there whole, with room for `parts`, or not at all."""
+    directory, _, name = path.rpartition("/")
+    temporary = f"{directory}/.{name}.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFELY, 0o600)
+    try:
+        _back(path, descriptor, parts)
+        os.write(descriptor, content)
+        os.ftruncate(descriptor, size)
+        os.fchmod(descriptor, mode)
+        Path(temporary).rename(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _back(path: str, descriptor: int, parts: _Parts) -> None:
+    """Allocate the blocks of `parts`; what lies in them stays."""
+    try:
+        for offset, length in parts:
+            os.posix_fallocate(descriptor, offset, length)
+    except OSError as error:  # which does not name its file
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+@cache
+def _backed_bytes(parts: _Parts) -> int:
+    """Size of the blocks of `parts`; two may share one."""
+    blocks = {
+        block
+        for offset, length in parts
+        for block in range(offset // _BLOCK_BYTES, -(-(offset + length) // _BLOCK_BYTES))
+    }
+    return len(blocks) * _BLOCK_BYTES
+
+
+def _content(path: str, size: int) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _SAFELY)
+    except BlockingIOError:  # leased: another file takes its place
+        return None
+    try:
+        return os.read(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _look(path: str) -> os.stat_result | None:
+    """What is at `path`; one call, since every look at the node asks this of every file."""
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_file(path: str) -> bool:
+    found = _look(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def _directories(path: Path) -> list[Path]:
+    """Directories in `path`; what somebody else put beside them is left alone."""
+    if not path.is_dir():
+        return []
+    return [entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink()]
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def has_own_file_system(directory: Path) -> bool:
+    """Whether a file system is mounted there, and not a directory of a larger one (as into a pod).
+
+    In a pod every volume is a mount; the root of the mount tells which of the two it is.
+    """
+    place, found = os.path.realpath(directory), False
+    for line in _MOUNTS.read_text().splitlines():
+        root, point = line.split()[3:5]  # 36 35 98:0 /root /point ...
+        if point == place:
+            found = root == "/"
+    return found

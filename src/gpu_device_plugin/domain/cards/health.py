@@ -1,0 +1,368 @@
+"""Health: which cards may be given away, by NVML's reports and the operator's rules.
+
+A card is healthy when it has no fault and NVML answers. A fault is named by its reason (`XID79`,
+`Lost`, …) and ends in one of three ways:
+
+* `probe`: probes of the card have been clean for `recovery_seconds` since its last XID;
+* `reset`: the driver was loaded again, the node rebooted, NVML's recovery action says
+  "none", or the operator says so. "None" counts at once if the action was something else
+  after the fault, else only when it has stood as long as clean probes must: the driver may
+  take a moment to ask for its reset, and a card must not come back in between;
+* `inventory`: the driver shows the card without the cause, for instance no longer in MIG mode.
+
+While NVML asks for a recovery action the card is out of service, whatever faults end, and the
+operator's `recover` is refused. Until NVML has shown its cards for the first time since the agent
+started, none is healthy (`NVMLUnanswered`).
+
+A fault belongs to one card and takes out that card only. An XID that names no card is
+only reported, unless there is just one card. Taking out all cards, as other plugins do, would
+turn one broken card into a broken node. If NVML as a whole does not answer (`NVMLStalled`,
+`DriverMissing`), that is no fault of a card, but takes all out while it lasts.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from gpu_device_plugin.domain.cards.health_values import (
+    UNASKED,
+    CardHealth,
+    Change,
+    ChangeKind,
+    Fault,
+    Health,
+    HealthRules,
+    Outage,
+    Recovery,
+    XidAction,
+)
+from gpu_device_plugin.domain.cards.reports import (
+    Answered,
+    CardReport,
+    DriverMissing,
+    Inventory,
+    NvmlReport,
+    Probe,
+    Stalled,
+    Xid,
+)
+
+# nvmlDeviceGpuRecoveryAction_t of nvml.h.
+_ACTIONS = {
+    1: "a reset of the card",
+    2: "a reboot of the node",
+    3: "its P2P traffic to be drained",
+    4: "its P2P traffic to be drained and the card to be reset",
+    5: "its IMEX domain to be recovered",
+    6: "a reset of its bus",
+    7: "a reboot of the system",
+}
+
+
+def still_asked(card: CardHealth) -> str:
+    """Why the card stays out even if the operator clears its faults; "" if it does not."""
+    if card.recovery_action:
+        asked = action_text(card.recovery_action)
+        return f"NVML still asks for {asked}; after that the card comes back by itself"
+    if any(fault.is_action_asked for fault in card.faults):
+        return "NVML has asked for a recovery action, and has not said since that it is done"
+    cause = next((f.text for f in card.faults if f.recovery is Recovery.INVENTORY), "")
+    if cause:
+        return cause
+    if any(not fault.is_probed for fault in card.faults):
+        return (
+            "it has not answered since its fault, so it is not known what NVML asks for; try again in "
+            "some seconds"
+        )
+    return ""
+
+
+def unshareable(report: CardReport, now_seconds: float, takes_mig: Collection[str]) -> Fault | None:
+    """Why a card that the driver shows cannot be shared; None if it can."""
+    if report.is_mig and report.uuid not in takes_mig:
+        text = (
+            "the card is in MIG mode, and its instances are not offered: the MIG strategy is none, "
+            "or pods hold what the card was before"
+        )
+        return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
+    if report.memory_mib <= 0:
+        text = "NVML does not report how much memory the card has"
+        return Fault("MemoryUnknown", text, Recovery.INVENTORY, now_seconds, now_seconds)
+    return None
+
+
+def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
+    """Why a card that was there is not shown: it cannot be opened, or it is gone."""
+    if inventory.unreadable:
+        errors = ", ".join(f"card {slot.index}: {slot.error}" for slot in inventory.unreadable)
+        text = f"NVML cannot open it ({errors})"
+        return Fault("Lost", text, Recovery.PROBE, now_seconds, now_seconds)
+    text = "NVML no longer shows the card"
+    return Fault("Unplugged", text, Recovery.PROBE, now_seconds, now_seconds)
+
+
+def shown(
+    card: CardHealth, report: CardReport, now_seconds: float, takes_mig: Collection[str]
+) -> CardHealth:
+    """The card with exactly those faults of an inventory that this one has."""
+    found = unshareable(report, now_seconds, takes_mig)
+    if found is not None:
+        card = with_fault(card, found)
+    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or _is(f, found))
+    return replace(card, faults=tuple(kept))
+
+
+def _is(fault: Fault, other: Fault | None) -> bool:
+    return other is not None and fault.reason == other.reason
+
+
+def clean(
+    card: CardHealth, probe: Probe, now_seconds: float, recovery_seconds: float
+) -> CardHealth:
+    """The card after a clean probe."""
+    if probe.recovery_action:
+        card = _action_asked(card, probe.recovery_action, now_seconds)
+    clean_since = now_seconds if card.clean_since_seconds is None else card.clean_since_seconds
+    quiet_since = max([clean_since, *(fault.last_seconds for fault in card.faults)])
+    is_settled = now_seconds - quiet_since >= recovery_seconds
+    open_faults = (_asked(fault, probe) for fault in card.faults)
+    faults = tuple(fault for fault in open_faults if not _closes(fault, probe, is_settled))
+    return replace(
+        card, faults=faults, clean_since_seconds=clean_since, recovery_action=probe.recovery_action
+    )
+
+
+def _action_asked(card: CardHealth, action: int, now_seconds: float) -> CardHealth:
+    """The card, out while NVML asks for an action, also where the XID before it was missed."""
+    if any(fault.recovery is Recovery.RESET for fault in card.faults):
+        return card
+    text = f"NVML asks for {action_text(action)}"
+    return with_fault(card, Fault("RecoveryAsked", text, Recovery.RESET, now_seconds, now_seconds))
+
+
+def action_text(action: int) -> str:
+    """What NVML asks for, in words."""
+    return f"{_ACTIONS.get(action, 'a recovery')} (recovery action {action})"
+
+
+def _asked(fault: Fault, probe: Probe) -> Fault:
+    """Remembers that NVML asks for a recovery action, so that its "none" means "done"."""
+    is_asked = fault.is_action_asked or bool(probe.recovery_action)
+    return replace(fault, is_action_asked=is_asked, is_probed=True)
+
+
+def _closes(fault: Fault, probe: Probe, is_settled: bool) -> bool:  # noqa: FBT001
+    match fault.recovery:
+        case Recovery.PROBE:
+            return is_settled
+        case Recovery.RESET:
+            return probe.recovery_action == 0 and (fault.is_action_asked or is_settled)
+        case Recovery.INVENTORY:
+            return False
+
+
+def with_fault(card: CardHealth, fault: Fault) -> CardHealth:
+    """The card with the fault open; one that is open already is seen again."""
+    again = next((old for old in card.faults if old.reason == fault.reason), None)
+    if again is None:
+        return replace(card, faults=(*card.faults, fault))
+    seen = replace(fault, since_seconds=again.since_seconds)
+    return replace(card, faults=tuple(seen if old is again else old for old in card.faults))
+
+
+def reset(card: CardHealth) -> CardHealth:
+    """The card after a fresh load of the driver."""
+    kept = tuple(fault for fault in card.faults if fault.recovery is not Recovery.RESET)
+    return replace(card, faults=kept, recovery_action=None)
+
+
+_UNLOADED = "unloaded"
+
+
+def observe(
+    health: Health, report: NvmlReport, now_seconds: float, rules: HealthRules
+) -> tuple[Health, tuple[Change, ...]]:
+    """Health after a report, and what that changed."""
+    match report:
+        case Inventory():
+            after = _enumerated(health, report, now_seconds, rules.takes_mig)
+        case Probe():
+            after = _probed(health, report, now_seconds, rules.recovery_seconds)
+        case Xid():
+            return _xid(health, report, now_seconds, rules)
+        case Stalled():
+            text = f"NVML has not answered for {report.seconds:g} s"
+            after = _away(health, Outage("NVMLStalled", text))
+        case DriverMissing():
+            after = _away(health, Outage("DriverMissing", report.reason))
+            after = replace(after, driver=_UNLOADED if report.is_unloaded else after.driver)
+        case Answered() if health.has_inventory and _is_stalled(health):
+            after = replace(health, outage=None)
+        case _:
+            after = health
+    return after, _changes(health, after)
+
+
+def recovery_obstacle(health: Health, uuid: str) -> str:
+    """Why the operator cannot clear the card's faults now; "" if he can."""
+    card = health.card(uuid)
+    if card is None or not card.is_shown:
+        return ""
+    if health.outage is not None or not health.has_inventory:
+        return (
+            f"NVML does not answer ({health.reason(uuid)}), so it is not known what the card needs"
+        )
+    return still_asked(card)
+
+
+def recover(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
+    """The operator clears the card's faults; one that is still there begins again.
+
+    A card that NVML does not show is forgotten, because it can have no new fault. Nothing changes
+    while `recovery_obstacle` names one.
+    """
+    if recovery_obstacle(health, uuid):
+        return health, ()
+    cards = tuple(
+        replace(card, faults=(), clean_since_seconds=None) if card.uuid == uuid else card
+        for card in health.cards
+        if card.is_shown or card.uuid != uuid
+    )
+    after = replace(health, cards=cards)
+    if after.card(uuid) is None:
+        text = "the card is not there; what was known of it is forgotten"
+        return after, (Change(ChangeKind.NOTICE, uuid, False, "Forgotten", text),)  # noqa: FBT003
+    return after, _changes(health, after)
+
+
+def restore_health(saved: Health, boot_id: str) -> Health:
+    """What an earlier run of the agent stored, as far as it is still true.
+
+    Clean probes count from zero, because there were none while the agent was away. A reboot resets
+    every card, so earlier faults end with it; a card that is still lost fails its first probe.
+    """
+    if saved.boot_id == boot_id:
+        kept = tuple(
+            replace(card, clean_since_seconds=None, recovery_action=None) for card in saved.cards
+        )
+        return replace(saved, cards=kept, has_inventory=False)
+    return Health(boot_id)
+
+
+def _enumerated(
+    health: Health, inventory: Inventory, now_seconds: float, takes_mig: Collection[str]
+) -> Health:
+    """The driver shows these cards; a fresh load of it has reset them all."""
+    driver = f"{inventory.driver_version}/{inventory.driver_load}"
+    is_fresh = _is_fresh(health.driver, driver)
+    known = {card.uuid: reset(card) if is_fresh else card for card in health.cards}
+    gone = missing_fault(inventory, now_seconds)
+    for report in inventory.cards:
+        card = known.get(report.uuid, CardHealth(report.uuid))
+        found = shown(card, report, now_seconds, takes_mig)
+        known[report.uuid] = replace(found, is_shown=True)
+    for uuid in known.keys() - {card.uuid for card in inventory.cards}:
+        card = with_fault(known[uuid], gone)
+        known[uuid] = replace(card, clean_since_seconds=None, is_shown=False)
+    cards = tuple(known[uuid] for uuid in sorted(known))
+    return replace(health, driver=driver, outage=None, cards=cards, has_inventory=True)
+
+
+def _is_fresh(before: str, now: str) -> bool:
+    """Whether the driver was loaded again, which is certain only where both loads are known."""
+    if before in {"", _UNLOADED}:
+        return before == _UNLOADED
+    (version, _, load), (version_now, _, load_now) = before.partition("/"), now.partition("/")
+    return version != version_now or (load != load_now and bool(load and load_now))
+
+
+def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:
+    """A probe begins a fault, or brings one nearer to its end."""
+    if probe.error is not None:
+        reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
+        text = f"NVML says {probe.error}"
+        fault = Fault(reason, text, Recovery.PROBE, now_seconds, now_seconds)
+        return _with_card(
+            health,
+            probe.uuid,
+            lambda card: replace(with_fault(card, fault), clean_since_seconds=None),
+        )
+    return _with_card(
+        health, probe.uuid, lambda card: clean(card, probe, now_seconds, recovery_seconds)
+    )
+
+
+def _xid(
+    health: Health, xid: Xid, now_seconds: float, rules: HealthRules
+) -> tuple[Health, tuple[Change, ...]]:
+    """An XID does to its card what its rule says, and to no other."""
+    rule = rules.rule(xid.code)
+    uuid = _card_of(health, xid)
+    reason = f"XID{xid.code}"
+    text = f"XID {xid.code} ({rule.name})"
+    if rule.action is XidAction.IGNORE:
+        return health, ()
+    if rule.action is XidAction.REPORT or uuid is None:
+        whose = text if uuid is not None else f"{text} of card {xid.uuid or 'unknown'}"
+        is_healthy = uuid is not None and health.is_healthy(uuid)
+        return health, (Change(ChangeKind.NOTICE, uuid, is_healthy, reason, whose),)
+    fault = Fault(reason, text, rule.recovery, now_seconds, now_seconds)
+    after = _with_card(health, uuid, lambda card: with_fault(card, fault))
+    return after, _changes(health, after)
+
+
+def _card_of(health: Health, xid: Xid) -> str | None:
+    """The card an XID belongs to; without a name it is the only card, if there is just one."""
+    if xid.uuid is not None:
+        return xid.uuid if health.card(xid.uuid) is not None else None
+    return health.cards[0].uuid if len(health.cards) == 1 else None
+
+
+def _away(health: Health, outage: Outage) -> Health:
+    """NVML does not answer: there are no probes, so clean ones count from zero again."""
+    cards = tuple(replace(card, clean_since_seconds=None) for card in health.cards)
+    return replace(health, outage=outage, cards=cards)
+
+
+def _is_stalled(health: Health) -> bool:
+    return health.outage is not None and health.outage.reason == "NVMLStalled"
+
+
+def _with_card(health: Health, uuid: str, change: Callable[[CardHealth], CardHealth]) -> Health:
+    """Health with one known card changed."""
+    cards = tuple(change(card) if card.uuid == uuid else card for card in health.cards)
+    return replace(health, cards=cards)
+
+
+def _changes(before: Health, after: Health) -> tuple[Change, ...]:
+    """What Events report of the change from one health to the next."""
+    if before == after:
+        return ()
+    return tuple(change for card in after.cards for change in _card_changes(before, after, card))
+
+
+def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Change]:
+    uuid = card.uuid
+    was = before.card(uuid)
+    if was is None and not before.cards:
+        return []
+    known = {fault.reason for fault in was.faults} if was is not None else set()
+    is_healthy = after.is_healthy(uuid)
+    new = [
+        Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text)
+        for fault in card.faults
+        if fault.reason not in known
+    ]
+    if after.outage is not None and (
+        before.outage is None or after.outage.reason != before.outage.reason
+    ):
+        new.append(
+            Change(ChangeKind.FAULT, uuid, is_healthy, after.outage.reason, after.outage.text)
+        )
+    if was is None and is_healthy:
+        new.append(
+            Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", "a card was plugged in")
+        )
+    elif is_healthy and before.reason(uuid) not in {"", UNASKED}:
+        text = f"the card is healthy again after {before.reason(uuid)}"
+        new.append(Change(ChangeKind.RECOVERED, uuid, is_healthy, "Recovered", text))
+    return new

@@ -1,0 +1,4 @@
+"""Fractions of cards under aliyun's names: rules, placement, room, unit ids, annotations.
+
+No other room knows these resource names.
+"""

@@ -1,0 +1,338 @@
+"""Fractions of a card under the names of Alibaba Cloud's shared GPU scheduling."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
+from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
+from gpu_device_plugin.domain.fractions.edits import (
+    card_mounts,
+    device_nodes,
+    environment,
+    isolation_mounts,
+)
+from gpu_device_plugin.domain.fractions.fraction import (
+    Fraction,
+    check_ids,
+    fraction_of,
+    of_record,
+    to_record,
+    units_per_card,
+    with_amounts,
+)
+from gpu_device_plugin.domain.fractions.mode_resources import (
+    check_message,
+    check_unit,
+    most_pods,
+    resources_of,
+)
+from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
+from gpu_device_plugin.domain.fractions.requests import asked_text, demand, wants_whole_card
+from gpu_device_plugin.domain.fractions.rules import CORE_STEP_PERCENT, Ask, Known, check
+from gpu_device_plugin.domain.fractions.units import (
+    CORE_UNITS_PER_CARD,
+    Resource,
+    cards_of,
+    slice_bytes,
+    unit_ids,
+    units_of,
+)
+from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.claims import MAX_SLOTS, AllocatedDevice, Capacity
+from gpu_device_plugin.domain.grants.container_edits import (
+    ContainerEdits,
+    DeviceAccess,
+    ListStrategy,
+    Paths,
+)
+from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, Share
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.recording import UngrantedUnits, ungranted_units
+from gpu_device_plugin.domain.grants.reservation import Reservation
+from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, NewGrant
+from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated
+from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRequest
+from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool, UnitCount
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.errors import RequestError
+
+
+class AliyunScheme(FractionDecisions):
+    """gpu-mem, gpu-core.percentage and gpu-count, as the node's mode serves them."""
+
+    resources: Collection[str] = frozenset(Resource)
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """Every unit of every card; a card that is out stays in capacity."""
+        if state.mode is None:
+            return ()
+        return tuple(
+            Pool(resource, tuple(_groups(resource, state))) for resource in resources_of(state.mode)
+        )
+
+    def serves(self, resource: str, state: NodeState) -> bool:
+        """By the node's mode."""
+        return state.mode is not None and resource in resources_of(state.mode)
+
+    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        """Small units are for whole cards only (R-404)."""
+        check_unit(mode, unit)
+
+    def check_size(self, state: NodeState) -> None:
+        """By the number of units."""
+        if state.mode is not None:
+            check_message(state.cards, state.unit, state.mode)
+
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
+        """Each id names its card."""
+        return cards_of(ids)
+
+    def annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """In both published generations (R-540)."""
+        return pod_annotations(grants, state.cards, assume_time_ns) | whole_cards(grants)
+
+    def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
+        """By the claim's name; one of whole cards is of the only container that asks."""
+        shape = parse_claim_name(grant.holder.claim_name)
+        if shape is None:
+            asking = spec.asking
+            return asking[0].name if len(asking) == 1 else ""
+        place = shape.is_app, shape.index
+        named = (c for c in spec.containers if (c.kind is ContainerKind.APP, c.index) == place)
+        return next((container.name for container in named), "")
+
+    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
+        """With what claims hold, which has no ids, moved from free to held."""
+        found = super().counts(state, ledger)
+        claims = [grant for grant in ledger.grants.values() if grant.holder.claim]
+        return {
+            card: _with_claims(units, [grant for grant in claims if card in grant.devices])
+            for card, units in found.items()
+        }
+
+    def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
+        """`aliyun.com/gpu-mem: 2 (units of 1024 MiB)`."""
+        return asked_text(resource, amount, state.unit)
+
+    def capacity(self, card: Card, state: NodeState) -> Capacity | None:
+        """Memory in units, and compute where the mode divides it; a label may allow no pod on it."""
+        resources = resources_of(state.terms.mode)
+        most = most_pods(state.terms.mode, state.max_pods)
+        slots = MAX_SLOTS if most is None else min(most, MAX_SLOTS)
+        units, mib = card.capacity(state.unit), state.unit.mib
+        if Resource.MEM not in resources or not units or not slots:
+            return None
+        core = CORE_UNITS_PER_CARD if Resource.CORE in resources else 0
+        return Capacity(units * mib, mib, core, CORE_STEP_PERCENT, slots)
+
+    def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
+        """In units and percent, the same of each card; refused if mode or unit are others by now."""
+        terms, first, cards = state.terms, devices[0], len(devices)
+        unit, divides_cores = terms.unit.mib, terms.mode is NodeMode.CORE_MEM
+        amounts = {(each.memory_mib, each.core_percent) for each in devices}
+        if (
+            len(amounts) > 1
+            or not first.memory_mib
+            or first.memory_mib % unit
+            or (first.core_percent > 0) is not divides_cores
+        ):
+            told = ", ".join(
+                f"{each.memory_mib} MiB and {each.core_percent} % of {each.device}"
+                for each in devices
+            )
+            raise RequestError(
+                f"node {terms.node} (mode {terms.mode}, units of {unit} MiB) cannot give {told}: they "
+                f"were allocated while it had another mode or unit; create the pod again",
+                reason="OtherAmounts",
+            )
+        return Demand(first.memory_mib // unit * cards, first.core_percent, cards)
+
+    def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
+        """The decision, in units and percent."""
+        asked, request, holder = chosen.demand, chosen.request, chosen.holder
+        pod_units = request.app_amount(Resource.MEM) if request else asked.mem_units
+        grant = Grant(
+            slice_id=new.slice_id,
+            holder=holder,
+            shares=tuple(
+                Share(card.uuid, is_exclusive=asked.is_exclusive) for card in chosen.cards
+            ),
+            is_isolated=new.is_isolated,
+            is_checked=bool(holder.container or holder.claim),
+            library_version=state.library_version if new.is_isolated else "",
+            created_seconds=new.created_seconds,
+            compute_policy=compute_policy_of(request, state),
+        )
+        own = Fraction(asked.mem_units, pod_units, state.unit.mib, state.terms.mode)
+        return with_amounts(grant, own, asked.core_percent)
+
+    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
+        """Without the pod spec, only the units given so far are known of its request."""
+        grant = grant.with_ids(call.resource, call.must_include)
+        if not is_known:
+            units, percent = len(grant.ids(Resource.MEM)), len(grant.ids(Resource.CORE))
+            own = replace(fraction_of(grant), mem_units=units, pod_units=units)
+            grant = with_amounts(grant, own, percent)
+        return grant if is_known and grant.is_sized else self.with_size(grant, state)
+
+    def with_size(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with its memory on each card in bytes, as the cards are now.
+
+        A card that is away leaves the sizes unknown; one that shows less than was granted (for
+        instance to a grant made again from the kubelet's checkpoint) gives what it has.
+        """
+        unit, each = fraction_of(grant).unit, units_per_card(grant)
+        cards = [card for card in map(state.card, grant.devices) if card is not None]
+        sizes: Iterable[int | None] = [None] * len(grant.shares)
+        if each and len(cards) == len(grant.shares):
+            units = [min(each, card.capacity(unit)) for card in cards]
+            sizes = [slice_bytes(c, n, unit) if n else 0 for c, n in zip(cards, units, strict=True)]
+        sized = zip(grant.shares, sizes, strict=True)
+        return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
+
+    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+        """The percentage, the label for several cards, and what goes with what."""
+        container = spec.container(grant.container)
+        if container is None:
+            return replace(grant, compute_policy=compute_policy_of(spec, state))
+        demand(spec, container, state.terms)
+        ask = Ask(
+            Known.LATE,
+            f"pod {spec.ref}, container {container.name}, on node {state.node}",
+            state.terms.mode,
+            {Resource.MEM: len(grant.ids(Resource.MEM))},
+            spec.card_count_label,
+            spec.card_label,
+            cards_held=len(cards_of(grant.all_ids)),
+            is_alone=all(share.is_exclusive for share in grant.shares),
+        )
+        check(ask)
+        pod = replace(spec.ref, uid=grant.pod.uid or spec.ref.uid)
+        return replace(
+            grant,
+            holder=Holder(pod, container.name, container.kind, container.index),
+            own=replace(fraction_of(grant), pod_units=spec.app_amount(Resource.MEM)),
+            compute_policy=compute_policy_of(spec, state),
+            is_checked=True,
+        )
+
+    def check_shape(self, grant: Grant, state: NodeState) -> None:
+        """core_mem serves memory and compute together (R-526)."""
+        subject = (
+            f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
+            f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
+            f"serves them together"
+        )
+        amounts = {str(resource): len(grant.ids(resource)) for resource in Resource}
+        check(Ask(Known.UNITS, subject, fraction_of(grant).mode, amounts))
+
+    def adopt(
+        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
+    ) -> tuple[Grant, ...]:
+        """By the units' ids, which tell card and amount.
+
+        Units of a card that is away wait for it: a grant without it could never be served.
+        """
+        known = {card.number for card in state.cards}
+        return tuple(
+            _adopted(each, state)
+            for each in ungranted_units(held, specs)
+            if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
+        )
+
+    def own_record(self, grant: Grant) -> Mapping[str, object]:
+        """Units, their size, and the node mode."""
+        return to_record(fraction_of(grant))
+
+    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+        """A slice of a mode without isolation has no cap, whatever was written (R-505)."""
+        check_ids(grant.units)
+        own = of_record(record)
+        isolates = grant.is_isolated and is_isolated(own.mode)
+        return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent)
+
+    def granted_in(self, grant: Grant) -> GrantedIn:
+        """Both decide what its units mean."""
+        return fraction_of(grant).mode, fraction_of(grant).unit
+
+    def held_text(self, grant: Grant) -> str:
+        """`2 units, 30 % compute (fixed)`."""
+        percent = grant.core_percent
+        core = f", {percent} % compute ({grant.compute_policy})" if percent else ""
+        return f"{fraction_of(grant).mem_units} units{core}"
+
+    def answers(self, resource: str) -> bool:
+        """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""
+        return resource == Resource.MEM
+
+    def edits(
+        self,
+        grant: Grant,
+        cards: Sequence[Card],
+        state: NodeState,
+        access: DeviceAccess,
+        paths: Paths,
+    ) -> ContainerEdits:
+        """Cards, figures for applications, and what isolation mounts.
+
+        All but how the cards are reached follows from the grant: a repeated Allocate has the same answer.
+        """
+        cdi_names = tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
+        return ContainerEdits(
+            envs=environment(grant, cards, state, access),
+            mounts=isolation_mounts(grant, paths) + card_mounts(cards, access) + paths.driver,
+            devices=device_nodes(cards, access, paths),
+            cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
+            annotations=access.annotations(cdi_names, grant.slice_id),
+        )
+
+
+def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
+    healthy = state.healthy
+    for card in state.cards:
+        units = units_of(card, resource, state.unit)
+        yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid], card.uuid)
+
+
+def _with_claims(counts: Iterable[UnitCount], claims: Sequence[Grant]) -> tuple[UnitCount, ...]:
+    held = {
+        str(Resource.MEM): sum(map(units_per_card, claims)),
+        str(Resource.CORE): sum(grant.core_percent for grant in claims),
+    }
+    return tuple(
+        UnitCount(each.resource, each.free - moved, each.held + moved)
+        for each in counts
+        for moved in (min(each.free, held.get(each.resource, 0)),)
+    )
+
+
+def _adopted(of: UngrantedUnits, state: NodeState) -> Grant:
+    """The id is that of the checkpoint's answer, whose files running containers have mounted.
+
+    Without one it is derived from pod and container, so that adopting twice gives the same. What
+    needs a pod spec that is not known stays unchecked.
+    """
+    mem, core = (
+        tuple(sorted(of.parts[resource].ids)) if resource in of.parts else ()
+        for resource in (Resource.MEM, Resource.CORE)
+    )
+    numbers, mode = cards_of((*mem, *core)), state.terms.mode
+    version = max(part.library_version for part in of.parts.values())
+    pod_units = of.spec.app_amount(Resource.MEM) if of.spec else len(mem)
+    on = [c for c in sorted(state.cards, key=lambda c: c.index) if c.number in numbers]
+    policy = state.policy_for(of.spec.compute_policy if of.spec else None)
+    grant = Grant(
+        slice_id=max(part.slice_id for part in of.parts.values()) or of.derived_id("adopted"),
+        holder=of.holder,
+        units={Resource.MEM: mem, Resource.CORE: core},
+        shares=tuple(Share(card.uuid, is_exclusive=wants_whole_card(of.spec)) for card in on),
+        compute_policy=policy or state.compute_policy,
+        is_isolated=bool(version) and is_isolated(mode),
+        is_checked=of.is_known,
+        library_version=version,
+    )
+    return with_amounts(grant, Fraction(len(mem), pod_units, state.unit.mib, mode), len(core))

@@ -1,0 +1,340 @@
+"""The decision for one container: its cards, which units of them, and both in words."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.fractions.placement import NoRoom, place
+from gpu_device_plugin.domain.fractions.requests import (
+    asked_text,
+    demand,
+    demand_ahead,
+    demand_from_size,
+    policy_of,
+)
+from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
+from gpu_device_plugin.domain.fractions.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.domain.grants.caller import Call, Caller
+from gpu_device_plugin.domain.grants.grant import Demand, Holder
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.reservation import Offer, Pending, Reservation
+from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
+from gpu_device_plugin.domain.node.compute_policy import (
+    COMPUTE_POLICY_KEY,
+    KNOWN_POLICIES,
+    ComputePolicy,
+)
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import NodeState, NodeTerms
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
+
+_TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
+
+
+def demand_text(demand: Demand, terms: NodeTerms) -> str:
+    """What a container needs, with units.
+
+    A demand of which only one resource is known yet shows that one.
+    """
+    parts = [
+        asked_text(resource, amount, terms.unit)
+        for resource, amount in (
+            (Resource.MEM, demand.mem_units),
+            (Resource.CORE, demand.core_percent),
+        )
+        if amount
+    ]
+    spread = f" on {demand.cards} cards ({demand.units_per_card} each)" if demand.cards > 1 else ""
+    alone = " with no other pod there" if demand.is_exclusive else ""
+    return " and ".join(parts) + spread + alone
+
+
+def no_room_text(asker: Caller, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
+    """Why no card has room for this container: the largest free slice, and each card."""
+    room = found.largest
+    if room is None:
+        largest = "nothing is free on any healthy card"
+    else:
+        largest = (
+            f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
+            f"on card {room.card.index}"
+        )
+    told = [f"card {index}: {lack}" for index, lack in found.lacks[:_TOLD]]
+    if len(found.lacks) > _TOLD:
+        told.append(f"and {len(found.lacks) - _TOLD} cards more")
+    cards = "; ".join(told) or "no cards"
+    if len(found.rooms) < demand.cards:
+        cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
+    on_one = ", all from one card" if demand.cards == 1 else ""
+    return (
+        f"pod {_who(asker)} on node {terms.node} (mode {terms.mode}) asks "
+        f"{demand_text(demand, terms)}{on_one}: {largest}. {cards}. "
+        f"Ask less, free a slice, or send the pod to another node"
+    )
+
+
+def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
+    """One line per card: whether `demand` fits and what the card has left, for `why`."""
+    return tuple(_room_line(room, demand) for room in rooms)
+
+
+def _room_line(room: Room, demand: Demand) -> str:
+    """Short, so that it fits into 80 columns when it is indented."""
+    fits = "fits" if room.lack(demand) is None else "no room"
+    word = fits if room.is_healthy else "unhealthy"
+    pods = f"{room.pods} pods" if room.max_pods is None else f"{room.pods}/{room.max_pods} pods"
+    core = f", {room.free_core} % compute" if room.least_core else ""
+    mine = ", this pod is here" if room.holds_pod else ""
+    uuid = "-".join(room.card.uuid.split("-")[:2])
+    return (
+        f"{f'card {room.card.index}':<8} {word}: {room.free_mem}/{room.card.capacity(room.unit)} "
+        f"units{core} free, {pods}{mine} ({uuid})"
+    )
+
+
+def _who(asker: Caller) -> str:
+    return f"{asker.pod}, container {asker.container.name}," if asker.container else str(asker.pod)
+
+
+def pick_units(
+    resource: str, available: Iterable[str], must: Collection[str], cards: Sequence[Card], size: int
+) -> tuple[str, ...] | None:
+    """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
+
+    Those of `must` come first, then the lowest, so that equal nodes give equal units.
+    """
+    by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
+    for text in frozenset(available) | frozenset(must):
+        unit = parse_unit_id(text)
+        if unit is not None and unit.resource == resource and unit.card in by_card:
+            by_card[unit.card].append((text not in must, unit.unit, text))
+    each, rest = divmod(size, len(cards))
+    chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
+    is_whole = rest == 0 and len(chosen) == size and frozenset(must) <= frozenset(chosen)
+    return tuple(chosen) if is_whole else None
+
+
+def follows(ids: Iterable[str], cards: Sequence[Card]) -> bool:
+    """Whether units are on exactly these cards, in equal parts.
+
+    Without asking first, the kubelet reuses an init container's units at random: of two cards it
+    may pick three and one, which would not be the slice that was asked for.
+    """
+    found = Counter(unit.card for text in ids if (unit := parse_unit_id(text)) is not None)
+    is_there = found.keys() == {card.number for card in cards}
+    return is_there and len(set(found.values())) <= 1
+
+
+class FractionDecisions(WeChooseDevices):
+    """What of the scheme chooses cards and units."""
+
+    def decide(self, asker: Caller, offer: Offer, state: NodeState) -> Pending:
+        """One card, or as many as the pod's label says."""
+        compute_policy_of(asker.request, state)
+        needed = _needed(asker, offer.call, state)
+        begun = _begun(asker, needed, offer, state)
+        if begun is not None:
+            return begun
+        views = _views(asker, offer, state)
+        found = place(
+            views,
+            needed,
+            policy_of(asker.request, state.policy),
+            ahead=_ahead(asker, needed),
+            prefer=_cards_of_pod(asker.pod, offer.live),
+            wish=_wish(asker),
+            must=cards_of(offer.call.must_include),
+        )
+        if isinstance(found, NoRoom):
+            text = no_room_text(asker, needed, found, state.terms)
+            raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
+        asked, lines = demand_text(needed, state.terms), room_lines(views, needed)
+        holder, request = asker.holder, asker.request
+        return Pending(
+            asker, Reservation(holder, needed, found.cards, found.why, asked, lines, request)
+        )
+
+    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+        """In equal parts on the cards decided on."""
+        call, asker = offer.call, pending.asker
+        if asker.container is None:
+            # The pod spec is not known, so only the size of each call can be checked.
+            demand_from_size(asker.pod, call.resource, call.size, state.terms)
+        usable, cards = _usable(asker, offer), pending.chosen.cards
+        chosen = pick_units(call.resource, usable, call.must_include, cards, call.size)
+        if chosen is None:
+            raise _no_units(pending, offer, state)
+        return chosen
+
+    def check_given(self, asker: Caller, offer: Offer, state: NodeState) -> None:
+        """In equal parts on as many cards as asked."""
+        needed, ids = _needed(asker, offer.call, state), offer.call.must_include
+        numbers = cards_of(ids)
+        cards = [card for card in state.cards if card.number in numbers]
+        if len(numbers) != needed.cards or not follows(ids, cards):
+            raise _unequal_parts(ids, needed.cards)
+
+    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
+        """In equal parts on the cards decided on."""
+        if not follows(ids, pending.chosen.cards):
+            raise _unequal_parts(ids, len(pending.chosen.cards))
+
+    def reserve(
+        self,
+        holder: Holder,
+        demand: Demand,
+        live: Ledger,
+        state: NodeState,
+        devices: Collection[str] = (),
+    ) -> Reservation:
+        """One card, or as many as the demand says, by amounts."""
+        shown = [card for card in state.cards if card.is_shown]
+        left = rooms(shown, state.healthy, live, state.terms, holder.pod)
+        must = frozenset(card.number for card in shown if card.uuid in devices)
+        prefer = _cards_of_pod(holder.pod, live)
+        found = place(left, demand, state.policy, prefer=prefer, must=must)
+        is_known = len(must) == len(frozenset(devices))
+        if isinstance(found, NoRoom) or not is_known:
+            named = left if not devices else [room for room in left if room.card.number in must]
+            found = place(named, demand, state.policy)
+            if isinstance(found, NoRoom):
+                text = no_room_text(Caller(holder.pod), demand, found, state.terms)
+                raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(named, demand))
+            raise DoesNotFitError(
+                f"pod {holder.pod}: {len(must)} of the devices {', '.join(sorted(devices))} are on "
+                f"node {state.node}, {demand.cards} are asked for",
+                reason="NoRoom",
+            )
+        asked, lines = demand_text(demand, state.terms), room_lines(left, demand)
+        why = "the scheduler's choice" if devices else found.why
+        return Reservation(holder, demand, found.cards, why, asked, lines)
+
+
+def compute_policy_of(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
+    """The policy of a pod's containers.
+
+    Raises:
+        RequestError: Its annotation decides here, and names none.
+    """
+    asked = spec.compute_policy if spec else None
+    policy = state.policy_for(asked)
+    if spec is not None and policy is None:
+        raise RequestError(
+            f"pod {spec.ref} on node {state.node}: annotation {COMPUTE_POLICY_KEY}={asked} names no "
+            f"policy; known: {KNOWN_POLICIES}",
+            reason="UnknownComputePolicy",
+        )
+    return policy or state.compute_policy
+
+
+def _begun(asker: Caller, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
+    """The decision already made for its other resource, before agent or kubelet restarted.
+
+    A kubelet that has lost its checkpoint asks for all again. It may fail after the first resource
+    and ask for the second one later: then the grant has units of both, and those of the first count.
+    """
+    if asker.container is None:
+        return None
+    grant = offer.live.of_container(asker.pod, asker.container.name)
+    if grant is None:
+        return None
+    others = grant.all_ids - frozenset(grant.ids(offer.call.resource))
+    if grant.ids(offer.call.resource) and not (others and others <= offer.held):
+        return None
+    cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
+    if len(cards) != needed.cards:
+        return None
+    why = "the card of its other resource"
+    asked = demand_text(needed, state.terms)
+    chosen = Reservation(asker.holder, needed, cards, why, asked, request=asker.request)
+    return Pending(asker, chosen, slice_id=grant.slice_id)
+
+
+def _unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
+    """The refusal for reused units that do not make a slice."""
+    wanted = "all on one card" if cards == 1 else f"equal parts of {cards} cards"
+    return DoesNotFitError(
+        f"the kubelet reuses the units {', '.join(sorted(ids))} of an init container, which are "
+        f"not {wanted}; it picks them at random, so create the pod again, or let "
+        f"its init containers ask exactly what the container after them asks",
+        reason="OtherCard",
+    )
+
+
+def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
+    """The refusal if the card was chosen for the other resource and lacks this one."""
+    call, asker = offer.call, pending.asker
+    lacking = pending.chosen.demand
+    if call.resource == Resource.MEM:
+        lacking = replace(lacking, mem_units=call.size)
+    elif call.resource == Resource.CORE:
+        lacking = replace(lacking, core_percent=call.size)
+    numbers = frozenset(card.number for card in pending.chosen.cards)
+    views = _views(asker, offer, state)
+    found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)
+    if isinstance(found, NoRoom):
+        return DoesNotFitError(
+            no_room_text(asker, lacking, found, state.terms), reason=found.reason
+        )
+    indexes = ", ".join(str(card.index) for card in pending.chosen.cards)
+    return DoesNotFitError(
+        f"card {indexes} was decided on, but the kubelet has not as many of its units free; create "
+        f"the pod again",
+        reason="NoRoom",
+    )
+
+
+def _needed(asker: Caller, call: Call, state: NodeState) -> Demand:
+    if asker.request is not None and asker.container is not None:
+        return demand(asker.request, asker.container, state.terms)
+    return demand_from_size(asker.pod, call.resource, call.size, state.terms)
+
+
+def _ahead(asker: Caller, needed: Demand) -> Demand:
+    if asker.request is None or asker.container is None:
+        return needed
+    return demand_ahead(asker.request, asker.container, needed)
+
+
+def _usable(asker: Caller, offer: Offer) -> frozenset[str]:
+    """The forced ids, and free ones that no other live pod holds (see kubernetes #137534)."""
+    held = {
+        text
+        for grant in offer.live.holders(offer.available)
+        if not grant.pod.is_same_name(asker.pod)
+        for text in grant.ids(offer.call.resource)
+    }
+    return (offer.available - held) | offer.call.must_include
+
+
+def _views(asker: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
+    """What all cards have left; of the asked resource at most what the kubelet has free."""
+    free: dict[CardNumber, int] = {}
+    for text in _usable(asker, offer):
+        unit = parse_unit_id(text)
+        if unit is not None:
+            free[unit.card] = free.get(unit.card, 0) + 1
+    shown = [card for card in state.cards if card.is_shown]
+    found = rooms(shown, state.healthy, offer.all_live, state.terms, asker.pod)
+    if offer.is_given:
+        return found
+    return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
+
+
+def _cards_of_pod(pod: PodRef, live: Ledger) -> tuple[str, ...]:
+    """The cards that the pod's earlier containers are on, first container first."""
+    seen: dict[str, None] = {}
+    for grant in live.of_pod(pod):
+        seen.update(dict.fromkeys(grant.devices))
+    return tuple(seen)
+
+
+def _wish(asker: Caller) -> tuple[CardIndex, ...]:
+    if asker.request is None or asker.container is None:
+        return ()
+    kind, request = asker.container.kind, asker.request
+    wish = request.wish if kind is ContainerKind.APP else request.init_wish
+    of_first = request.wish[0][1] if request.wish and kind is ContainerKind.INIT else ()
+    # An init container's units go to the app container after it, on the same card.
+    return next((cards for index, cards in wish if index == asker.container.index), of_first)

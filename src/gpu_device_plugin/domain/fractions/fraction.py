@@ -1,0 +1,98 @@
+"""What only this scheme knows of a grant."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated, parse_mode
+from gpu_device_plugin.errors import StateError
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """A grant in this scheme's units, with unit and mode when it was given.
+
+    `mem_units` are over all cards, `pod_units` of all app containers (`ALIYUN_COM_GPU_MEM_POD`).
+    """
+
+    mem_units: int = 0
+    pod_units: int = 0
+    unit_mib: int = MemoryUnit.GIB.mib
+    mode: NodeMode = NodeMode.CORE_MEM
+
+    @property
+    def unit(self) -> MemoryUnit:
+        """The memory unit when granted."""
+        return MemoryUnit.of_mib(self.unit_mib)
+
+
+def fraction_of(grant: Grant) -> Fraction:
+    """A grant in this scheme's units."""
+    return grant.own if isinstance(grant.own, Fraction) else Fraction()
+
+
+def units_per_card(grant: Grant) -> int:
+    """Memory units on each of its cards."""
+    return fraction_of(grant).mem_units // max(1, len(grant.shares))
+
+
+def is_bare(grant: Grant) -> bool:
+    """Whether the container has no cap although its mode has one."""
+    return not grant.is_isolated and is_isolated(fraction_of(grant).mode)
+
+
+def with_amounts(grant: Grant, own: Fraction, core_percent: int) -> Grant:
+    """The grant in these units; its shares count what they are."""
+    each_mib = own.mem_units // max(1, len(grant.shares)) * own.unit_mib
+    shares = (replace(s, core_percent=core_percent, memory_mib=each_mib) for s in grant.shares)
+    return replace(grant, own=own, shares=tuple(shares))
+
+
+def to_record(fraction: Fraction) -> dict[str, object]:
+    """Its keys in a grant on disk."""
+    return {
+        "mem_units": fraction.mem_units,
+        "pod_units": fraction.pod_units,
+        "unit_mib": fraction.unit_mib,
+        "mode": str(fraction.mode),
+    }
+
+
+def of_record(record: Mapping[str, object]) -> Fraction:
+    """What a grant on disk says; a missing key has its default.
+
+    Raises:
+        StateError: A value is none of this release; the text names its key.
+    """
+    mode = parse_mode(str(record.get("mode", NodeMode.CORE_MEM)))
+    if mode is None:
+        raise StateError(f"no node mode is named {record['mode']!r} - at `$.mode`")
+    unit_mib = _count(record, "unit_mib", MemoryUnit.GIB.mib)
+    MemoryUnit.of_mib(unit_mib)  # raises, and names the key
+    return Fraction(_count(record, "mem_units"), _count(record, "pod_units"), unit_mib, mode)
+
+
+def check_ids(units: Mapping[str, Sequence[str]]) -> None:
+    """Check that each id is one of its resource.
+
+    Raises:
+        StateError: One is not.
+    """
+    for name, ids in units.items():
+        odd = [text for text in ids if _resource_of(text) != name]
+        if odd:
+            raise StateError(f"{odd} are no units of {name} - at `$.units`")
+
+
+def _resource_of(text: str) -> Resource | None:
+    unit = parse_unit_id(text)
+    return None if unit is None else unit.resource
+
+
+def _count(record: Mapping[str, object], key: str, default: int = 0) -> int:
+    value = record.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise StateError(f"expected a whole number, got {value!r} - at `$.{key}`")
+    return value

@@ -1,0 +1,390 @@
+"""The cards of a whole cluster: what is free of each, on which node a pod fits, and how well.
+
+Amounts only: unit ids are the node's own. What a node offers comes from its annotation of cards,
+what a pod holds from the pod's annotations, or from its spec while it has none.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_device_plugin.domain.cards.card import Card, CardIndex
+from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold
+from gpu_device_plugin.domain.fractions.container_sums import (
+    NOTHING,
+    ContainerSums,
+    Share,
+    Shares,
+    one_copy,
+)
+from gpu_device_plugin.domain.fractions.fragmentation import (
+    EVEN_MIX,
+    PLENTY_CPU_MILLI,
+    NodeRoom,
+    grade_placement,
+)
+from gpu_device_plugin.domain.fractions.multi_container_search import cards_for_all
+from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.fractions.requests import (
+    demands,
+    demands_ahead,
+    policy_of,
+    wants_whole_card,
+)
+from gpu_device_plugin.domain.fractions.room import Room, room_of
+from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.ledger import DeviceUse
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.modes import PlacementPolicy
+from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.errors import RequestError
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a card has left, counted down with each share that is taken."""
+
+    room: Room
+    pods: set[PodRef] = field(default_factory=set)
+
+    def take(self, hold: PodHold, share: Share) -> None:
+        units, percent = share
+        is_new = hold.pod not in self.pods
+        self.pods.add(hold.pod)
+        self.down(units, percent, int(is_new), is_closed=hold.is_exclusive)
+
+    def down(self, units: int, percent: int, pods: int, *, is_closed: bool = False) -> None:
+        room = self.room
+        is_closed = is_closed or room.is_closed
+        self.room = replace(
+            room,
+            free_mem=0 if is_closed else max(0, room.free_mem - units),
+            free_core=0 if is_closed else max(0, room.free_core - percent),
+            pods=room.pods + pods,
+            is_closed=is_closed,
+        )
+
+
+def node_rooms(
+    offer: NodeOffer, holds: Iterable[PodHold], door: AllocationApi | None = None
+) -> tuple[Room, ...]:
+    """What each card of a node has left; where `door` is named, for requests that come by it.
+
+    Unplaced demands are put where the node's own policy would put them, the first pod first; where
+    none has room, on the emptiest cards: somebody holds them, whatever we know. They are never on a
+    card that is given by claims. What claims hold of those the node's agent says.
+    """
+    empty = (
+        room_of(card, DeviceUse(), offer.terms, is_healthy=card.index in offer.healthy)
+        for card in offer.cards
+    )
+    left = {room.card.index: _Left(room) for room in empty}
+    for told in offer.claimed:
+        left[told.index].down(told.units, told.percent, told.pods)
+    waiting: list[tuple[PodHold, Demand]] = []
+    for hold in holds:
+        if hold.is_by_claims:
+            continue
+        for index, share in hold.by_card().items():
+            if index in left:
+                left[index].take(hold, share)
+            else:
+                waiting.append((hold, Demand(*share)))
+        waiting += [(hold, needed) for needed in hold.unplaced]
+    for hold, needed in waiting:
+        # Counted down card by card: counting all again for each would take the square of the time.
+        rooms = [each.room for index, each in left.items() if index not in offer.by_claims]
+        for index in _guessed(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
+            left[index].take(hold, (needed.units_per_card, needed.core_percent))
+    found = [each.room for each in left.values()]
+    return tuple(found if door is None else (_through(door, room, offer) for room in found))
+
+
+def _through(door: AllocationApi, room: Room, offer: NodeOffer) -> Room:
+    is_behind_other = (room.card.index in offer.by_claims) is not (door is AllocationApi.DRA)
+    return replace(room, is_behind_other_door=True) if is_behind_other else room
+
+
+def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
+    placed = place(rooms, needed, offer.policy or PlacementPolicy.BINPACK)
+    if not isinstance(placed, NoRoom):
+        return [card.index for card in placed.cards]
+    emptiest = sorted(rooms, key=lambda room: (-room.free_mem, room.card.index))
+    return [room.card.index for room in emptiest[: needed.cards]]
+
+
+_FGD = PlacementPolicy.FGD
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good a node is; more is better, 1 is the best.
+
+    Attributes:
+        policy: The policy by which the node chooses for the pod.
+        default: The controller's.
+        own: By the policy; compares with nodes of the same policy only.
+        common: By the default; compares with every node.
+        before: What is free of each card without the pod, in thousandths; empty without `fgd`.
+    """
+
+    policy: PlacementPolicy
+    default: PlacementPolicy
+    own: float
+    common: float
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def beside(self, free_cpu_milli: int, pod_cpu_milli: int) -> "Score":
+        """The score where a node has this much processor free, and the pod takes that of it.
+
+        `fgd` alone asks: how little the pod spoils the node for others. It is below 0 where many
+        cards are left without processors.
+        """
+        if _FGD not in (self.policy, self.default):
+            return self
+        left = NodeRoom(free_cpu_milli - pod_cpu_milli, self.after)
+        found = grade_placement(EVEN_MIX, NodeRoom(free_cpu_milli, self.before), left) / 100
+        own = found if self.policy is _FGD else self.own
+        return replace(self, own=own, common=found if self.default is _FGD else self.common)
+
+
+def score_node(
+    before: Sequence[Room],
+    after: Sequence[Room],
+    uuids: Collection[str],
+    policies: tuple[PlacementPolicy, PlacementPolicy],
+) -> Score:
+    """The score of a node with plenty of processor.
+
+    `policies` are the one by which the node chooses, and the controller's default.
+    """
+    parts = [
+        room.free_mem / max(1, room.card.capacity(room.unit))
+        for room in after
+        if room.card.uuid in uuids
+    ]
+    free = sum(parts) / max(1, len(parts))
+    # By how full (binpack) or empty (spread) the pod's cards are with it on them.
+    own, common = (free if policy is PlacementPolicy.SPREAD else 1.0 - free for policy in policies)
+    if _FGD not in policies:
+        return Score(*policies, own, common)
+    cards = [tuple(room.free_milli for room in rooms) for rooms in (before, after)]
+    return Score(*policies, own, common, cards[0], cards[1]).beside(PLENTY_CPU_MILLI, 0)
+
+
+def comparable(scores: Sequence[Score]) -> list[float]:
+    """Each by one policy: nodes' own where it is the same for all, else the default."""
+    is_one = len({score.policy for score in scores}) == 1
+    return [score.own if is_one else score.common for score in scores]
+
+
+NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
+NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
+OTHER_DOOR_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
+_NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
+_NEVER_TEXT = "node(s) never serve what the pod asks for: "
+OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
+"""Reasons of refusals by the node's mode: a node of another mode would take the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """A container that asks: what it needs, alone and with those that reuse its units.
+
+    `ahead` is None where it reuses units itself: it is bound to their card, whatever follows.
+    """
+
+    container: ContainerRequest
+    needed: Demand
+    ahead: Demand | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A pod fits a node.
+
+    Attributes:
+        shares: What the app containers would hold: container -> card index -> share.
+        extra: Card index -> what sidecars and init containers would hold beside that.
+        inits: Sidecars and init containers alone: container -> card index -> share.
+    """
+
+    score: Score
+    shares: Mapping[int, Shares]
+    extra: Shares = field(default_factory=dict)
+    inits: Mapping[int, Shares] = field(default_factory=dict)
+    is_exclusive: bool = False
+
+    def beside(self, free_cpu_milli: int, pod_cpu_milli: int) -> "Fit":
+        """The same where the node has this much processor free, and the pod takes that of it."""
+        return replace(self, score=self.score.beside(free_cpu_milli, pod_cpu_milli))
+
+    def hold(self, pod: PodRef) -> PodHold:
+        """What the pod will hold there."""
+        alone = self.is_exclusive
+        return PodHold(pod, self.shares, self.extra, inits=self.inits, is_exclusive=alone)
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A pod does not fit a node, as the scheduler shows it; `is_final`: no pod that leaves can change it."""
+
+    text: str
+    is_final: bool
+
+
+def fit(
+    offer: NodeOffer,
+    rooms: Sequence[Room],
+    pod: PodRequest,
+    default: PlacementPolicy,
+    free_cpu_milli: int = PLENTY_CPU_MILLI,
+) -> Fit | Misfit:
+    """Whether and how well a pod fits a node.
+
+    Every container gets one card (with the label, as many as it says); the pod's containers may
+    lie on different cards. What ordinary init containers hold is handed on to those after them.
+
+    `default` is for cards and nodes where neither pod nor node says. `free_cpu_milli`, which no other
+    pod requests, counts for how good the node is by `fgd`, and never for whether the pod fits.
+    """
+    asking = check_request(offer, pod, default)
+    found = asking if isinstance(asking, Misfit) else try_rooms(offer, rooms, asking)
+    return found if isinstance(found, Misfit) else found.beside(free_cpu_milli, pod.cpu_milli)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """A pod that breaks no rule of the nodes of one mode, unit, bound and policy."""
+
+    pod: PodRequest
+    policy: PlacementPolicy
+    default: PlacementPolicy
+    asking: Sequence[_Ask]
+
+
+def check_request(
+    offer: NodeOffer, pod: PodRequest, default: PlacementPolicy
+) -> CheckedRequest | Misfit:
+    """The first half of `fit`: what does not depend on what the node's cards have left."""
+    if not offer.has_slices:
+        names = ", ".join(sorted(_asked(pod)))
+        return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
+    try:
+        policy = policy_of(pod, offer.policy or default)
+        needs = demands(pod, offer.terms)
+    except RequestError as error:
+        is_mode = error.reason in OTHER_MODE
+        text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
+        return Misfit(text, is_final=True)
+    ahead = demands_ahead(needs)
+    asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
+    return CheckedRequest(pod, policy, default, asking)
+
+
+def try_rooms(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> Fit | Misfit:
+    """The other half of `fit`, on a node with plenty of processor.
+
+    Whichever card has which number: nodes whose cards have the same left get the same score.
+    """
+    pod, policies = asked.pod, (asked.policy, asked.default)
+    rooms = sorted(rooms, key=lambda room: room.amounts)
+    trial = _placed(offer, rooms, asked)
+    if isinstance(trial, Misfit):
+        return trial
+    score = score_node(rooms, trial.rooms, frozenset(trial.uuids), policies)
+    alone = wants_whole_card(pod)
+    shares, inits = one_copy(trial.take.apps), one_copy(trial.take.inits)
+    extra = one_copy({0: trial.take.extra()})[0]
+    return Fit(score, shares, extra, inits, is_exclusive=alone)
+
+
+def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "_Trial | Misfit":
+    """All containers placed: one after the other, as the node does it, else by a search."""
+    trial, asking = _Trial(tuple(rooms)), asked.asking
+    for ask in asking:
+        found = trial.place(ask, asked.policy)
+        if isinstance(found, NoRoom):
+            break
+        trial.take_on(ask, found.cards)
+    else:
+        return trial
+    if rooms and all(room.is_behind_other_door for room in rooms):
+        return Misfit(OTHER_DOOR_TEXT, is_final=True)
+    refused = Misfit(NOT_ENOUGH_TEXT, is_final=_is_too_much(offer, asked.pod, ask.needed))
+    if refused.is_final or len(asking) == 1:
+        return refused
+    chosen = cards_for_all(rooms, [(a.container.kind, a.needed) for a in asking], asked.policy)
+    if chosen is None:
+        return refused
+    trial = _Trial(tuple(rooms))
+    for ask, on in zip(asking, chosen, strict=True):
+        trial.take_on(ask, [room.card for room in on])
+    return trial
+
+
+def _is_too_much(offer: NodeOffer, pod: PodRequest, needed: Demand) -> bool:
+    """Whether the empty node could not serve it: this container, or all app containers by their sums."""
+    sizes = [card.capacity(offer.unit) for card in offer.cards if card.index in offer.healthy]
+    return (
+        offer.max_pods == 0
+        or sum(size >= needed.units_per_card for size in sizes) < needed.cards
+        or pod.app_amount(Resource.MEM) > sum(sizes)
+        or pod.app_amount(Resource.CORE) > CORE_UNITS_PER_CARD * len(sizes)
+    )
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A pod's containers placed so far; it grows with each of them."""
+
+    rooms: tuple[Room, ...]
+    take: ContainerSums = field(default_factory=ContainerSums)
+    uuids: tuple[str, ...] = ()
+
+    def place(self, ask: _Ask, policy: PlacementPolicy) -> Placement | NoRoom:
+        """The cards of the next container, as the node would choose them."""
+        # The kubelet hands init containers' units on before it takes others: those cards come first.
+        kept = [room.card for room in self.rooms if any(self._kept(room))]
+        must = frozenset(card.number for card in kept)
+        rooms = self._seen() if must else self.rooms
+        return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
+
+    def _seen(self) -> tuple[Room, ...]:
+        """The rooms as the next container finds them: what init containers hold is the pod's."""
+        return tuple(
+            replace(room, free_mem=room.free_mem + kept[0], free_core=room.free_core + kept[1])
+            if any(kept := self._kept(room))
+            else room
+            for room in self.rooms
+        )
+
+    def _kept(self, room: Room) -> Share:
+        """What init containers hand on of a card."""
+        return self.take.kept.get(room.card.index, NOTHING)
+
+    def take_on(self, ask: _Ask, cards: Sequence[Card]) -> None:
+        """One container more."""
+        share = (ask.needed.units_per_card, ask.needed.core_percent)
+        shares = dict.fromkeys((card.index for card in cards), share)
+        self.rooms = tuple(
+            self._with(room, share) if room.card.index in shares else room for room in self.rooms
+        )
+        self.uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
+        self.take.add(ask.container, shares)
+
+    def _with(self, room: Room, share: Share) -> Room:
+        """A room with this share of it taken, less what an init container hands on."""
+        new = self.take.fresh(room.card.index, share)
+        return replace(
+            room,
+            free_mem=room.free_mem - new[0],
+            free_core=room.free_core - new[1],
+            pods=room.pods if room.holds_pod else room.pods + 1,
+            holds_pod=True,
+        )
+
+
+def _asked(pod: PodRequest) -> set[str]:
+    return {str(r) for c in pod.containers for r in Resource if c.amount(r)}

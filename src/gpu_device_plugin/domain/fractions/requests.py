@@ -1,0 +1,159 @@
+"""What a container may ask for: the rules about the pod spec and the node's mode."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.rules import WHOLE_CARD, Ask, Known, check
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy, parse_policy
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import NodeTerms
+from gpu_device_plugin.errors import RequestError
+
+COUNT_LABEL = "aliyun.com/gpu-count"
+"""The pod label that spreads each request over several cards; also the name of a resource."""
+CARD_LABEL = "ack.gpushare.placement"
+"""The pod label that asks for an otherwise empty card."""
+
+
+def demands(pod: PodRequest, terms: NodeTerms) -> list[tuple[ContainerRequest, Demand]]:
+    """What each container that asks needs on a node of these terms, in the order of the spec.
+
+    Every container of the pod is checked once, init containers too. The kubelet rejects the whole
+    pod, so an error in a later container is reported at once instead of after some grants.
+
+    Raises:
+        RequestError: A container asks for what this node never gives; the text names pod,
+            container, node, amount, rule and cure.
+    """
+    asking = pod.asking
+    return [(each, _checked(pod, each, terms, len(asking))) for each in asking]
+
+
+def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
+    """What `container` alone needs, of a pod whose every container is checked, as `demands` does.
+
+    Raises:
+        RequestError: As `demands`.
+    """
+    found = demands(pod, terms)
+    return _checked(pod, container, terms, len(found))
+
+
+def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -> Demand:
+    """What the card of `container` needs free, with the containers that reuse its units.
+
+    The kubelet hands an ordinary init container's units on to the containers after it, which can
+    then be on no other card: a card without room for them would have the pod refused.
+    """
+    held, _ = _handed_on(pod.containers, pod.containers.index(container))
+    return replace(needed, mem_units=held[Resource.MEM], core_percent=held[Resource.CORE])
+
+
+def demands_ahead(needs: Sequence[tuple[ContainerRequest, Demand]]) -> list[Demand | None]:
+    """`demand_ahead` of each container; None of those that reuse units and are bound to their card.
+
+    A pod's containers are gone through once: each reuses the units of one of them at most.
+    """
+    containers = [container for container, _ in needs]
+    found: list[Demand | None] = []
+    while len(found) < len(needs):
+        at = len(found)
+        held, end = _handed_on(containers, at)
+        mem, core = held[Resource.MEM], held[Resource.CORE]
+        found.append(replace(needs[at][1], mem_units=mem, core_percent=core))
+        found += [None] * (end - at - 1)
+    return found
+
+
+def _handed_on(
+    containers: Sequence[ContainerRequest], at: int
+) -> tuple[Mapping[Resource, int], int]:
+    """What the containers from `at` on hold together, and where the first is that reuses nothing."""
+    held = dict.fromkeys((Resource.MEM, Resource.CORE), 0)
+    reusable = dict(held)
+    for end, each in enumerate(islice(containers, at, None), at + 1):
+        for resource in held:
+            reused = min(reusable[resource], each.amount(resource))
+            fresh = each.amount(resource) - reused
+            held[resource] += fresh
+            reusable[resource] += fresh if each.kind is ContainerKind.INIT else -reused
+        if not any(reusable.values()):
+            return held, end
+    return held, len(containers)
+
+
+def wants_whole_card(pod: PodRequest | None) -> bool:
+    """Whether no other pod may be on this one's cards (R-528)."""
+    return pod is not None and pod.card_label == WHOLE_CARD
+
+
+def policy_of(pod: PodRequest | None, default: PlacementPolicy) -> PlacementPolicy:
+    """How a pod's cards are chosen: by its annotation, else the node's way.
+
+    Raises:
+        RequestError: The annotation names no policy.
+    """
+    asked = pod.placement if pod else None
+    policy = default if asked is None else parse_policy(asked)
+    if policy is None:
+        raise RequestError(
+            f"pod {pod.ref if pod else ''}: annotation {PLACEMENT_ANNOTATION}={asked} names no policy. "
+            f"Known: {', '.join(PlacementPolicy)}",
+            reason="UnknownPlacement",
+        )
+    return policy
+
+
+def demand_from_size(pod: PodRef, resource: str, size: int, terms: NodeTerms) -> Demand:
+    """The demand that a call shows by itself, while the pod spec is not known.
+
+    The container's other resource is unknown and counts as 0, and a label for several cards cannot
+    be seen. The rules that need the pod spec are checked when the container starts.
+
+    Raises:
+        RequestError: No pod may ask this of this node; the text names pod, node, amount and rule.
+    """
+    asked = asked_text(resource, size, terms.unit)
+    subject = f"pod {pod} on node {terms.node} (mode {terms.mode}) asks {asked}"
+    ask = Ask(Known.SIZE, subject, terms.mode, {resource: size})
+    check(ask)
+    return Demand(ask.mem, ask.core)
+
+
+def asked_text(resource: str, amount: int, unit: MemoryUnit) -> str:
+    """An amount of a resource with its unit, for people.
+
+    >>> asked_text(Resource.MEM, 2, MemoryUnit.GIB)
+    'aliyun.com/gpu-mem: 2 (units of 1024 MiB)'
+    >>> asked_text(Resource.CORE, 30, MemoryUnit.GIB)
+    'aliyun.com/gpu-core.percentage: 30 (percent of one card)'
+    """
+    meanings: Mapping[str, str] = {
+        Resource.MEM: f"units of {unit.mib} MiB",
+        Resource.CORE: "percent of one card",
+        Resource.COUNT: "cards",
+    }
+    meaning = meanings.get(resource)
+    return f"{resource}: {amount} ({meaning})" if meaning else f"{resource}: {amount}"
+
+
+def _checked(
+    pod: PodRequest, container: ContainerRequest, terms: NodeTerms, containers: int
+) -> Demand:
+    asked = " and ".join(
+        asked_text(resource, container.amount(resource), terms.unit)
+        for resource in Resource
+        if container.amount(resource)
+    )
+    subject = (
+        f"pod {pod.ref}, container {container.name}, on node {terms.node} "
+        f"(mode {terms.mode}) asks {asked}"
+    )
+    labels = pod.card_count_label, pod.card_label
+    ask = Ask(Known.SPEC, subject, terms.mode, container.amounts, *labels, containers=containers)
+    check(ask)
+    return Demand(ask.mem, ask.core, ask.cards, is_exclusive=wants_whole_card(pod))

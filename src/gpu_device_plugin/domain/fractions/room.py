@@ -1,0 +1,177 @@
+"""Room: what a card has left for a pod, for the agent and the controller alike."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI
+from gpu_device_plugin.domain.fractions.mode_resources import most_pods, resources_of
+from gpu_device_plugin.domain.fractions.rules import CORE_STEP_PERCENT
+from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, slice_mib
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import NodeTerms
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one card has left for one pod.
+
+    Attributes:
+        is_healthy: Whether it may be given away.
+        free_mem: Memory units that are not held; units of the pod's own init containers count too.
+        free_core: Percent of compute that is not held.
+        pods: Pods that hold anything on it, the asking pod included if it does.
+        holds_pod: Whether the asking pod holds anything on it.
+        max_pods: Most pods on the card, or None for no limit.
+        least_core: Compute that every container of this mode takes at least.
+        is_closed: Whether another pod has the card for itself: then nothing of it is free.
+        is_behind_other_door: Whether requests as the asking pod's are not served from this card.
+    """
+
+    card: Card
+    is_healthy: bool
+    free_mem: int
+    free_core: int
+    pods: int
+    holds_pod: bool
+    unit: MemoryUnit = MemoryUnit.GIB
+    max_pods: int | None = None
+    least_core: int = 0
+    is_closed: bool = False
+    is_behind_other_door: bool = False
+
+    @property
+    def amounts(self) -> tuple[int, ...]:
+        """What of an answer is the card's and not its node's: cards that agree in it are alike."""
+        return (
+            self.free_mem,
+            self.free_core,
+            self.pods,
+            self.card.memory_mib,
+            self.is_healthy,
+            self.is_closed,
+            self.is_behind_other_door,
+        )
+
+    @property
+    def is_full_of_pods(self) -> bool:
+        """Whether the asking pod would be one too many; one that is here already is not."""
+        return self.max_pods is not None and not self.holds_pod and self.pods >= self.max_pods
+
+    @property
+    def free_milli(self) -> int:
+        """What is free of the card in thousandths, of memory or compute what is less.
+
+        Nothing, where no further pod may come.
+        """
+        is_full = self.max_pods is not None and self.pods >= self.max_pods
+        if not self.is_healthy or self.is_closed or self.is_behind_other_door or is_full:
+            return 0
+        free = WHOLE_CARD_MILLI * self.free_mem // max(1, self.card.capacity(self.unit))
+        if self.least_core:
+            free = min(free, WHOLE_CARD_MILLI * self.free_core // CORE_UNITS_PER_CARD)
+        return min(free, WHOLE_CARD_MILLI)
+
+    @property
+    def free_slice_mib(self) -> int:
+        """The largest slice that is free, in MiB; 0 where nothing is."""
+        return slice_mib(self.card, self.free_mem, self.unit) if self.free_mem else 0
+
+    def left_milli(self, demand: Demand) -> int:
+        """What of that would be free with a container of this demand on the card."""
+        core = max(demand.core_percent, self.least_core)
+        left = replace(
+            self,
+            is_closed=self.is_closed or demand.is_exclusive,
+            free_mem=max(0, self.free_mem - demand.units_per_card),
+            free_core=max(0, self.free_core - core),
+            pods=self.pods if self.holds_pod else self.pods + 1,
+        )
+        return left.free_milli
+
+    def lack(self, demand: Demand) -> str | None:
+        """Why a container of this demand does not fit here, for people; None where it does."""
+        core = max(demand.core_percent, self.least_core)
+        if why := self._refuses(demand):
+            return why
+        if self.free_mem < max(1, demand.units_per_card):
+            return f"{self.free_mem} of {self.card.capacity(self.unit)} units free"
+        if self.free_core < core:
+            return f"{self.free_core} % compute free, {self.free_mem} units free"
+        return None
+
+    def _refuses(self, demand: Demand) -> str:
+        """Why this card is nothing for the pod, whatever is free; or ""."""
+        others = self.pods - self.holds_pod
+        if not self.is_healthy:
+            return "unhealthy"
+        if self.is_behind_other_door:
+            return "served through the other API, see its allocation API (docs/dra.md)"
+        if self.is_closed:
+            return "held by a pod that wants no other beside it"
+        if demand.is_exclusive and others:
+            return f"{others} other pods"
+        return f"{self.pods} pods, at most {self.max_pods}" if self.is_full_of_pods else ""
+
+
+def rooms(
+    cards: Iterable[Card],
+    healthy: Mapping[str, bool],
+    ledger: Ledger,
+    terms: NodeTerms,
+    pod: PodRef,
+) -> tuple[Room, ...]:
+    """What each card has left for the next container of `pod`, by NVML index.
+
+    A card that `healthy` does not name may not serve; at admission `ledger` is the live part.
+    """
+    before, held, blank = ledger.before(pod), ledger.use(), DeviceUse()
+    free_for_pod = held if before is ledger else before.use()
+    return tuple(
+        room_of(
+            card,
+            replace(free_for_pod.get(card.uuid, blank), pods=held.get(card.uuid, blank).pods),
+            terms,
+            is_healthy=healthy.get(card.uuid, False),
+            pod=pod,
+        )
+        for card in sorted(cards, key=lambda card: card.index)
+    )
+
+
+def room_of(
+    card: Card, use: DeviceUse, terms: NodeTerms, *, is_healthy: bool, pod: PodRef | None = None
+) -> Room:
+    """What a card has left where `use` is held of it; `pod` asks, or (None) one that holds nothing."""
+    holds_pod = pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods)
+    is_free = holds_pod or not use.is_exclusive
+    free_mem = card.capacity(terms.unit) - -(-use.memory_mib // terms.unit.mib)
+    return Room(
+        card=card,
+        is_healthy=is_healthy,
+        free_mem=max(0, free_mem) if is_free else 0,
+        free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent) if is_free else 0,
+        pods=_count(use.pods),
+        holds_pod=holds_pod,
+        unit=terms.unit,
+        max_pods=most_pods(terms.mode, terms.max_pods),
+        least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(terms.mode) else 0,
+        is_closed=not is_free,
+    )
+
+
+def at_most(room: Room, resource: str, free: int) -> Room:
+    """The same room, with at most as much of `resource` as the kubelet has free there."""
+    if resource == Resource.MEM:
+        return replace(room, free_mem=min(room.free_mem, free))
+    if resource == Resource.CORE:
+        return replace(room, free_core=min(room.free_core, free))
+    return room
+
+
+def _count(tenants: Iterable[PodRef]) -> int:
+    """Distinct pods; one known by name only and one by name and uid are the same."""
+    return len({tenant.key if tenant.name else ("", tenant.uid) for tenant in tenants})

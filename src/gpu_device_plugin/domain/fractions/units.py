@@ -1,0 +1,151 @@
+"""Resources, the ids under which the kubelet counts them, and the size of a slice.
+
+An id tells resource, card and unit: a letter (m memory, c compute, n count), one
+base-36 digit for the card's number, the unit in base 36. So ids of two resources never
+meet, an id alone says which card it belongs to, and none is longer than 8 characters
+(from Kubernetes 1.36 on, the pod's status contains every id of a container).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import count, islice, product, repeat
+
+from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.errors import DoesNotFitError
+
+CORE_UNITS_PER_CARD = 100
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class Resource(StrEnum):
+    """The three extended resources, by the names the kubelet knows."""
+
+    MEM = "aliyun.com/gpu-mem"
+    CORE = "aliyun.com/gpu-core.percentage"
+    COUNT = "aliyun.com/gpu-count"
+
+    @property
+    def letter(self) -> str:
+        """First character of every id of this resource."""
+        return _LETTERS[self]
+
+
+_LETTERS: Mapping[str, str] = {Resource.MEM: "m", Resource.CORE: "c", Resource.COUNT: "n"}
+_BY_LETTER = {resource.letter: resource for resource in Resource}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UnitId:
+    """One unit of one resource on one card, as the kubelet counts it."""
+
+    resource: Resource
+    card: CardNumber
+    unit: int
+
+    def __str__(self) -> str:
+        """The id as the kubelet sees it.
+
+        >>> str(UnitId(Resource.MEM, 3, 367))
+        'm3a7'
+        """
+        return f"{self.resource.letter}{_DIGITS[self.card]}{_base36(self.unit)}"
+
+
+# A decision reads every id of the node, and they are the same each time.
+@lru_cache(maxsize=16384)
+def parse_unit_id(text: str) -> UnitId | None:
+    """The unit that an id names, or None if it is not one of ours.
+
+    >>> parse_unit_id("m3a7")
+    UnitId(resource=<Resource.MEM: 'aliyun.com/gpu-mem'>, card=3, unit=367)
+    >>> parse_unit_id("GPU-0") is None
+    True
+    """
+    resource = _BY_LETTER.get(text[:1])
+    digits = text[1:]
+    if resource is None or not 2 <= len(digits) <= 7 or digits.strip(_DIGITS):
+        return None
+    return UnitId(resource, CardNumber(_DIGITS.index(digits[0])), int(digits[1:], 36))
+
+
+# Lists are published again and again, and the ids of a card stay the same.
+@lru_cache(maxsize=256)
+def unit_ids(resource: str, card: CardNumber, units: int) -> tuple[str, ...]:
+    """The ids of the first `units` units of a card, in order."""
+    prefix = f"{_LETTERS[resource]}{_DIGITS[card]}"
+    return tuple(prefix + text for text in islice(_counted(), units))
+
+
+def cards_of(ids: Iterable[str]) -> frozenset[CardNumber]:
+    """The numbers of the cards that these ids belong to; foreign ids count for none."""
+    parsed = (parse_unit_id(text) for text in ids)
+    return frozenset(unit.card for unit in parsed if unit is not None)
+
+
+def _counted() -> Iterator[str]:
+    """0, 1, 2 … in base 36, endless; much faster than a division for each digit."""
+    yield from _DIGITS
+    for length in count(1):
+        for digits in product(_DIGITS[1:], *repeat(_DIGITS, length)):
+            yield "".join(digits)
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while True:
+        number, last = divmod(number, 36)
+        digits = _DIGITS[last] + digits
+        if number == 0:
+            return digits
+
+
+def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:
+    """Units of `resource` that a card has."""
+    if resource == Resource.MEM:
+        return card.capacity(unit)
+    return CORE_UNITS_PER_CARD if resource == Resource.CORE else 1
+
+
+_BYTES_PER_MIB = 1024 * 1024
+
+
+def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
+    """Memory visible to a container that holds `units` of `card`.
+
+    A slice is a proportion of the card, not `units` times the unit: the memory that
+    is left after the last whole unit is divided among all units.
+
+        floor(memory_mib * units / capacity)
+
+    Returns:
+        Slice size in MiB, rounded down.
+
+    Raises:
+        DoesNotFitError: `units` is outside that range.
+
+    Source:
+        R-129: 2 of 15 units of a 16160 MiB V100 show as 2154 MiB.
+
+    >>> slice_mib(Card("GPU-0", 0, 0, 0, "Tesla-V100", 16160), 2, MemoryUnit.GIB)
+    2154
+    """
+    capacity = card.capacity(unit)
+    if not 1 <= units <= capacity:
+        raise DoesNotFitError(
+            f"{units} units of {unit.mib} MiB asked of card {card.index} ({card.uuid}), "
+            f"which has {capacity}",
+            reason="NoRoom",
+        )
+    return card.memory_mib * units // capacity
+
+
+def slice_bytes(card: Card, units: int, unit: MemoryUnit) -> int:
+    """`slice_mib` in bytes, as the isolation library counts.
+
+    Raises:
+        DoesNotFitError: The card does not have that many units.
+    """
+    return slice_mib(card, units, unit) * _BYTES_PER_MIB

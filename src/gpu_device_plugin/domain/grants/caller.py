@@ -1,0 +1,278 @@
+"""Identity: the kubelet's calls do not name a pod; its own List and the pod specs identify it.
+
+This relies on what a real kubelet was seen to do. The calls of a node are strictly serial. A
+pod's containers are admitted in order, init containers first. The calls for one container come
+together, its resources in random order; during them the pod is in List, and no pod that will be
+admitted later is. So two equal pods that both wait are never confused: the second one enters
+List only when the first one has all it asked for, was refused, or is gone. If this does not
+hold, the answer is a refusal, never a guess.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpu_device_plugin.domain.counted import few
+from gpu_device_plugin.domain.grants.grant import Grant, Holder
+from gpu_device_plugin.domain.grants.ledger import Ledger, is_over
+from gpu_device_plugin.domain.node.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.errors import UnknownPodError
+
+Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the kubelet asks for, in GetPreferredAllocation or in Allocate.
+
+    The container gets `size` units in all, those of `must_include`, reused from init containers, in any case.
+    """
+
+    resource: str
+    size: int
+    must_include: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        """`example.com/thing: 2`."""
+        return f"{self.resource}: {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Which container asks; without the pod spec only which pod, and without uid if List names it."""
+
+    pod: PodRef
+    request: PodRequest | None = None
+    container: ContainerRequest | None = None
+
+    @property
+    def holder(self) -> Holder:
+        """The container as the holder of a grant, as far as it is known."""
+        if self.container is None:
+            return Holder(self.pod)
+        return Holder(self.pod, self.container.name, self.container.kind, self.container.index)
+
+    def __str__(self) -> str:
+        """`namespace/name`, with the container where it is known."""
+        return f"{self.pod} (container {self.container.name})" if self.container else str(self.pod)
+
+
+def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
+    call: Call,
+    listed: Sequence[ListedPod],
+    specs: Specs,
+    ledger: Ledger,
+    seen: Collection[PodRef],
+    session: Caller | None = None,
+    admitting: PodRef | None = None,
+) -> Caller:
+    """The container behind a GetPreferredAllocation call.
+
+    List is read inside this call; our grants show what ordinary init containers hold, which List does
+    not. `seen` were in List at an earlier call, `session` was decided last, and `admitting` was
+    granted something a moment ago.
+
+    Raises:
+        UnknownPodError: No pod can be asking, or several can; the text names them.
+    """
+    around = _around(call, listed, ledger)
+    known = [_Known(specs[pod.pod.key], pod, ledger) for pod in around if pod.pod.key in specs]
+    texts = [asker for pod in known if (asker := pod.asks(call)) is not None]
+    texts = texts or [asker for pod in known if (asker := pod.asks_again(call)) is not None]
+    bare = [pod for pod in around if pod.pod.key not in specs]
+    new = [asker for asker in texts if _is_new(asker.pod, seen)] or [
+        Caller(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not any(_ids(pod))
+    ]
+    last = _of_session(session, texts, bare)
+    if last and all(asker.pod.is_same_name(last.pod) for asker in new):
+        return last
+    is_owned = len(around) < len(listed)
+    may = new or texts or ([Caller(p.pod) for p in bare] if is_owned else [])
+    found = _next(may, call, ledger, admitting) or _only(call, may, listed)
+    is_sure = not _is_forgotten(found, call, ledger)
+    rivals = [] if is_sure else [_rival(found, pod, call, specs, ledger) for pod in around]
+    return _only(call, [found, *filter(None, rivals)], listed)
+
+
+def find_allocating_caller(
+    call: Call, specs: Specs, ledger: Ledger, session: Caller | None = None
+) -> Grant | Caller:
+    """The container behind an Allocate call that no GetPreferredAllocation came before.
+
+    The kubelet does not ask first if a container reuses an init container's units, if exactly as
+    many are free as asked, or if it asks again for what it gave. List must not be read here
+    (#137534), so the ledger and the pod specs have to identify the container.
+
+    The call's `must_include` are the units that the kubelet gives; `session` was decided last. The
+    answer is the grant that is asked for again, or else the container that asks for a new one.
+
+    Raises:
+        UnknownPodError: No pod can be asking, several can, or a living pod has the units.
+    """
+    ids = call.must_include
+    holders = [g for g in ledger.holders(ids) if not _is_gone(g, specs)]
+    same = [grant for grant in holders if frozenset(grant.ids(call.resource)) == ids]
+    for grant in same:
+        if not grant.is_handed_on:
+            return grant
+    if holders:
+        return _heir(call, holders, specs, ledger) or _again(call, same, holders)
+    waiting = [_by_ledger(spec, call, ledger) for spec in specs.values() if not spec.is_finished]
+    texts = [asker for asker in waiting if asker is not None]
+    return _of_session(session, texts, ()) or _only(call, texts, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A pod in List whose pod spec is known."""
+
+    spec: PodRequest
+    entry: ListedPod
+    ledger: Ledger
+
+    def asks(self, call: Call) -> Caller | None:
+        """The first container that lacks something, if `call` is what it lacks."""
+        return _first_lacking(self.spec, call, self._holds)
+
+    def asks_again(self, call: Call) -> Caller | None:
+        """An init container for which a restarted kubelet forgot what it gave.
+
+        Only while no other container holds anything; after that init containers have ended.
+        """
+        if self.spec.is_finished or call.must_include or any(_ids(self.entry)):
+            return None
+        inits = (c for c in self.spec.containers if c.kind is ContainerKind.INIT)
+        found = next((c for c in inits if c.amount(call.resource) == call.size), None)
+        return Caller(self.spec.ref, self.spec, found) if found else None
+
+    def _holds(self, container: ContainerRequest, resource: str) -> bool:
+        if container.kind is ContainerKind.INIT:
+            return _is_granted(self.ledger, self.spec.ref, container, resource)
+        return bool(self.entry.ids(container.name, resource))
+
+
+def _first_lacking(
+    spec: PodRequest, call: Call, holds: Callable[[ContainerRequest, str], bool]
+) -> Caller | None:
+    """The only container that can be asking, because they are admitted in order."""
+    if spec.is_finished:
+        return None
+    for container in spec.containers:
+        lacking = [r for r, n in container.amounts.items() if n and not holds(container, r)]
+        if lacking:
+            is_it = call.resource in lacking and container.amount(call.resource) == call.size
+            return Caller(spec.ref, spec, container) if is_it else None
+    return None
+
+
+def _by_ledger(spec: PodRequest, call: Call, ledger: Ledger) -> Caller | None:
+    return _first_lacking(spec, call, lambda c, r: _is_granted(ledger, spec.ref, c, r))
+
+
+def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resource: str) -> bool:
+    grant = ledger.of_container(pod, container.name)
+    return grant is not None and bool(grant.ids(resource))
+
+
+def _next(may: Sequence[Caller], call: Call, ledger: Ledger, pod: PodRef | None) -> Caller | None:
+    """The next container of the pod that is being admitted, beside pods that may never ask."""
+    certain = [asker for asker in may if not _is_forgotten(asker, call, ledger)]
+    is_it = len(certain) == 1 and pod is not None and certain[0].pod.is_same_name(pod)
+    return certain[0] if is_it else None
+
+
+def _is_forgotten(asker: Caller, call: Call, ledger: Ledger) -> bool:
+    """Whether the kubelet has lost what it gave this container: then it need not be the one."""
+    container = asker.container
+    return container is not None and _is_granted(ledger, asker.pod, container, call.resource)
+
+
+def _rival(
+    asker: Caller, entry: ListedPod, call: Call, specs: Specs, ledger: Ledger
+) -> Caller | None:
+    """Another pod that may make the call.
+
+    A kubelet that admitted it before it knew our resources asks when it starts a container.
+    """
+    if entry.pod.is_same_name(asker.pod) or any(_ids(entry)):
+        return None
+    spec = specs.get(entry.pod.key)
+    if spec is None:
+        return Caller(entry.pod)
+    lacks = (c for c in spec.containers if not _is_granted(ledger, spec.ref, c, call.resource))
+    found = next((c for c in lacks if c.amount(call.resource) == call.size), None)
+    return Caller(spec.ref, spec, found) if found and not spec.is_finished else None
+
+
+def _around(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence[ListedPod]:
+    """Only the pod whose units the call reuses, if there is one; else all."""
+    owners = {grant.pod.key for grant in ledger.holders(call.must_include)}
+    return [pod for pod in listed if pod.pod.key in owners] or listed
+
+
+def _of_session(
+    session: Caller | None, texts: Iterable[Caller], bare: Iterable[ListedPod]
+) -> Caller | None:
+    """The pod that was decided last, if it can still be asking: its calls come together."""
+    if session is None:
+        return None
+    found = next((asker for asker in texts if asker.pod.is_same_name(session.pod)), None)
+    is_there = found is not None or any(p.pod.is_same_name(session.pod) for p in bare)
+    return session if session.container is None and is_there else found
+
+
+def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) -> Caller | None:
+    """The container that reuses an ordinary init container's units: the next one of its pod."""
+    pods = {grant.pod.key: grant.pod for grant in holders}
+    if len(pods) > 1 or not all(grant.is_handed_on for grant in holders):
+        return None
+    key, pod = pods.popitem()
+    return _by_ledger(specs[key], call, ledger) if key in specs else Caller(pod)
+
+
+def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant:
+    """The grant of an init container that is asked for again; else a refusal."""
+    if same:
+        return same[0]
+    names = few(f"{g.pod} (container {g.container})" for g in holders)
+    raise UnknownPodError(
+        f"the kubelet gives away units of {call} that are held already, by {names}; "
+        f"it refuses the pod instead of giving them away twice; create it again",
+        reason="UnitsHeld",
+    )
+
+
+def _is_gone(grant: Grant, specs: Specs) -> bool:
+    """Whether the API knows that the grant's pod is over; without the API no pod is."""
+    return bool(specs) and grant.is_checked and is_over(grant.pod, specs)
+
+
+def _is_new(pod: PodRef, seen: Collection[PodRef]) -> bool:
+    return not any(pod.is_same_name(other) for other in seen)
+
+
+def _ids(entry: ListedPod) -> Iterable[frozenset[str]]:
+    return (ids for held in entry.held.values() for ids in held.values())
+
+
+def _only(call: Call, candidates: Sequence[Caller], listed: Sequence[ListedPod]) -> Caller:
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise UnknownPodError(
+            f"{len(candidates)} pods may be asking for {call}, and the kubelet does not say which: "
+            f"{few(map(str, candidates))}; refused rather than guessed, create them one after the other",
+            reason="UnknownPod",
+        )
+    raise UnknownPodError(
+        f"no pod of this node is known to wait for {call}; the kubelet lists "
+        f"{few(str(entry.pod) for entry in listed) or 'no pod'}; create the pod again, and see "
+        f"whether the agent reaches the API server",
+        reason="UnknownPod",
+    )

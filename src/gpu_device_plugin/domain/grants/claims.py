@@ -1,0 +1,281 @@
+"""Claims (DRA): what is offered for them, what is allocated to one, and what its containers receive."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.errors import DoesNotFitError
+
+DRIVER = "gpu-device-plugin"
+CDI_KIND = f"{DRIVER}/slice"
+CDI_VERSION = "0.6.0"
+MAX_SLOTS = 16
+"""Most claims a card, as the scheduler counts them."""
+_CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
+_MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A ResourceClaim, by name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedDevice:
+    """One entry of a claim's allocation, with what it consumes of the device.
+
+    Our pool is named after the node. `core_percent` is 0 where the device has no such capacity.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    request: str = ""
+    share_id: str = ""
+    memory_mib: int = 0
+    core_percent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim as the API server has it.
+
+    Attributes:
+        pod: The pod that it is reserved for, the first of several; None where there is none.
+        devices: What is allocated to it, of all drivers.
+        name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
+        owners: Uids of the pods that own it.
+        is_shared: Whether it is reserved for several.
+    """
+
+    ref: ClaimRef
+    pod: PodRef | None = None
+    devices: tuple[AllocatedDevice, ...] = ()
+    name_in_pod: str = ""
+    owners: frozenset[str] = frozenset()
+    is_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """A device that is ready for containers; `cdi_ids` are the names by which a runtime finds it."""
+
+    of: AllocatedDevice
+    cdi_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What claims may divide of a card.
+
+    Attributes:
+        step_mib: What its amounts are multiples of.
+        core_percent: Compute; 0 where it is not divided.
+        core_step: What its amounts are multiples of.
+        slots: Most claims on the card.
+    """
+
+    memory_mib: int
+    step_mib: int
+    core_percent: int = 0
+    core_step: int = 1
+    slots: int = MAX_SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedDevice:
+    """A card as claims may get it. The keys and values of `taints` say why nothing new may be allocated of it."""
+
+    card: Card
+    mode: str
+    capacity: Capacity
+    taints: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name in the pool."""
+        return device_name(self.card)
+
+
+def device_name(card: Card) -> str:
+    """The name of a card's device: by its number, which stays."""
+    return f"gpu-{card.number}"
+
+
+def cards_for_claims(
+    state: NodeState, ledger: Ledger, withheld: Collection[str] = ()
+) -> dict[str, str]:
+    """UUIDs of the cards that claims may know of, with why nothing new of them is given, or "".
+
+    One card has one allocation API. With allocation API `dra` a card is offered once no units of it are held; with allocation API
+    `device-plugin`, only until the last claim on it has ended.
+
+    `withheld` are cards of which a claim may be allocated that is not prepared yet.
+    """
+    if state.door is AllocationApi.DRA and state.mark and not has_claims(ledger):
+        return {}  # a node that is left has no slice of ours when the agent ends
+    if state.door is AllocationApi.DRA:
+        taken = _held(ledger, by_claims=False)
+        return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
+    held = cards_behind_claims(state, ledger, withheld)
+    return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
+
+
+def cards_behind_claims(
+    state: NodeState, ledger: Ledger, withheld: Collection[str] = ()
+) -> frozenset[str]:
+    """UUIDs of the cards that the device plugin gives nothing new of: with allocation API `dra` all."""
+    if state.door is AllocationApi.DRA:
+        return frozenset(card.uuid for card in state.cards)
+    return held_by_claims(ledger) | frozenset(withheld)
+
+
+def cards_by_name(state: NodeState) -> dict[str, Card]:
+    """The node's cards by the names of their devices."""
+    return {device_name(card): card for card in state.cards}
+
+
+def check_allocation_api(uuids: Sequence[str], state: NodeState, ledger: Ledger) -> None:
+    """Check that no units of these cards are held: a card that was handed over serves one allocation API.
+
+    Raises:
+        DoesNotFitError: Containers still hold units of one; the kubelet asks again.
+    """
+    for uuid in _held(ledger, by_claims=False).intersection(uuids):
+        pods = ", ".join(sorted({str(g.pod) for g in ledger.grants.values() if uuid in g.devices}))
+        raise DoesNotFitError(
+            f"card {uuid} of node {state.node} is still held through the device plugin by {pods}; "
+            f"claims get it when they have ended",
+            reason="OtherDoor",
+        )
+
+
+def taints(uuid: str, other_door: str, state: NodeState) -> dict[str, str]:
+    """Why nothing new may be allocated of a card: key -> value."""
+    reason = next(iter(state.faults), "") or state.unhealthy.get(uuid, "")
+    found = {
+        f"{DRIVER}/unhealthy": reason,
+        f"{DRIVER}/door": other_door,
+        f"{DRIVER}/uninstall": "true" if state.mark else "",
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def pools_behind(
+    pools: Sequence[Pool], door: AllocationApi, ledger: Ledger, withheld: Collection[str] = ()
+) -> tuple[Pool, ...]:
+    """What the device plugin still offers: with allocation API `dra` the units that are held, and no more.
+
+    With its own allocation API all but the cards that claims still hold, or may still be prepared on.
+    """
+    if door is AllocationApi.DRA:
+        ids = ledger.ids()
+        return tuple(
+            replace(pool, groups=tuple(left for g in pool.groups if (left := _only(g, ids)).ids))
+            for pool in pools
+        )
+    held = held_by_claims(ledger) | frozenset(withheld)
+    rest = (
+        replace(pool, groups=tuple(group for group in pool.groups if group.card not in held))
+        for pool in pools
+    )
+    return tuple(rest if held else pools)
+
+
+def allocated_cards(claims: Iterable[Claim], state: NodeState) -> frozenset[str]:
+    """UUIDs of this node's cards of which any of these claims has a part."""
+    by_name = cards_by_name(state)
+    return frozenset(
+        by_name[each.device].uuid
+        for claim in claims
+        for each in claim.devices
+        if each.driver == DRIVER and each.pool == state.node and each.device in by_name
+    )
+
+
+def has_claims(ledger: Ledger) -> bool:
+    """Whether any claim holds a slice."""
+    return any(grant.holder.claim for grant in ledger.grants.values())
+
+
+def held_by_claims(ledger: Ledger) -> frozenset[str]:
+    """UUIDs of the cards of which a prepared claim has a part."""
+    return _held(ledger, by_claims=True)
+
+
+def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:
+    """The CDI file of a claim: what an Allocate would answer, as edits of one device.
+
+    Its annotations say whose it is, so that a lost grant can be made again.
+    """
+    content: dict[str, object] = {
+        "env": [f"{name}={value}" for name, value in edits.envs.items()],
+        "mounts": [_mount(mount) for mount in edits.mounts],
+        "deviceNodes": [
+            {"path": d.container_path, "hostPath": d.host_path, "permissions": d.permissions}
+            for d in edits.devices
+        ],
+    }
+    shown = {key: value for key, value in content.items() if value}
+    return {
+        "cdiVersion": CDI_VERSION,
+        "kind": CDI_KIND,
+        "annotations": {_CLAIM_KEY: str(ref), _SLICE_KEY: slice_id},
+        "devices": [{"name": ref.uid, "containerEdits": shown}],
+    }
+
+
+def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] | None:
+    """The claim of a CDI file and the id of its slice; None where the file tells neither."""
+    told = spec.get("annotations")
+    told = told if isinstance(told, Mapping) else {}
+    namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
+    slice_id = str(told.get(_SLICE_KEY, ""))
+    is_told = namespace and name and slice_id.isalnum()
+    return (ClaimRef(namespace, name, uid), slice_id) if is_told else None
+
+
+def prepared(
+    claim: Claim, ours: Sequence[AllocatedDevice], edits: ContainerEdits
+) -> list[PreparedDevice]:
+    """What the kubelet is told: the first device carries everything that the containers receive."""
+    # An annotation is the kubelet's to make, and it makes none for claims.
+    by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
+    names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
+    return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(ours)]
+
+
+def _held(ledger: Ledger, *, by_claims: bool) -> frozenset[str]:
+    """Devices of which a claim, or a container by its units, holds anything."""
+    return frozenset(
+        device
+        for grant in ledger.grants.values()
+        if bool(grant.holder.claim) is by_claims
+        for device in grant.devices
+    )
+
+
+def _only(group: DeviceGroup, ids: frozenset[str]) -> DeviceGroup:
+    return replace(group, ids=tuple(text for text in group.ids if text in ids))
+
+
+def _mount(mount: Mount) -> dict[str, object]:
+    return {
+        "containerPath": mount.container_path,
+        "hostPath": mount.host_path,
+        "options": ["ro" if mount.is_read_only else "rw", *_MOUNT_OPTIONS],
+    }

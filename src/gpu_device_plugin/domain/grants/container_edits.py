@@ -1,0 +1,159 @@
+"""What a container receives: environment, mounts, device nodes and CDI names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+
+CONFIG_DIR = "/run/gpu-device-plugin/config"
+REGION_FILE = "/run/gpu-device-plugin/state/region"
+CARDS_DIR = "/run/gpu-device-plugin/cards"
+LIBRARY_FILE = "/usr/local/lib/gpu-device-plugin/libgpuslice.so"
+SELFTEST_FILE = "/usr/local/lib/gpu-device-plugin/gpu-selftest"
+PRELOAD_FILE = "/etc/ld.so.preload"
+VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
+"""Where the NVIDIA runtime looks for cards named by mounts instead of by environment."""
+CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
+
+
+class ListStrategy(StrEnum):
+    """How devices are named to what brings them into containers (R-720)."""
+
+    ENVVAR = "envvar"
+    VOLUME_MOUNTS = "volume-mounts"
+    CDI_ANNOTATIONS = "cdi-annotations"
+    CDI_CRI = "cdi-cri"
+
+    @property
+    def is_cdi(self) -> bool:
+        """Whether the container engine brings the devices, by a CDI specification."""
+        return self in {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAccess:
+    """How cards reach containers (R-720, R-721).
+
+    Attributes:
+        strategies: `--device-list-strategy`, at least one.
+        passes_nodes: `--pass-device-specs`: answers contain device nodes.
+        annotation_prefix: `--cdi-annotation-prefix`.
+    """
+
+    strategies: tuple[ListStrategy, ...] = (ListStrategy.ENVVAR,)
+    passes_nodes: bool = False
+    annotation_prefix: str = CDI_ANNOTATION_PREFIX
+
+    @property
+    def is_cdi_only(self) -> bool:
+        """Whether answers contain neither environment, mounts nor nodes for the cards."""
+        return all(strategy.is_cdi for strategy in self.strategies)
+
+    def annotations(self, cdi_names: Sequence[str], answer_id: str) -> dict[str, str]:
+        """The annotation of `cdi-annotations`.
+
+        `answer_id`, at most 36 characters, distinguishes the answers of one pod.
+        """
+        if ListStrategy.CDI_ANNOTATIONS not in self.strategies:
+            return {}
+        key = f"{self.annotation_prefix}nvidia-device-plugin_{answer_id}"
+        return {key: ",".join(cdi_names)}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or directory of the host in the container."""
+
+    container_path: str
+    host_path: str
+    is_read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node of the host in the container; `permissions` out of r, w and m."""
+
+    container_path: str
+    host_path: str
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """The whole answer to one Allocate; empty for a resource that does not carry it."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    cdi_names: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Paths on the host.
+
+    Attributes:
+        library_version: Version of the isolation library to mount.
+        has_selftest: Whether that version includes gpu-selftest.
+        control_devices: Device nodes beside the cards' own that exist on this host, for instance
+            `/dev/nvidiactl` and `/dev/nvidia-uvm`.
+        driver: Files of a driver that no container runtime brings: the simulated one's.
+        mig_minors: Card's minor, GPU instance, compute instance or None -> minor of the node that
+            opens it.
+    """
+
+    run_dir: str = ""
+    library_dir: str = ""
+    library_version: str = ""
+    has_selftest: bool = False
+    control_devices: tuple[str, ...] = ()
+    driver: tuple[Mount, ...] = ()
+    mig_minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
+
+
+def slice_of_mounts(mounts: Mapping[str, str]) -> tuple[str, str]:
+    """Slice id and library version that an answer in the checkpoint names, or "" each.
+
+    `mounts` are container path -> host path, as in the kubelet's checkpoint.
+
+    >>> slice_of_mounts({CONFIG_DIR: "/run/x/slices/s1/config", PRELOAD_FILE: "/l/0.1/ld.so.preload"})
+    ('s1', '0.1')
+    """
+    config = mounts.get(CONFIG_DIR, "").split("/")
+    preload = mounts.get(PRELOAD_FILE, "").split("/")
+    return (config[-2] if len(config) > 1 else "", preload[-2] if len(preload) > 1 else "")
+
+
+LIMITS_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CardLimit:
+    """What a container may take of one card (compute: 1 to 100); None is no cap of that kind."""
+
+    uuid: str
+    memory_bytes: int | None
+    core_percent: int | None
+
+
+def limits_text(
+    slice_id: str, lines: Sequence[CardLimit], policy: ComputePolicy = ComputePolicy.FIXED
+) -> str:
+    r"""The `limits` file that the isolation library reads: one line per card.
+
+    >>> print(limits_text("s1", [CardLimit("GPU-a", 2258632704, 30)]), end="")
+    version=1
+    slice=s1
+    policy=fixed
+    device=GPU-a memory_bytes=2258632704 core_percent=30
+    """
+    head = f"version={LIMITS_VERSION}\nslice={slice_id}\npolicy={policy}\n"
+    return head + "".join(_line(limit) for limit in lines)
+
+
+def _line(limit: CardLimit) -> str:
+    memory = "" if limit.memory_bytes is None else f" memory_bytes={limit.memory_bytes}"
+    core = "" if limit.core_percent is None else f" core_percent={limit.core_percent}"
+    return f"device={limit.uuid}{memory}{core}\n"

@@ -1,0 +1,185 @@
+"""A grant: what one container or claim holds of the node's devices.
+
+Shares of devices: what a holder has of one, and what a container needs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
+
+from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of one device.
+
+    Attributes:
+        device: Its id: the UUID of a card or of a MIG instance.
+        memory_bytes: The memory of this part; None while it is not known. It stays the same if the
+            device shows less memory later (ECC, another driver).
+        is_exclusive: Nobody else may hold anything of the device.
+        memory_mib: The memory that was asked for, which the ledger counts: `memory_bytes` is what
+            the device makes of it.
+    """
+
+    device: str
+    memory_bytes: int | None = None
+    core_percent: int = 0
+    is_exclusive: bool = False
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds shares: a container, or a claim on behalf of the containers of one pod.
+
+    Attributes:
+        container: Name of the container; empty while it is not known, and for a claim.
+        index: The container's position in `spec.containers` (or `spec.initContainers`).
+        claim: Uid of the ResourceClaim; empty for a container.
+        claim_name: The claim's name in its pod, or its own name where the pod names none.
+    """
+
+    pod: PodRef
+    container: str = ""
+    kind: ContainerKind = ContainerKind.APP
+    index: int = 0
+    claim: str = ""
+    claim_name: str = ""
+
+    def __str__(self) -> str:
+        """The container or the claim, for people; its pod is left out."""
+        if self.claim:
+            return f"claim {self.claim_name or self.claim}"
+        return f"container {self.container or '(not known)'}"
+
+    @property
+    def is_handed_on(self) -> bool:
+        """Whether later containers of the pod reuse what it holds: an ordinary init container."""
+        return self.kind is ContainerKind.INIT and not self.claim
+
+    def is_same(self, other: "Holder") -> bool:
+        """Whether both are one container or one claim, as far as both are known."""
+        if self.claim or other.claim:
+            return self.claim == other.claim
+        return self.pod.is_same_pod(other.pod) and self.container == other.container
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
+
+    Attributes:
+        mem_units: Memory units in all; 0 only while it is not known how many.
+        core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
+        is_exclusive: No other pod may be on its cards (R-528).
+    """
+
+    mem_units: int
+    core_percent: int = 0
+    cards: int = 1
+    is_exclusive: bool = False
+
+    @property
+    def units_per_card(self) -> int:
+        """Memory units on each of its cards."""
+        return self.mem_units // self.cards
+
+
+class Hold(NamedTuple):
+    """A share that a pod holds; of one that is handed on, later containers of the pod take."""
+
+    pod: PodRef
+    share: Share
+    is_handed_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Shares of devices, given to a holder.
+
+    Attributes:
+        units: Resource -> the ids of its units, sorted; without the resources not asked for yet.
+        shares: Its parts of devices, in order of NVML index when it was given.
+        own: What only its scheme knows of it; the scheme keeps, writes and reads it.
+        compute_policy: What its compute means while nobody else works; the same while it lasts.
+        is_isolated: Whether the container gets limits and the library.
+        is_checked: False while rules that need the pod spec still have to be checked.
+        library_version: Version of the isolation library its mounts name; empty without isolation.
+        holds: Its shares as the ledger adds them up.
+    """
+
+    slice_id: str
+    holder: Holder
+    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shares: tuple[Share, ...] = ()
+    own: object = None
+    compute_policy: ComputePolicy = ComputePolicy.FIXED
+    is_isolated: bool = True
+    is_checked: bool = True
+    library_version: str = ""
+    created_seconds: float = 0.0
+    holds: tuple[Hold, ...] = field(init=False, repr=False, compare=False)
+    all_ids: frozenset[str] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """A resource of which nothing is held is left out, so that equal grants are equal."""
+        # Kept: every admission looks for units in all grants, several times.
+        object.__setattr__(self, "all_ids", frozenset(chain.from_iterable(self.units.values())))
+        if not all(self.units.values()):
+            held = {resource: ids for resource, ids in self.units.items() if ids}
+            object.__setattr__(self, "units", held)
+        pod, is_handed_on = self.holder.pod, self.holder.is_handed_on
+        holds = tuple(Hold(pod, share, is_handed_on) for share in self.shares)
+        object.__setattr__(self, "holds", holds)
+
+    @property
+    def pod(self) -> PodRef:
+        """Whose it is."""
+        return self.holder.pod
+
+    @property
+    def container(self) -> str:
+        """Name of the container; empty while it is not known."""
+        return self.holder.container
+
+    @property
+    def kind(self) -> ContainerKind:
+        """Init, sidecar or app."""
+        return self.holder.kind
+
+    @property
+    def index(self) -> int:
+        """The container's position in `spec.containers` (or `spec.initContainers`)."""
+        return self.holder.index
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Ids of the devices of which it holds a share."""
+        return tuple(share.device for share in self.shares)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the memory of each of its shares is known."""
+        return all(share.memory_bytes is not None for share in self.shares)
+
+    @property
+    def core_percent(self) -> int:
+        """Compute on each of its devices; 0 is no cap."""
+        return max((share.core_percent for share in self.shares), default=0)
+
+    def ids(self, resource: str) -> tuple[str, ...]:
+        """The unit ids of `resource` that it holds."""
+        return self.units.get(resource, ())
+
+    def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
+        """The same grant holding `ids` of `resource`."""
+        return replace(self, units={**self.units, resource: tuple(sorted(ids))})
+
+    @property
+    def is_handed_on(self) -> bool:
+        """Whether later containers of the pod reuse its units: an ordinary init container's."""
+        return self.holder.is_handed_on

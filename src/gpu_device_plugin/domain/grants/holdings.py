@@ -1,0 +1,237 @@
+"""What pods hold, as the node's agent says in annotations of the node, and for people of the pod.
+
+Pods' own annotations are their tenants' to write, the node's are not: others count by the node's.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+
+from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.ledger import used
+from gpu_device_plugin.domain.node.pods import PodRequest
+
+TOPOLOGY_GPU = "aliyun.com/gpu"
+"""A whole card in mode topology."""
+DEVICES_ANNOTATION = "gpu-device-plugin/devices"
+"""On a pod: container index -> UUIDs of its cards and instances."""
+MOST_ON_A_NODE = 64 * 1024
+"""Characters of an annotation of a node: 900 pods, or as many cards as a node can have, each cut into
+seven instances. All annotations of an object have 256 KiB together."""
+MOST_ON_A_POD = 16 * 1024
+"""Characters of an annotation of a pod: four times what 64 containers on 8 cards each need, or 300
+UUIDs. Nothing longer is read: a pod's tenant may write it."""
+MOST_IN_A_WORD = 256
+"""Characters of one that is a name or a number."""
+
+
+def devices_annotation(by_index: Mapping[int, Iterable[str]]) -> str:
+    """The annotation's value, as compact JSON."""
+    plain = {str(index): sorted(uuids) for index, uuids in by_index.items()}
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+
+def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
+    """Container index -> UUIDs; empty where `text` is none that an agent writes.
+
+    >>> held_devices(devices_annotation({0: ["GPU-b", "GPU-a"]}))
+    {0: ('GPU-a', 'GPU-b')}
+    >>> held_devices("[1]")
+    {}
+    """
+    return {
+        int(index): tuple(str(uuid) for uuid in uuids)
+        for index, uuids in _object(text, MOST_ON_A_POD).items()
+        if index.isascii() and index.isdecimal() and len(index) <= 3 and isinstance(uuids, list)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the node's annotation of cards (version 2) says of a device that is not given in parts."""
+
+    card: int
+    profile: str = ""
+    replicas: int = 1
+
+
+def told_devices(cards: object) -> Mapping[str, Told]:
+    """UUID -> what is told; cards with one replica and no instances are left out.
+
+    >>> told_devices([{"index": 0, "uuid": "a", "replicas": 4}])
+    {'a': Told(card=0, profile='', replicas=4)}
+    """
+    found: dict[str, Told] = {}
+    for card in _objects(cards):
+        index, replicas = _count(card.get("index")), _count(card.get("replicas"))
+        if replicas > 1:
+            found[str(card.get("uuid"))] = Told(index, replicas=replicas)
+        for each in _objects(card.get("instances")):
+            profile = str(each.get("profile", ""))
+            found[str(each.get("uuid"))] = Told(
+                index, profile, max(1, _count(each.get("replicas")))
+            )
+    return found
+
+
+def _objects(plain: object) -> list[dict[str, object]]:
+    return [each for each in plain if isinstance(each, dict)] if isinstance(plain, list) else []
+
+
+def _count(plain: object) -> int:
+    return plain if isinstance(plain, int) and not isinstance(plain, bool) else 0
+
+
+HOLDINGS_ANNOTATION = "gpu-device-plugin/holdings"
+HOLDINGS_VERSION = 1
+_MOST_UNITS = 1 << 30
+_MOST_DEVICES = 7 * MAX_CARDS
+"""Instances of a node whose every card is cut into as many as a card can be."""
+_LONGEST_UUID = 96
+_MOST_SHARED = 16
+"""Most cards and devices of a pod that is taken to hold as others do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one pod holds of a node's devices.
+
+    Attributes:
+        by_card: Card index -> memory units and percent of compute.
+        devices: UUIDs of the cards and instances that it holds whole, or replicas of which.
+        is_exclusive: Whether no other pod may be on its cards.
+        is_by_claims: Whether it holds its slices by claims, which the node's cards count.
+    """
+
+    by_card: Mapping[CardIndex, tuple[int, int]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    is_exclusive: bool = False
+    is_by_claims: bool = False
+
+
+def holding_of(
+    grants: Sequence[Grant], cards: Iterable[Card], unit: MemoryUnit, devices: Collection[str]
+) -> Holding:
+    """What a pod holds by its grants.
+
+    Shares of cards that are not among `cards` are left out; `devices` is what the pod holds whole.
+    """
+    index = {card.uuid: card.index for card in cards}
+    use = used(chain.from_iterable(grant.holds for grant in grants))
+    return Holding(
+        {
+            index[uuid]: (-(-each.memory_mib // unit.mib), each.core_percent)
+            for uuid, each in use.items()
+            if uuid in index and (each.memory_mib or each.core_percent)
+        },
+        tuple(sorted(devices)),
+        any(each.is_exclusive for each in use.values()),
+        all(grant.holder.claim for grant in grants),
+    )
+
+
+def is_complete(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
+    """Whether every container that asks has its grant: until then a part is still to come."""
+    if any(grant.holder.claim for grant in grants):
+        return True
+    granted = {grant.container for grant in grants}
+    return spec is not None and granted >= {c.name for c in spec.containers if c.asks}
+
+
+def holdings_annotation(by_uid: Mapping[str, Holding]) -> str | None:
+    """The annotation's value by pod uid, as compact JSON; None where nothing is held.
+
+    Of more than `MOST_ON_A_NODE` the rest is left out: these pods count by their own annotations, where
+    these agree with the pod spec.
+
+    >>> holdings_annotation({"u1": Holding({0: (2, 30)})})
+    '{"version":1,"pods":{"u1":{"slices":{"0":[2,30]}}}}'
+    """
+    head = f'{{"version":{HOLDINGS_VERSION},"pods":{{'
+    entries, left = [], MOST_ON_A_NODE - len(head) - 2
+    for uid, holding in sorted(by_uid.items()):
+        entry = f"{json.dumps(uid)}:{json.dumps(_plain(holding), separators=(',', ':'))}"
+        if len(entry) + 1 <= left:
+            entries.append(entry)
+            left -= len(entry) + 1
+    return f"{head}{','.join(entries)}}}}}" if entries else None
+
+
+def _plain(holding: Holding) -> dict[str, object]:
+    plain: dict[str, object] = {}
+    if holding.by_card:
+        plain["slices"] = {str(card): share for card, share in sorted(holding.by_card.items())}
+    if holding.devices:
+        plain["devices"] = holding.devices
+    flags = {"exclusive": holding.is_exclusive, "claims": holding.is_by_claims}
+    return plain | {key: True for key, is_set in flags.items() if is_set}
+
+
+def parse_holdings(text: str) -> Mapping[str, Holding]:
+    """What each pod holds, by uid; nothing where `text` is none that an agent writes.
+
+    >>> parse_holdings(holdings_annotation({"u1": Holding({0: (2, 30)})}))["u1"].by_card
+    {0: (2, 30)}
+    >>> parse_holdings('{"version":1,"pods":{"u1":{"slices":{"0":[-2,30]}}}}')
+    {}
+    """
+    pods = _object(text, MOST_ON_A_NODE).get("pods")
+    read = {uid: _read(entry) for uid, entry in pods.items()} if isinstance(pods, dict) else {}
+    return {uid: holding for uid, holding in read.items() if holding is not None}
+
+
+def _object(text: str, most_characters: int) -> Mapping[str, object]:
+    """Empty where it is none, or too long."""
+    try:
+        plain: object = json.loads(text) if len(text) <= most_characters else None
+    except (ValueError, RecursionError):
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def _read(entry: object) -> Holding | None:
+    if not isinstance(entry, dict):
+        return None
+    slices, devices = entry.get("slices", {}), entry.get("devices", [])
+    if not isinstance(slices, dict) or not isinstance(devices, list):
+        return None
+    if len(slices) > MAX_CARDS or len(devices) > _MOST_DEVICES:
+        return None
+    shares = [
+        (CardIndex(int(card)), int(share[0]), int(share[1]))
+        for card, share in slices.items()
+        if card.isascii() and card.isdecimal() and len(card) < 5 and _is_share(share)
+    ]
+    if len(shares) < len(slices) or not all(map(_is_uuid, devices)):
+        return None
+    flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
+    # A large one is the pod's own: what is kept for all outlives the annotation.
+    made = _one_copy if len(shares) + len(devices) <= _MOST_SHARED else _holding
+    return made(tuple(shares), tuple(devices), flags)
+
+
+def _is_share(plain: object) -> bool:
+    return (
+        isinstance(plain, list)
+        and len(plain) == 2
+        and all(type(amount) is int and 0 <= amount <= _MOST_UNITS for amount in plain)
+    )
+
+
+def _is_uuid(plain: object) -> bool:
+    return isinstance(plain, str) and len(plain) <= _LONGEST_UUID
+
+
+def _holding(
+    shares: tuple[tuple[CardIndex, int, int], ...], devices: tuple[str, ...], flags: frozenset[str]
+) -> Holding:
+    by_card = {card: (units, percent) for card, units, percent in shares}
+    return Holding(by_card, devices, "exclusive" in flags, "claims" in flags)
+
+
+_one_copy = lru_cache(maxsize=4096)(_holding)
+"""One for all that are equal: tens of thousands of pods hold alike."""

@@ -1,0 +1,299 @@
+"""The ledger: all grants of a node, what is held of each device in amounts, and when a grant is over.
+
+Amounts are of shares, so they count the same for a holder that has units of the kubelet's, for a claim,
+and in a controller that knows no units.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeAlias
+
+from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRef, PodRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What is held of one device. Its memory is as it was asked for; one pod may have it for itself."""
+
+    memory_mib: int = 0
+    core_percent: int = 0
+    pods: tuple[PodRef, ...] = ()
+    is_exclusive: bool = False
+
+
+def used(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
+    """What is held of each device, by its id.
+
+    Of what ordinary init containers hold, a pod's later containers take first. So of each device a
+    pod holds the largest of its init containers' shares, or the sum of the others if that is more.
+    """
+    # Every decision adds up all grants: plain lists, because objects would cost it half a millisecond.
+    by_device: dict[str, dict[object, list[int]]] = {}
+    pods: dict[str, dict[PodRef, None]] = {}
+    exclusive: set[str] = set()
+    for pod, share, is_handed_on in holds:
+        device = share.device
+        parts = by_device.get(device)
+        if parts is None:
+            parts = by_device[device] = {}
+            pods[device] = {}
+        key = (pod.namespace, pod.name) if pod.name else pod.uid
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = [0, 0, 0, 0]
+        pods[device][pod] = None
+        if share.is_exclusive:
+            exclusive.add(device)
+        if is_handed_on:
+            part[0], part[1] = max(part[0], share.memory_mib), max(part[1], share.core_percent)
+        else:
+            part[2] += share.memory_mib
+            part[3] += share.core_percent
+    return {
+        device: DeviceUse(
+            memory_mib=sum([max(part[0], part[2]) for part in parts.values()]),
+            core_percent=sum([max(part[1], part[3]) for part in parts.values()]),
+            pods=tuple(pods[device]),
+            is_exclusive=device in exclusive,
+        )
+        for device, parts in by_device.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All grants of a node. No unit is held by two pods; a pod's containers may reuse units.
+
+    The kubelet can break that rule (#137534). So `hold` does not check it, and the caller that
+    is about to grant uses `rivals` to do so.
+    """
+
+    grants: Mapping[str, Grant] = field(default_factory=dict)
+    _by_place: dict[tuple[object, ...], list[Grant]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """By a pod's uid, and by its namespace and name; with its containers too. Who asks is looked for
+    among all containers of the node."""
+
+    def hold(self, grant: Grant) -> "Ledger":
+        """The ledger with `grant` added, or replacing the one with the same slice id."""
+        return Ledger({**self.grants, grant.slice_id: grant})
+
+    def release(self, slice_ids: Iterable[str]) -> "Ledger":
+        """The ledger without these slices; unknown ones are ignored."""
+        gone = frozenset(slice_ids)
+        return Ledger({key: grant for key, grant in self.grants.items() if key not in gone})
+
+    def of_pod(self, pod: PodRef) -> tuple[Grant, ...]:
+        """Grants of a pod: by uid if both have one, else by namespace and name."""
+        return self._at(pod)
+
+    def of_container(self, pod: PodRef, container: str) -> Grant | None:
+        """The grant of one container, or None."""
+        return next(iter(self._at(pod, container)), None)
+
+    def _at(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
+        if not self._by_place:
+            for grant in self.grants.values():
+                for place in {(grant.pod.uid,), grant.pod.key}:
+                    self._by_place.setdefault(place, []).append(grant)
+                    self._by_place.setdefault((*place, 0, grant.container), []).append(grant)
+        ends = (0, *container) if container else ()
+        places = ((pod.uid, *ends), (*pod.key, *ends))
+        found = [g for place in places for g in self._by_place.get(place, ())]
+        return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
+
+    def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
+        """Grants of a container or claim."""
+        return tuple(g for g in self.grants.values() if g.holder.is_same(holder))
+
+    def holders(self, ids: Iterable[str]) -> tuple[Grant, ...]:
+        """Grants that hold any of `ids`."""
+        wanted = frozenset(ids)
+        return tuple([g for g in self.grants.values() if not wanted.isdisjoint(g.all_ids)])
+
+    def ids(self) -> frozenset[str]:
+        """Every unit that is held."""
+        return frozenset().union(*(g.all_ids for g in self.grants.values()))
+
+    def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
+        """Grants of other pods that hold any of `ids`: while one of them lives, `pod` cannot."""
+        return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))
+
+    def unknown(self, held: Iterable[HeldUnits]) -> list[HeldUnits]:
+        """Those that no grant has; units reused from an init container belong to the reuser."""
+        certain = Ledger({k: g for k, g in self.grants.items() if not g.is_handed_on}).ids()
+        return [
+            units
+            for units in held
+            if units.ids
+            and certain.isdisjoint(units.ids)
+            and all(
+                grant.pod.is_same_pod(units.pod) and grant.container != units.container
+                for grant in self.holders(units.ids)
+            )
+        ]
+
+    def before(self, pod: PodRef) -> "Ledger":
+        """The ledger as it counts for the next container of `pod`.
+
+        The kubelet lets later containers reuse the units of ordinary init containers, so these
+        count as free for the same pod and for no other.
+        """
+        gone = [
+            key
+            for key, grant in self.grants.items()
+            if grant.is_handed_on and grant.pod.is_same_pod(pod)
+        ]
+        return self.release(gone) if gone else self
+
+    def use(self) -> dict[str, DeviceUse]:
+        """What is held of each device, by its id."""
+        return used(chain.from_iterable([grant.holds for grant in self.grants.values()]))
+
+    def claimed(self) -> dict[str, DeviceUse]:
+        """What prepared claims hold of each device, by its id."""
+        by_claims = (grant.holds for grant in self.grants.values() if grant.holder.claim)
+        return used(chain.from_iterable(by_claims))
+
+
+_Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
+
+ABSENT_SECONDS = 30.0
+"""A grant ends when the kubelet lacks it twice, at least this long apart."""
+KUBELET_SETTLE_SECONDS = 60.0
+"""For this long after kubelet.sock appeared List may be incomplete: its sources are not ready."""
+
+
+def live(
+    ledger: Ledger,
+    listed: Collection[tuple[str, str]],
+    uids: Mapping[tuple[str, str], str] | None = None,
+    ended: Collection[str] = (),
+) -> Ledger:
+    """The grants whose pods the kubelet still has; at admission the others count as free.
+
+    A claim's grant counts until its allocation API releases it, whatever List says of the pod.
+
+    Args:
+        ledger: All grants.
+        listed: Namespace and name of every pod in PodResources List.
+        uids: What the API knows of these names now; a grant under another uid belongs to a
+            pod that has been replaced by one of the same name.
+        ended: Uids of pods that have finished, as the API knows: kubelets before 1.34 list these
+            until they are deleted, and give their units away all the same.
+    """
+    return Ledger(
+        {
+            key: grant
+            for key, grant in ledger.grants.items()
+            if grant.holder.claim
+            or (grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {}))
+        }
+    )
+
+
+def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
+    """Whether a pod has ended or is gone, according to the API's pods of this node."""
+    spec = specs.get(pod.key)
+    return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
+
+
+def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before a grant ends
+    ledger: Ledger,
+    listed: Collection[tuple[str, str]],
+    checkpoint_uids: Collection[str] | None,
+    absent_since: Mapping[str, float],
+    now: float,
+    kubelet_since: float | None,
+    uids: Mapping[tuple[str, str], str] | None = None,
+) -> tuple[frozenset[str], Mapping[str, float]]:
+    """Which grants are over, and since when the pods of others have been missing.
+
+    A grant ends only when List and the kubelet's checkpoint both lack its pod twice, 30 s apart,
+    and an absence counts only later than 60 s after kubelet.sock appeared.
+
+    Args:
+        ledger: All grants.
+        listed: As for `live`, like `uids`.
+        checkpoint_uids: Every pod uid in the kubelet's checkpoint; None where it has none.
+        absent_since: Second result of the last pass; empty at the first.
+        now: Monotonic clock, seconds.
+        kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
+        uids: As for `live`.
+
+    Returns:
+        Slice ids to release, and slice id -> `now` of the first pass that lacked it.
+    """
+    is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
+    if checkpoint_uids is None or not is_settled:
+        return frozenset(), {}
+    absent = {
+        key: min(absent_since.get(key, now), now)
+        for key, grant in ledger.grants.items()
+        if not grant.holder.claim
+        and grant.pod.uid not in checkpoint_uids
+        and not (grant.pod.name and _is_listed(grant.pod, listed, uids or {}))
+    }
+    return _overdue(absent, now)
+
+
+def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
+    """In how many places our grants and the kubelet's List differ; 0 is good.
+
+    A place is one resource of one container. Ordinary init containers are left out, because
+    List never shows them.
+    """
+    theirs: _Places = {
+        (*entry.pod.key, container, resource): ids
+        for entry in listed
+        for container, held in entry.held.items()
+        for resource, ids in held.items()
+        if ids
+    }
+    ours: _Places = {
+        (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
+        for grant in ledger.grants.values()
+        for resource in grant.units
+        if not grant.is_handed_on
+    }
+    return sum(ours.get(place) != theirs.get(place) for place in ours.keys() | theirs.keys())
+
+
+def _is_listed(
+    pod: PodRef, listed: Collection[tuple[str, str]], uids: Mapping[tuple[str, str], str]
+) -> bool:
+    """Whether List has the pod; one known only by its uid counts as listed."""
+    if not pod.name:
+        return True
+    return pod.key in listed and (not pod.uid or uids.get(pod.key, pod.uid) == pod.uid)
+
+
+def orphan_files(
+    present: Collection[str],
+    named: Collection[str] | None,
+    unnamed_since: Mapping[str, float],
+    now: float,
+    kubelet_since: float | None,
+) -> tuple[frozenset[str], Mapping[str, float]]:
+    """Files of slices that no grant names: which may be removed, and since when others are not named.
+
+    They may remain after a crash, but also after a ledger was lost whose containers are running. So
+    a slice's are removed only if neither a grant nor the kubelet's checkpoint names it in two passes,
+    30 s apart and later than 60 s after kubelet.sock appeared.
+
+    `named` is None without a checkpoint, because then it is not known. The rest is as for
+    `expired_grants`.
+    """
+    if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
+        return frozenset(), {}
+    since = {key: min(unnamed_since.get(key, now), now) for key in present if key not in named}
+    return _overdue(since, now)
+
+
+def _overdue(since: Mapping[str, float], now: float) -> tuple[frozenset[str], Mapping[str, float]]:
+    """What has been missing for long enough, and the rest."""
+    over = frozenset(key for key, first in since.items() if now - first >= ABSENT_SECONDS)
+    return over, {key: first for key, first in since.items() if key not in over}

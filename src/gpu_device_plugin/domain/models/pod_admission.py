@@ -1,0 +1,255 @@
+"""What a pod's labels ask of model and driver, and what the webhook makes of it (R-001 to R-008)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, Catalogue, Series
+from gpu_device_plugin.domain.models.profiles_by_label import Effect, ProfileRule, Values, effect_of
+from gpu_device_plugin.domain.node.labels import ACS_DRIVER_LABEL
+from gpu_device_plugin.errors import clip
+
+Json = Mapping[str, object]
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def require(affinity: Json | None, labels: Mapping[str, str]) -> Json:
+    """The same affinity, and a node with each of these labels besides.
+
+    Terms are alternatives, so each of them gets the requirement. One without any expression
+    matches no node and stays as it is: with an expression it would match some. What is required
+    already is not repeated.
+
+    `labels` has the only value that will do of each.
+    """
+    affinity = affinity or {}
+    node = _object(affinity.get("nodeAffinity"))
+    required = _object(node.get(_REQUIRED))
+    terms = [_object(term) for term in _list(required.get("nodeSelectorTerms"))]
+    expressions = [_is(key, value) for key, value in sorted(labels.items())]
+    new = [_with(term, expressions) for term in terms] or [{"matchExpressions": expressions}]
+    changed = {**required, "nodeSelectorTerms": new}
+    return {**affinity, "nodeAffinity": {**node, _REQUIRED: changed}}
+
+
+def required_value(affinity: Json | None, label: str) -> str:
+    """The one value of a label that every alternative requires, or "" if there is no such."""
+    node = _object((affinity or {}).get("nodeAffinity"))
+    terms = _list(_object(node.get(_REQUIRED)).get("nodeSelectorTerms"))
+    found = {_value(_object(term), label) for term in terms}
+    return found.pop() if len(found) == 1 else ""
+
+
+def admits(affinity: Json | None, label: str, value: str) -> bool:
+    """Whether an alternative leaves room for nodes whose label has this value.
+
+    Terms that match no node at all are passed over; operators that compare numbers count as open.
+    """
+    node = _object((affinity or {}).get("nodeAffinity"))
+    terms = map(_object, _list(_object(node.get(_REQUIRED)).get("nodeSelectorTerms")))
+    whole = [term for term in terms if term.get("matchExpressions") or term.get("matchFields")]
+    return not whole or any(_admits(term, label, value) for term in whole)
+
+
+def _admits(term: Json, label: str, value: str) -> bool:
+    for expression in map(_object, _list(term.get("matchExpressions"))):
+        if expression.get("key") != label:
+            continue
+        is_named = value in _list(expression.get("values"))
+        refused = {"In": not is_named, "NotIn": is_named, "DoesNotExist": True}
+        if refused.get(str(expression.get("operator")), False):
+            return False
+    return True
+
+
+def _with(term: Json, expressions: Sequence[Json]) -> Json:
+    if not term.get("matchExpressions") and not term.get("matchFields"):
+        return term
+    before = _list(term.get("matchExpressions"))
+    return {**term, "matchExpressions": [*before, *(e for e in expressions if e not in before)]}
+
+
+def _value(term: Json, label: str) -> str:
+    for expression in map(_object, _list(term.get("matchExpressions"))):
+        values = _list(expression.get("values"))
+        is_one = expression.get("operator") == "In" and len(values) == 1
+        if expression.get("key") == label and is_one:
+            return str(values[0])
+    return ""
+
+
+def _is(key: str, value: str) -> Json:
+    return {"key": key, "operator": "In", "values": [value]}
+
+
+def _object(value: object) -> Json:
+    return value if _is_object(value) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _is_object(value: object) -> TypeGuard[Json]:
+    return isinstance(value, dict)
+
+
+CLASS_LABEL = "alibabacloud.com/compute-class"
+DRIVER_LABEL = ACS_DRIVER_LABEL
+GPU_CLASSES = ("gpu", "gpu-hpn")
+_LABEL, _SELECTOR = "label", "the pod's node selector"
+OTHER_CLASSES = ("general-purpose", "performance")
+MOST_AFFINITY_BYTES = 256 * 1024
+"""Of a pod that asks. Thousands of terms; judging and repeating megabytes would hold up every other pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """The parts of a pod that decide; `namespace` are its namespace's labels.
+
+    `affinity` is `spec.affinity`, or None; also where it is too long.
+    """
+
+    labels: Values = field(default_factory=dict)
+    annotations: Values = field(default_factory=dict)
+    namespace: Values = field(default_factory=dict)
+    node_selector: Values = field(default_factory=dict)
+    affinity: Json | None = None
+    affinity_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What is added to a pod; the new `spec.affinity`, or None to leave it as it is."""
+
+    labels: Values = field(default_factory=dict)
+    annotations: Values = field(default_factory=dict)
+    affinity: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Why a pod is refused, for people."""
+
+    text: str
+
+
+def admit(pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue) -> Admitted | Denied:
+    """Add what the profile says, check model and driver, and require nodes that have both.
+
+    Precedence of a driver: the pod's own label, its node selector or node affinity, the profile, the
+    default of the series (R-617). What a pod asks of nodes itself is respected: a profile's driver or
+    a default that no such node has is left out, and a label that contradicts it is refused.
+    A pod without a class is treated as one of class `gpu`; other classes keep their affinity, and
+    get what the profile says.
+    """
+    effect = effect_of(rules, pod.labels, pod.annotations, pod.namespace)
+    labels = {**pod.labels, **effect.labels}
+    asks = MODEL_LABEL in labels or DRIVER_LABEL in labels
+    compute_class = labels.get(CLASS_LABEL, GPU_CLASSES[0] if asks else "")
+    if compute_class not in GPU_CLASSES:
+        if asks and compute_class not in OTHER_CLASSES:
+            return Denied(_unknown_class(compute_class))
+        return Admitted(effect.labels, effect.annotations)
+    if pod.affinity_bytes > MOST_AFFINITY_BYTES:
+        return Denied(
+            f"spec.affinity has {pod.affinity_bytes} bytes; with a model or a driver it may have "
+            f"{MOST_AFFINITY_BYTES}"
+        )
+    model, wrong = _model(pod, labels, catalogue)
+    driver, wrong_driver = _driver(pod, model, effect, catalogue)
+    if wrong or wrong_driver:
+        return Denied(wrong or wrong_driver)
+    wanted = {MODEL_LABEL: model.name if model is not None else "", DRIVER_LABEL: driver}
+    wanted = {key: value for key, value in wanted.items() if value}
+    affinity = require(pod.affinity, wanted) if wanted else None
+    added = {key: value for key, value in effect.labels.items() if key != DRIVER_LABEL}
+    if driver and DRIVER_LABEL not in pod.labels:
+        added[DRIVER_LABEL] = driver
+    return Admitted(
+        added, effect.annotations, None if affinity == (pod.affinity or {}) else affinity
+    )
+
+
+def _driver(
+    pod: Applicant, model: Series | None, effect: Effect, catalogue: Catalogue
+) -> tuple[str, str]:
+    """The driver that is required and told by label, or ""; and what is wrong with it, or ""."""
+    own = pod.labels.get(DRIVER_LABEL)
+    if own is not None:
+        wrong = _wrong_driver(model, own, effect, catalogue)
+        return own, wrong or _contradiction(pod, DRIVER_LABEL, own)
+    by_node = _by_node(pod, DRIVER_LABEL)
+    if by_node:
+        # The nodes' own labels decide, which come from NVML: the catalogue need not know it.
+        return "", _contradiction(pod, DRIVER_LABEL, by_node, _SELECTOR)
+    of_profile = effect.labels.get(DRIVER_LABEL)
+    if of_profile is not None and _allows(pod, DRIVER_LABEL, of_profile):
+        return of_profile, _wrong_driver(model, of_profile, effect, catalogue)
+    default = model.default if model is not None else ""
+    return (default if _allows(pod, DRIVER_LABEL, default) else ""), ""
+
+
+def _by_node(pod: Applicant, key: str) -> str:
+    """The one value that the pod's node selector or affinity asks of a node, or ""."""
+    return pod.node_selector.get(key) or required_value(pod.affinity, key)
+
+
+def _allows(pod: Applicant, key: str, value: str) -> bool:
+    """Whether node selector and affinity leave nodes whose label has this value."""
+    return pod.node_selector.get(key, value) == value and admits(pod.affinity, key, value)
+
+
+def _contradiction(pod: Applicant, key: str, value: str, who: str = _LABEL) -> str:
+    """Why no node has what the pod asks for, or ""."""
+    if _allows(pod, key, value):
+        return ""
+    by_node = _by_node(pod, key)
+    other = f"{clip(by_node)!r}" if by_node not in ("", value) else "other values"
+    what = f"label {key} says" if who == _LABEL else f"{who} says {key}"
+    where = "node selector or affinity" if who == _LABEL else "node affinity"
+    return f"{what} {clip(value)!r}, the pod's {where} {other}: no node has both"
+
+
+def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series | None, str]:
+    """The series that a pod asks for, or None; and what is wrong with that, or "".
+
+    A label is enough. Nodes of a reservation (class `gpu-hpn`) are asked for by nodeSelector or
+    node affinity instead (R-003), which decides the drivers all the same.
+    """
+    by_node, by_label = _by_node(pod, MODEL_LABEL), labels.get(MODEL_LABEL)
+    wrong = _contradiction(pod, MODEL_LABEL, by_node, _SELECTOR) if by_node else ""
+    if by_label is not None:
+        wrong = _contradiction(pod, MODEL_LABEL, by_label)
+    if wrong:
+        return None, wrong
+    name = by_node if by_label is None else by_label
+    if not name and by_label is None:
+        return None, ""
+    found = catalogue.series.get(name)
+    if found is None:
+        known = ", ".join(catalogue.series) or "none"
+        return None, f"{MODEL_LABEL} {clip(name)!r} is not in the catalogue. Known: {known}"
+    return found, ""
+
+
+def _wrong_driver(model: Series | None, driver: str, effect: Effect, catalogue: Catalogue) -> str:
+    rule = effect.source.get(DRIVER_LABEL)
+    origin = f" (by the profile's rule {clip(rule)!r})" if rule else ""
+    asked = f"{DRIVER_LABEL} {clip(driver)!r}{origin}"
+    if not driver:
+        return f"{asked} is empty: leave the label out for the default"
+    candidates = [model] if model is not None else list(catalogue.series.values())
+    if any(each.serves(driver) for each in candidates):
+        return ""
+    which = model.name if model is not None else "any series"
+    served = sorted({version for each in candidates for version in each.drivers})
+    return f"{asked} is not served for {which}. Served: {', '.join(served) or 'none'}"
+
+
+def _unknown_class(name: str) -> str:
+    known = ", ".join((*GPU_CLASSES, *OTHER_CLASSES))
+    return (
+        f"{CLASS_LABEL} {clip(name)!r} is no class that a model or driver can be asked for with. "
+        f"Known: {known}"
+    )

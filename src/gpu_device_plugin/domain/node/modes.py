@@ -1,0 +1,256 @@
+"""Node modes: the values of the node label that chooses how cards are shared, and when one may switch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import StateError
+
+MODE_LABEL = "ack.node.gpu.schedule"
+PLACEMENT_LABEL = "ack.node.gpu.placement"
+PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
+"""A pod's own policy, which takes precedence over its node's."""
+SETTINGS_LABEL = "gpu-device-plugin/settings"
+"""Names settings of the operator's for this node."""
+MIG_PROFILE_LABEL = "gpu-device-plugin/mig-profile"
+MAX_PODS_LABEL = "ack.node.gpu.max-pod"
+
+
+class NodeMode(StrEnum):
+    """Values of the node label `ack.node.gpu.schedule` (docs/node-modes.md)."""
+
+    CORE_MEM = "core_mem"
+    CGPU = "cgpu"
+    SHARE = "share"
+    DISABLED = "disabled"
+    DEFAULT = "default"
+    MPS = "mps"
+    TOPOLOGY = "topology"
+    MIG = "mig"
+
+
+class PlacementPolicy(StrEnum):
+    """Values of the node label `ack.node.gpu.placement`; `fgd` is ours (domain/fractions/fragmentation.py)."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    FGD = "fgd"
+
+
+_NOT_YET = frozenset({NodeMode.MPS})
+
+
+def is_isolated(mode: NodeMode) -> bool:
+    """Whether containers get a memory cap (R-505: `share` shows the whole card)."""
+    return mode in {NodeMode.CORE_MEM, NodeMode.CGPU}
+
+
+def is_served(mode: NodeMode) -> bool:
+    """Whether this release implements the mode; `disabled` means offering nothing."""
+    return mode not in _NOT_YET
+
+
+def is_whole(mode: NodeMode | None) -> bool:
+    """Whether whole cards are offered, not fractions."""
+    return mode in {NodeMode.DEFAULT, NodeMode.TOPOLOGY, NodeMode.MIG}
+
+
+def parse_mode(text: str) -> NodeMode | None:
+    """The mode of that name, or None."""
+    return next((mode for mode in NodeMode if mode == text), None)
+
+
+def parse_policy(text: str) -> PlacementPolicy | None:
+    """The placement policy of that name, or None."""
+    return next((policy for policy in PlacementPolicy if policy == text), None)
+
+
+def parse_max_pods(text: str) -> int | None:
+    """Most pods a card by the label `ack.node.gpu.max-pod`, or None if it says no such number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ModeDecision:
+    """The mode of a node from now on.
+
+    Attributes:
+        is_switch_refused: The label asks for another mode, which has to wait.
+        note: Text of an Event on the node, or None.
+        note_reason: Reason of that Event, one CamelCase word; empty without a note.
+    """
+
+    mode: NodeMode
+    is_switch_refused: bool = False
+    note: str | None = None
+    note_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDecision:
+    """The memory unit of a node from now on; the fields are those of ModeDecision."""
+
+    unit: MemoryUnit
+    is_switch_refused: bool = False
+    note: str | None = None
+    note_reason: str = ""
+
+
+def next_mode(  # noqa: PLR0913 - what a node's mode depends on
+    current: NodeMode | None,
+    label: str | None,
+    fallback: NodeMode,
+    holders: Sequence[PodRef] | None,
+    mps_root: str = "",
+    *,
+    is_from_label: bool = True,
+) -> ModeDecision:
+    """What the node's label means for its mode now.
+
+    Deleting the label changes nothing (docs/node-modes.md), nor does an unknown value, and a
+    node does not switch while pods hold slices (R-107, R-502), nor from whole cards while an MPS
+    daemon has cards, which only its clients can use. A node that never had a label follows the
+    operator's setting.
+
+    Args:
+        current: None only at the very first start.
+        label: Value of `ack.node.gpu.schedule`, or None.
+        fallback: The operator's `--mode`, for nodes without a label.
+        holders: Pods that hold slices; None where that is not known yet, so that no switch is
+            made and none is refused with a reason.
+        mps_root: Directory of an MPS daemon that serves cards or has not given them back, or "".
+        is_from_label: Whether a label brought the node into its current mode.
+    """
+    kept = current if current is not None and is_from_label else fallback
+    wanted = kept if label is None else parse_mode(label)
+    asked = f"--mode {wanted}" if label is None else f"label {MODE_LABEL}={label}"
+    if wanted is None:
+        return ModeDecision(
+            current or fallback,
+            note=f"{asked} names no mode; the node stays in {current or fallback}. "
+            f"Known: {', '.join(NodeMode)}",
+            note_reason="UnknownMode",
+        )
+    if current is None or wanted is current:
+        return ModeDecision(wanted)
+    return _switch(current, wanted, asked, holders, mps_root)
+
+
+def _switch(
+    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None, mps_root: str
+) -> ModeDecision:
+    """Switch the mode at once if no slice is held and no card served, else later."""
+    if holders is None:
+        return ModeDecision(current, is_switch_refused=True)
+    if holders:
+        return ModeDecision(
+            current,
+            is_switch_refused=True,
+            note=f"{asked} waits: the node stays in {current} while pods hold slices: "
+            f"{_names(holders)}. Delete or drain them",
+            note_reason="ModeSwitchRefused",
+        )
+    if mps_root and current is NodeMode.DEFAULT:
+        return ModeDecision(
+            current,
+            is_switch_refused=True,
+            note=f"{asked} waits: the node stays in {current} until the MPS daemon of {mps_root} has given "
+            f"its cards back. Choose a configuration without sharing.mps first",
+            note_reason="ModeSwitchRefused",
+        )
+    later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"
+    return ModeDecision(
+        wanted,
+        note=f"the node switched from mode {current} to {wanted}{later}",
+        note_reason="ModeSwitched" if is_served(wanted) else "ModeNotServedYet",
+    )
+
+
+def next_unit(
+    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef] | None
+) -> UnitDecision:
+    """The unit to count in: a change waits until no pod holds slices (R-403).
+
+    `current` is None only at the very first start; while `holders` is None, because that is not known
+    yet, no switch is made and none is refused with a reason.
+    """
+    if current is None or current is wanted:
+        return UnitDecision(wanted)
+    if holders is None:
+        return UnitDecision(current, is_switch_refused=True)
+    if holders:
+        return UnitDecision(
+            current,
+            is_switch_refused=True,
+            note=f"memory unit {wanted.value} waits: the node still counts in "
+            f"{current.value} while pods hold slices: {_names(holders)}. Delete or drain them",
+            note_reason="UnitSwitchRefused",
+        )
+    return UnitDecision(
+        wanted,
+        note=f"the node switched from memory unit {current.value} to {wanted.value}",
+        note_reason="UnitSwitched",
+    )
+
+
+def _names(holders: Sequence[PodRef]) -> str:
+    return ", ".join(sorted({str(pod) if pod.name else f"uid {pod.uid}" for pod in holders}))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """A node's mode and unit now, from what its agent publishes.
+
+    Attributes:
+        mode: Its mode, or "" if it publishes none.
+        unit_mib: Its memory unit, or None.
+        has_label: Whether a label of the node decides its mode.
+        holders: Pods that hold slices there by units.
+        has_claims: Whether others hold some by claims.
+    """
+
+    name: str
+    mode: str
+    unit_mib: int | None
+    has_label: bool
+    holders: tuple[PodRef, ...]
+    has_claims: bool = False
+
+
+def upgrade_obstacles(
+    nodes: Sequence[NodeStanding], unit: MemoryUnit, mode: NodeMode, *, is_other_mode: bool
+) -> tuple[str, ...]:
+    """A line for each node whose slices the new settings would change, with their pods.
+
+    `mode` is for nodes without a label; a node keeps the mode of a label that it had earlier.
+    """
+    found = []
+    for node in nodes:
+        changes = []
+        if node.unit_mib is not None and node.unit_mib != unit.mib:
+            changes.append(f"counts in {_unit_name(node.unit_mib)}, not {unit.value}")
+        if is_other_mode and node.mode and not node.has_label and node.mode != mode:
+            changes.append(f"serves in mode {node.mode}, not {mode}")
+        holders = sorted({str(pod) for pod in node.holders})
+        holders += ["pods with claims"] if node.has_claims else []
+        if changes and holders:
+            found.append(f"node {node.name} {' and '.join(changes)}: {', '.join(holders)}")
+    return tuple(found)
+
+
+def holders_by_node(pods: Sequence[tuple[str, PodRef]]) -> Mapping[str, tuple[PodRef, ...]]:
+    """Pods by node, each once."""
+    found: dict[str, dict[PodRef, None]] = {}
+    for node, pod in pods:
+        found.setdefault(node, {})[pod] = None
+    return {node: tuple(refs) for node, refs in found.items()}
+
+
+def _unit_name(mib: int) -> str:
+    """An agent of another version may count in a unit that this one does not know."""
+    try:
+        return MemoryUnit.of_mib(mib).value
+    except StateError:
+        return f"{mib} MiB"

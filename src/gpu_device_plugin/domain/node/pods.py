@@ -1,0 +1,187 @@
+"""Pods: what they ask for (from the API), and what they hold (from the kubelet)."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+
+
+class ContainerKind(Enum):
+    """How the kubelet runs a container, and so which containers may reuse its units."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always
+    APP = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What one container asks of resources that are ours.
+
+    Attributes:
+        index: Position in `spec.containers`, or in `spec.initContainers`.
+        amounts: Resource -> limit, for the resources that a scheme of this node serves.
+        wants_no_isolation: The container's own env says CGPU_DISABLE (R-507).
+    """
+
+    name: str
+    kind: ContainerKind
+    index: int
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    wants_no_isolation: bool = False
+
+    def amount(self, resource: str) -> int:
+        """How much of `resource` this container asks for."""
+        return self.amounts.get(resource, 0)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for any of our resources."""
+        return any(self.amounts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """Which pod. `uid` is empty while only the kubelet's PodResources has named it."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+    def __str__(self) -> str:
+        """`namespace/name`, as people write it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name: what the kubelet's List and the API have in common."""
+        return self.namespace, self.name
+
+    def is_same_name(self, other: "PodRef") -> bool:
+        """Whether both have the same namespace and name; the uid may differ."""
+        return self.key == other.key
+
+    def is_same_pod(self, other: "PodRef") -> bool:
+        """Whether both are one pod: by uid if both have one, else by namespace and name."""
+        if self.uid and other.uid:
+            return self.uid == other.uid
+        return self.is_same_name(other)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What a pod asks for, in the order in which the kubelet admits its containers.
+
+    Attributes:
+        containers: All of its containers, init containers first, in the order of the spec.
+        card_count_label: Value of the pod label that asks for several cards, or None.
+        wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
+        init_wish: The same for init containers and sidecars, by their index in `initContainers`.
+        is_finished: Phase Succeeded or Failed.
+        owner: The controller that made it, `ReplicaSet namespace/name`, or "".
+        compute_policy: Value of the annotation `gpu-device-plugin/compute-policy`, or None.
+        placement: Value of the annotation `gpu-device-plugin/placement`, or None.
+        card_label: Value of the label `ack.gpushare.placement`, or None.
+        cpu_milli: Processor that the scheduler counts for it, in thousandths of a core; only the
+            controller asks, 0 elsewhere.
+        allocation API: How what it asks for reaches a node.
+        is_mirror: It says of itself that it is the API's mirror of a static pod, as anybody's pod can.
+    """
+
+    ref: PodRef
+    containers: tuple[ContainerRequest, ...]
+    card_count_label: str | None = None
+    wish: tuple[tuple[int, tuple[CardIndex, ...]], ...] = ()
+    init_wish: tuple[tuple[int, tuple[CardIndex, ...]], ...] = ()
+    is_finished: bool = False
+    owner: str = ""
+    compute_policy: str | None = None
+    placement: str | None = None
+    card_label: str | None = None
+    cpu_milli: int = 0
+    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    is_mirror: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether any container asks for any of our resources."""
+        return any(container.asks for container in self.containers)
+
+    @property
+    def asking(self) -> tuple[ContainerRequest, ...]:
+        """The containers that ask for any of our resources."""
+        return tuple(container for container in self.containers if container.asks)
+
+    @property
+    def asks_units(self) -> bool:
+        """Whether what it asks for is counted in units; what claims have, kube-scheduler allocates."""
+        return self.asks and self.door is AllocationApi.DEVICE_PLUGIN
+
+    def app_amount(self, resource: str) -> int:
+        """How much of `resource` all app containers together ask for."""
+        return sum(c.amount(resource) for c in self.containers if c.kind is ContainerKind.APP)
+
+    def container(self, name: str) -> ContainerRequest | None:
+        """The container of that name, or None."""
+        return next((c for c in self.containers if c.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPod:
+    """A pod in the kubelet's PodResources List, which has neither uid nor pod spec.
+
+    Attributes:
+        held: Container -> resource -> unit ids. App and sidecar containers only: List never
+            shows ordinary init containers. A container that holds nothing may be there or not.
+        drivers: The drivers of the devices that these containers have by claims.
+    """
+
+    pod: PodRef
+    held: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    drivers: frozenset[str] = frozenset()
+
+    def ids(self, container: str, resource: str) -> frozenset[str]:
+        """What `container` holds of `resource`, as the kubelet sees it."""
+        return self.held.get(container, {}).get(resource, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUnits:
+    """Units of one resource in one container, as the kubelet's List or checkpoint has them.
+
+    The checkpoint knows uids only, List names only. Slice and library version are those that the answer in
+    the checkpoint mounts; empty if not known.
+    """
+
+    pod: PodRef
+    container: str
+    resource: str
+    ids: frozenset[str]
+    slice_id: str = ""
+    library_version: str = ""
+
+
+def known_here(
+    specs: Mapping[tuple[str, str], PodRequest], listed: Collection[tuple[str, str]]
+) -> Mapping[tuple[str, str], PodRequest]:
+    """The API's pods of this node, where a forged mirror of a static pod asks for nothing.
+
+    Anybody can create a pod that says it is a mirror, with any uid. The kubelet never runs it and
+    removes it, unless a finalizer keeps it. It knows a static pod before the API has its mirror.
+
+    Returns:
+        The same; a mirror that the kubelet does not list, or whose uid is another pod's, without
+        uid and containers: it is there, and nothing else is known of it.
+    """
+    mirrors = {key: spec for key, spec in specs.items() if spec.is_mirror}
+    if not mirrors:
+        return specs
+    others = {spec.ref.uid for spec in specs.values() if not spec.is_mirror}
+    forged = {
+        key: replace(spec, ref=replace(spec.ref, uid=""), containers=(), wish=(), init_wish=())
+        for key, spec in mirrors.items()
+        if key not in listed or spec.ref.uid in others
+    }
+    return {**specs, **forged}

@@ -1,0 +1,125 @@
+"""The node state: what the agent knows of its node, as one immutable value."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, parse_compute_policy
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
+
+ANY_CARD = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerms:
+    """What a node offers, as far as requests are checked against it.
+
+    Attributes:
+        node: Name of the node, for refusals.
+        is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
+        max_pods: Most pods a card by the node's label, or None.
+    """
+
+    node: str
+    mode: NodeMode
+    unit: MemoryUnit
+    is_isolation_on: bool = True
+    driver_capabilities: str = "compute,utility"
+    max_pods: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The node as of now; a change is a new value.
+
+    Attributes:
+        mode: Node mode, or None while it is not known.
+        max_pods: Most pods a card by the node's label, or None.
+        cards: The cards that are there, by NVML index.
+        other_cards: How many cards more the node has, in a view of it with one scheme's cards.
+        unhealthy: UUID -> reason of the cards that are out of service.
+        faults: Reason -> text of each fault that keeps the whole node from serving.
+        wants_isolation: The operator's `--isolation`.
+        library_version: Version of the isolation library that is mounted, or "".
+        mark: The uninstall mark that this agent acts on, or "".
+        mps_root: Directory of the MPS daemon that `mps_served` is of, or "".
+        mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
+            not given back, and `ANY_CARD` says that it is not known which these are.
+        mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
+        mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
+        imex_channels: Of the IMEX channels that are asked for, those that the node has.
+        allocation API: By what requests reach the node.
+        kept: Pods whose files stay after the withdrawal; None while it is not done.
+    """
+
+    node: str
+    mode: NodeMode | None = None
+    policy: PlacementPolicy = PlacementPolicy.BINPACK
+    compute_policy: ComputePolicy = ComputePolicy.FIXED
+    unit: MemoryUnit = MemoryUnit.GIB
+    max_pods: int | None = None
+    cards: tuple[Card, ...] = ()
+    other_cards: int = 0
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
+    wants_isolation: bool = True
+    honors_disable: bool = False
+    honors_pod_policy: bool = False
+    driver_capabilities: str = "compute,utility"
+    library_version: str = ""
+    mark: str = ""
+    mps_root: str = ""
+    mps_served: str = ""
+    mps_waits: str = ""
+    mig_profile: str | None = None
+    imex_channels: tuple[int, ...] = ()
+    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    kept: tuple[str, ...] | None = None
+
+    @property
+    def terms(self) -> NodeTerms:
+        """What a request is checked against; only while a mode is known."""
+        mode = self.mode or NodeMode.DISABLED
+        return NodeTerms(
+            self.node,
+            mode,
+            self.unit,
+            is_isolation_on=self.wants_isolation,
+            driver_capabilities=self.driver_capabilities,
+            max_pods=self.max_pods,
+        )
+
+    def policy_for(self, asked: str | None) -> ComputePolicy | None:
+        """The compute policy of a pod whose annotation says `asked`; None if that names none."""
+        if asked is None or not self.honors_pod_policy:
+            return self.compute_policy
+        return parse_compute_policy(asked)
+
+    @property
+    def mps_keeper(self) -> str:
+        """Directory of an MPS daemon that serves cards or has not given them back, or ""."""
+        return self.mps_root if self.mps_served else ""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether containers get limits and the library here."""
+        return self.mode is not None and is_isolated(self.mode) and self.wants_isolation
+
+    @property
+    def healthy(self) -> dict[str, bool]:
+        """UUID -> whether the card may serve now."""
+        return {c.uuid: not self.faults and c.uuid not in self.unhealthy for c in self.cards}
+
+    @property
+    def is_leaving(self) -> bool:
+        """Marked for uninstalling, and not withdrawn yet."""
+        return bool(self.mark) and self.kept is None
+
+    def card(self, uuid: str) -> Card | None:
+        """The card of that UUID, if it is there."""
+        return next((card for card in self.cards if card.uuid == uuid), None)
+
+
+StateReader = Callable[[], NodeState]

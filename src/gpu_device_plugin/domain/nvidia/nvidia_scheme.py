@@ -1,0 +1,403 @@
+"""Whole cards, replicas and MIG instances, under the names of NVIDIA's own device plugin."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.container_edits import (
+    VISIBLE_DEVICES_DIR,
+    ContainerEdits,
+    DeviceNode,
+    ListStrategy,
+    Mount,
+    Paths,
+)
+from gpu_device_plugin.domain.grants.grant import Grant, Share
+from gpu_device_plugin.domain.grants.holdings import (
+    DEVICES_ANNOTATION,
+    TOPOLOGY_GPU,
+    devices_annotation,
+)
+from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices, Layout
+from gpu_device_plugin.domain.node.labels import Machine
+from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
+from gpu_device_plugin.domain.node.pods import ContainerKind
+from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.nvidia.by_mode import (
+    configured,
+    effective,
+    while_there,
+    with_channels,
+    with_held,
+)
+from gpu_device_plugin.domain.nvidia.configuration import (
+    GPU,
+    PREFIX,
+    SHARED_SUFFIX,
+    AllocationPolicy,
+    Configuration,
+    IdStrategy,
+    MigStrategy,
+    SharingKind,
+)
+from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_labels
+from gpu_device_plugin.domain.nvidia.links import best_linked
+from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, resource_of, uncut
+from gpu_device_plugin.domain.nvidia.mps import as_client
+from gpu_device_plugin.domain.nvidia.offers import Offered, Offers, device_of
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
+
+
+class NvidiaScheme(KubeletChoosesDevices):
+    """NVIDIA's resources, as its configuration has them.
+
+    The configuration in force, and what pods hold of the node's devices, are asked at each call.
+    """
+
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration],
+        held: Callable[[], Iterable[Grant]] = lambda: (),
+    ) -> None:
+        self._configuration = configuration
+        self._held = held
+        self._seen: Configuration | None = None
+        self._names: set[str] = set()
+        self._latest: tuple[tuple[object, ...], Offers] = (), Offers()
+
+    @property
+    def resources(self) -> Collection[str]:
+        """Every name under every configuration since the start, for whatever cards."""
+        configuration = self._configuration()
+        if configuration is not self._seen:
+            self._seen = configuration
+            self._names |= possible_names(configuration)
+        return self._names
+
+    def recalls(self, resource: str) -> bool:
+        """Its own under a configuration of an earlier run too: only we write grants."""
+        if resource.startswith(PREFIX):
+            self._names.add(resource)
+        return resource in self.resources
+
+    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
+        """By mode and strategy; a card changes sides only when no pod holds anything of it."""
+        held = {uuid for grant in self._held() for uuid in grant.devices}
+        if card.uuid in held:
+            return False
+        strategy = self._configuration().mig_strategy
+        is_offered = mode is NodeMode.MIG or strategy is not MigStrategy.NONE
+        return is_offered or any(each.uuid in held for each in card.hardware.instances)
+
+    def feature_labels(
+        self, cards: Sequence[Card], state: NodeState, machine: Machine
+    ) -> Mapping[str, str]:
+        """As NVIDIA's GPU feature discovery has them, but for the label that the MPS daemon is chosen by.
+
+        Only mode default shares by MPS; and a daemon that has not given its cards back keeps the label.
+        """
+        configuration = effective(self._configuration(), cards, state.mode)
+        found = feature_labels(cards, configuration, machine)
+        if state.mode is not NodeMode.DEFAULT and MPS_CAPABLE in found:
+            found[MPS_CAPABLE] = "false"
+        elif state.mps_served and MPS_CAPABLE in found:
+            found[MPS_CAPABLE] = "true"
+        return found
+
+    def replicas(self, state: NodeState) -> Mapping[str, int]:
+        """Of shared devices."""
+        offered = (d for devices in self._offers(state).resources.values() for d in devices)
+        return {device.uuid: device.replicas for device in offered if device.replicas > 1}
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """Every device, a card that is out as well."""
+        healthy = state.healthy
+        return tuple(
+            Pool(
+                resource,
+                tuple(
+                    DeviceGroup(
+                        (d.id,), healthy[d.card.uuid], d.card.uuid, d.card.hardware.numa_node
+                    )
+                    for d in devices
+                ),
+            )
+            for resource, devices in self._offers(state).resources.items()
+        )
+
+    def serves(self, resource: str, state: NodeState) -> bool:
+        """What is offered; while nothing can be, the plain name, so that the node is not ready."""
+        if not is_whole(state.mode) and not state.cards:
+            return False
+        found = self._offers(state)
+        if found.resources:
+            return resource in found.resources
+        is_wanted = self._configuration().fails_on_init_error or not state.cards
+        return is_whole(state.mode) and is_wanted and resource == GPU
+
+    def layout(self, state: NodeState) -> Layout:
+        """NVIDIA's words for a node that does not fit its configuration."""
+        if not state.cards:
+            return Layout()
+        found = self._offers(state)
+        if self._configuration().fails_on_init_error or not found.problem:
+            return Layout(found.problem, found.notes, found.waiting)
+        return Layout("", (*found.notes, f"nothing is offered: {found.problem}"), found.waiting)
+
+    def annotations(
+        self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """The devices of each app container, once every container's place is known."""
+        apps = [grant for grant in grants if grant.kind is not ContainerKind.INIT]
+        if not apps or not all(grant.is_checked for grant in apps):
+            return {}
+        return {DEVICES_ANNOTATION: devices_annotation({g.index: g.devices for g in apps})}
+
+    def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
+        """`nvidia.com/gpu: 2`."""
+        return f"{resource}: {amount}"
+
+    def prefer(self, call: Call, available: Collection[str], state: NodeState) -> Sequence[str]:
+        """By links, or over the cards."""
+        policy = self._configuration().allocation_policy
+        return preferred(
+            self._devices(call.resource, state), available, call.must_include, call.size, policy
+        )
+
+    def held_text(self, grant: Grant) -> str:
+        """`nvidia.com/gpu: 2`."""
+        return ", ".join(f"{name}: {len(ids)}" for name, ids in sorted(grant.units.items()))
+
+    def check_call(self, call: Call, state: NodeState) -> None:
+        """Shared devices are given one at a time, where that is asked for (R-702)."""
+        super().check_call(call, state)
+        devices = self._given(call, state)
+        is_shared = any(device.replicas > 1 for device in devices)
+        if is_shared and len(devices) > 1 and self._configuration().sharing.is_one_at_most:
+            raise RequestError(
+                f'invalid allocation request for "{call.resource}": invalid request: maximum '
+                f"request size for shared resources is 1; found {len(devices)}",
+                reason="OneAtMost",
+            )
+
+    def share(self, resource: str, unit: str, state: NodeState) -> Share:
+        """A whole card's or instance's memory; replicas of one device are one share of it.
+
+        Of a device that is not offered now nothing is known, so no other scheme gets any of it.
+        """
+        uuid = device_of(unit)
+        there = self._devices(resource, state)
+        device = next((each for each in there if each.uuid == uuid), None)
+        if device is None:
+            return Share(uuid, is_exclusive=True)
+        part = device.card if device.instance is None else device.instance
+        return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
+
+    def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
+        """By the list strategies."""
+        devices = self._given(call, state)
+        answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
+        configuration = with_channels(self._configuration(), state.imex_channels)
+        found = answer(devices, configuration, paths, answer_id)
+        is_client = configuration.sharing.kind is SharingKind.MPS
+        if is_client and any(device.replicas > 1 for device in devices):
+            return as_client(found, call.resource, configuration.mps_root)
+        return found
+
+    def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
+        return self._offers(state).resources.get(resource, ())
+
+    def _given(self, call: Call, state: NodeState) -> list[Offered]:
+        offered = self._devices(call.resource, state)
+        return [device for device in offered if device.id in call.must_include]
+
+    def _offers(self, state: NodeState) -> Offers:
+        if not state.cards or state.mode in {None, NodeMode.DISABLED}:
+            return Offers()
+        # Worked out once: a call asks for them six times, and nearly always nothing has changed.
+        grants, configuration = tuple(self._held()), self._configuration()
+        mps = (state.mps_root, state.mps_served, state.mps_waits)
+        node = (state.cards, state.mode, state.other_cards, mps, state.imex_channels)
+        key = (configuration, grants, *node)
+        if key != self._latest[0]:
+            self._latest = key, self._worked_out(state, grants)
+        return self._latest[1]
+
+    def _worked_out(self, state: NodeState, grants: Iterable[Grant]) -> Offers:
+        asked = self._configuration().mig_profile if is_whole(state.mode) else ""
+        problem = uncut(state.cards, asked) if asked else ""
+        found = Offers(problem=problem) if problem else configured(self._configuration(), state)
+        found = while_there(found, self._configuration(), state.imex_channels)
+        offered = with_held(found, state.cards, grants)
+        # A profile of a card that we have no table of, or what is held under an earlier name.
+        self._names = self._names | offered.resources.keys()  # not in place: others iterate it
+        return offered
+
+
+def possible_names(configuration: Configuration) -> frozenset[str]:
+    """Every name; a change of the configuration may need others, and so a restart of the agent."""
+    plain = {GPU, *(resource_of(p.name) for model in MODELS for p in model.profiles)}
+    plain |= {each.name for each in (*configuration.gpu_patterns, *configuration.mig_patterns)}
+    plain |= {entry.name for entry in configuration.sharing.resources}
+    renamed = {entry.rename for entry in configuration.sharing.resources if entry.rename}
+    shared = {name + SHARED_SUFFIX for name in plain}
+    return frozenset({TOPOLOGY_GPU} | plain | renamed | shared)
+
+
+def preferred(
+    offered: Sequence[Offered],
+    available: Collection[str],
+    must_include: Collection[str],
+    size: int,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """Exactly `size` ids, those of `must_include` first.
+
+    Whole cards are chosen by their links; replicas and instances one after the other from the
+    card with the fewest taken (distributed) or with the most (packed).
+
+    `available` is in no order; `policy` is for replicas and instances.
+
+    Raises:
+        RequestError: An id is not one of this resource.
+        DoesNotFitError: There are too few.
+    """
+    known = {device.id for device in offered}
+    unknown = sorted((set(available) | set(must_include)) - known)
+    if unknown:
+        raise RequestError(f"unknown device: {', '.join(unknown)}", reason="UnknownDevice")
+    usable = set(available) | set(must_include)
+    free = [device for device in offered if device.id in usable]
+    if len(free) < size:
+        raise DoesNotFitError(
+            f"not enough available devices to satisfy allocation: {size} asked, {len(free)} free",
+            reason="NoDevice",
+        )
+    if all(device.replicas == 1 and device.instance is None for device in free):
+        return _linked(free, must_include, size)
+    return _over_cards(offered, free, must_include, size, policy)
+
+
+def _linked(free: Sequence[Offered], must_include: Collection[str], size: int) -> tuple[str, ...]:
+    points = {device.id: device.card.hardware.links for device in free}
+    ids = [device.id for device in free]
+    return best_linked(points, ids, [each for each in ids if each in must_include], size)
+
+
+def _over_cards(
+    offered: Sequence[Offered],
+    free: Sequence[Offered],
+    must_include: Collection[str],
+    size: int,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """One after the other; ties go to the lowest card and its lowest device."""
+    candidates = [device for device in free if device.id not in must_include]
+    taken = Counter(device.card.uuid for device in offered)
+    taken.subtract(device.card.uuid for device in candidates)
+    sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
+    chosen = [device.id for device in free if device.id in must_include]
+    while len(chosen) < size:
+        first = min(candidates, key=lambda device: sign * taken[device.card.uuid])
+        candidates.remove(first)
+        taken[first.card.uuid] += 1
+        chosen.append(first.id)
+    return tuple(chosen)
+
+
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_CAPABILITY = "/dev/nvidia-caps/nvidia-cap{minor}"
+_IMEX_CHANNEL = "/dev/nvidia-caps-imex-channels/channel{channel}"
+
+
+def answer(
+    devices: Sequence[Offered], configuration: Configuration, paths: Paths, answer_id: str
+) -> ContainerEdits:
+    """The edits of a container that holds `devices`.
+
+    A device of which there are several replicas counts once. `answer_id`, at most 36 characters,
+    distinguishes the CDI annotations of one pod.
+    """
+    by_place = sorted(devices, key=_place)
+    ids = list(dict.fromkeys(_name(device, configuration) for device in by_place))
+    cdi_names = _cdi_names(ids, configuration)
+    access = configuration.access
+    return ContainerEdits(
+        envs={_VISIBLE: "void"} if access.is_cdi_only else _envs(ids, configuration),
+        mounts=_mounts(ids, configuration) + paths.driver,
+        devices=() if access.is_cdi_only else _nodes(by_place, configuration, paths),
+        cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
+        annotations=access.annotations(cdi_names, answer_id),
+    )
+
+
+def _place(device: Offered) -> tuple[int, int]:
+    return device.card.index, -1 if device.instance is None else device.instance.index
+
+
+def _name(device: Offered, configuration: Configuration) -> str:
+    return device.index if configuration.id_strategy is IdStrategy.INDEX else device.uuid
+
+
+def _envs(ids: Sequence[str], configuration: Configuration) -> dict[str, str]:
+    wants = configuration.access.strategies
+    envs = {}
+    if ListStrategy.ENVVAR in wants:
+        envs[_VISIBLE] = ",".join(ids)
+        if configuration.imex_channels:
+            envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, configuration.imex_channels))
+    if ListStrategy.VOLUME_MOUNTS in wants:
+        envs[_VISIBLE] = VISIBLE_DEVICES_DIR
+    return {**envs, **{f"NVIDIA_{name.upper()}": "enabled" for name in _extras(configuration)}}
+
+
+def _mounts(ids: Sequence[str], configuration: Configuration) -> tuple[Mount, ...]:
+    if ListStrategy.VOLUME_MOUNTS not in configuration.access.strategies:
+        return ()
+    names = [*ids, *(f"imex/{channel}" for channel in configuration.imex_channels)]
+    return tuple(
+        Mount(f"{VISIBLE_DEVICES_DIR}/{name}", "/dev/null", is_read_only=False) for name in names
+    )
+
+
+def _nodes(
+    devices: Sequence[Offered], configuration: Configuration, paths: Paths
+) -> tuple[DeviceNode, ...]:
+    """Control nodes, then each card's and instance's own, then IMEX channels."""
+    if not configuration.access.passes_nodes:
+        return ()
+    found = [*paths.control_devices]
+    for device in devices:
+        found.append(f"/dev/nvidia{device.card.minor}")
+        if device.instance is not None:
+            card, part = device.card.minor, device.instance
+            minors = [
+                paths.mig_minors.get((card, part.gpu_instance, place))
+                for place in (None, part.compute_instance)
+            ]
+            found += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]
+    found += [_IMEX_CHANNEL.format(channel=channel) for channel in configuration.imex_channels]
+    root = (configuration.dev_root or configuration.driver_root).rstrip("/")
+    return tuple(DeviceNode(path, f"{root}{path}", "rw") for path in dict.fromkeys(found))
+
+
+def _cdi_names(ids: Sequence[str], configuration: Configuration) -> tuple[str, ...]:
+    return (
+        *(f"nvidia.com/gpu={each}" for each in ids),
+        *(f"nvidia.com/imex-channel={channel}" for channel in configuration.imex_channels),
+        *(f"nvidia.com/{name}=all" for name in _extras(configuration)),
+    )
+
+
+def _extras(configuration: Configuration) -> list[str]:
+    """What is asked for beside the cards."""
+    given = {
+        "gdrcopy": configuration.is_gdrcopy_on,
+        "gds": configuration.is_gds_on,
+        "mofed": configuration.is_mofed_on,
+    }
+    return [name for name, is_on in given.items() if is_on]

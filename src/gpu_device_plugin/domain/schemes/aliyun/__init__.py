@@ -1,1 +1,0 @@
-"""Fractions of cards under the names of Alibaba Cloud's shared GPU scheduling."""

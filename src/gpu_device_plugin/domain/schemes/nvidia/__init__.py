@@ -1,1 +1,0 @@
-"""Whole cards, replicas and MIG instances under NVIDIA's names, as its own device plugin has them."""

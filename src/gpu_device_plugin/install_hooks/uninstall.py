@@ -1,0 +1,288 @@
+"""The chart's hooks of uninstalling: `uninstall` before the agents are removed, `clear-nodes` after.
+
+Only the agents know what running containers mount, so `uninstall` marks the nodes and waits until
+every agent has withdrawn. The mark and the agent's answer stay until no agent runs, because an agent
+whose mark is gone serves again. So `clear-nodes` removes them after the agents.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.grants.annotations import (
+    CARDS_ANNOTATION,
+    UNINSTALL_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    kept_pods,
+)
+from gpu_device_plugin.domain.grants.holdings import HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.models.model_catalogue import (
+    MODEL_LABEL,
+    SERIES_ANNOTATION,
+    NodeMetadataChange,
+    withdrawn_series,
+)
+from gpu_device_plugin.domain.node.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
+from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
+from gpu_device_plugin.kubernetes.objects.fleet import Fleet, FleetNode
+from gpu_device_plugin.kubernetes.objects.survey import Survey
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
+
+DENIALS = 3
+SILENT_SECONDS = 60.0
+
+
+class RetryPolicy:
+    """Decides after each failure whether to try again.
+
+    Never where the server's name is unknown or its certificate not trusted. `DENIALS` times where we
+    may not, because a right that was granted a moment ago takes effect a moment later. For
+    `SILENT_SECONDS` where the server has never answered, long enough for one that restarts. As
+    long as the caller likes where it did answer.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        silent_seconds: float = SILENT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trouble = ""
+        self._tell = tell
+        self._silent_seconds = silent_seconds
+        self._clock = clock
+        self._began = clock()
+        self._denials = 0
+        self._has_answered = False
+
+    def answered(self) -> None:
+        """The API server served us."""
+        self.trouble = ""
+        self._denials = 0
+        self._has_answered = True
+
+    def failed(self, error: ClusterError) -> None:
+        """Return if trying again makes sense, after saying so once.
+
+        Raises:
+            ClusterError: It does not.
+        """
+        if isinstance(error, WrongServerError):
+            raise error
+        if isinstance(error, AccessError):
+            self._denials += 1
+            if self._denials >= DENIALS:
+                raise error
+            return
+        silent = self._clock() - self._began
+        if not self._has_answered and silent >= self._silent_seconds:
+            raise ClusterError(f"gave up after {silent:.0f} s: {error}") from error
+        if str(error) != self.trouble:
+            bound = "" if self._has_answered else f" for {self._silent_seconds:g} s"
+            self._tell(f"the API server does not answer properly, trying again{bound}: {error}")
+        self.trouble = str(error)
+
+
+LOOK_SECONDS = 2.0
+_AGENTS = (
+    CARDS_ANNOTATION,
+    FEATURES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+    UNINSTALL_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+)
+
+
+def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeMetadataChange:
+    """What to remove of a node on which no agent runs.
+
+    Args:
+        node: The node.
+        installations: Uids of the DaemonSets of agents that exist. The agents of one may come back
+            to this node, unless its mark is of an installation that is gone.
+    """
+    mark = node.annotations.get(UNINSTALL_ANNOTATION)
+    if installations and (mark is None or mark in installations):
+        return NodeMetadataChange()
+    series = withdrawn_series(node.labels.get(MODEL_LABEL), node.annotations.get(SERIES_ANNOTATION))
+    # An agent removes its labels before its annotation of cards: without it they are somebody else's.
+    labels = NODE_LABELS if CARDS_ANNOTATION in node.annotations else ()
+    labels = (*labels, *listed_features(node.annotations.get(FEATURES_ANNOTATION, "")))
+    return NodeMetadataChange(
+        {**series.labels, **{key: None for key in labels if key in node.labels}},
+        {**series.annotations, **{key: None for key in _AGENTS if key in node.annotations}},
+    )
+
+
+async def clear_nodes(
+    survey: Survey,
+    fleet: Fleet,
+    deadline_seconds: float,
+    tell: Callable[[str], None],
+    look_seconds: float = LOOK_SECONDS,
+) -> Sequence[str]:
+    """Wait until the agents have ended, then remove what they left; the nodes that changed.
+
+    Raises:
+        ClusterError: An agent still runs at the deadline, or the API server does not serve us.
+    """
+    patience = RetryPolicy(tell)
+    left = "the API server does not say whether agents still run"
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            while True:
+                try:
+                    left = ", ".join(await _still_there(survey, fleet))
+                    patience.answered()
+                except ClusterError as error:
+                    patience.failed(error)
+                    left = str(error)
+                if not left:
+                    break
+                await asyncio.sleep(look_seconds)
+    except TimeoutError as error:
+        raise ClusterError(
+            f"the agents have not ended within {deadline_seconds:g} s: {left}. An agent without its "
+            f"mark would serve again, so nothing was removed; run `gpu-device-plugin clear-nodes` "
+            f"when they have"
+        ) from error
+    return await _clear(survey, fleet)
+
+
+async def _clear(survey: Survey, fleet: Fleet) -> Sequence[str]:
+    sets, pods = await asyncio.gather(survey.agent_sets(), survey.pods())
+    served = {pod.spec.node_name for pod in pods if pod.agent is not None}
+    installations = frozenset(each.metadata.uid for each in sets)
+    cleared = []
+    for node in await survey.nodes():
+        change = leftovers(node, installations)
+        if node.metadata.name not in served and (change.labels or change.annotations):
+            await fleet.change(node.metadata.name, change.labels, change.annotations)
+            cleared.append(node.metadata.name)
+    return cleared
+
+
+async def _still_there(survey: Survey, fleet: Fleet) -> Sequence[str]:
+    """This installation's DaemonSet, or the pods that an earlier one left to be ended."""
+    if await fleet.installation() is not None:
+        return (f"DaemonSet {fleet}",)
+    sets, pods = await asyncio.gather(survey.agent_sets(), survey.pods())
+    installations = {each.metadata.uid for each in sets}
+    return [
+        f"pod {pod.metadata.namespace}/{pod.metadata.name}"
+        for pod in pods
+        if pod.agent is not None
+        and pod.metadata.owner_uid
+        and pod.metadata.owner_uid not in installations
+    ]
+
+
+_AT_ONCE = 8
+"""Concurrent requests to the API server, because a large cluster has many nodes."""
+
+Tell = Callable[[str], None]
+
+
+class Uninstall:
+    """One run over all nodes that have an agent."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        tell: Tell,
+        look_seconds: float = LOOK_SECONDS,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self._fleet = fleet
+        self._tell = tell
+        self._look_seconds = look_seconds
+        self._done: dict[str, tuple[str, ...]] = {}
+        self._waiting: Mapping[str, str] = {}
+        self._patience = RetryPolicy(tell, silent_seconds)
+
+    async def run(self, deadline_seconds: float) -> None:
+        """Return when every agent has withdrawn, or its node is gone.
+
+        Raises:
+            ClusterError: Not all did so in time; the text names the nodes and what to do.
+            AccessError: There is no usable kubeconfig, it has not the rights, or its server is unknown.
+        """
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                while not await self._is_over():
+                    await asyncio.sleep(self._look_seconds)
+        except TimeoutError as error:
+            raise ClusterError(self._unanswered(deadline_seconds)) from error
+        self._summarise()
+
+    async def _is_over(self) -> bool:
+        """Check once whether all have withdrawn; the API server may be away."""
+        try:
+            is_over = await self._look()
+        except ClusterError as error:
+            self._patience.failed(error)
+            return False
+        self._patience.answered()
+        return is_over
+
+    async def _look(self) -> bool:
+        installation = await self._fleet.installation()
+        if installation is None:
+            self._tell(f"there is no DaemonSet {self._fleet}: no node to ask")
+            return True
+        agents = await self._fleet.agents(installation)
+        first = not self._waiting and not self._done
+        self._waiting = {node: pod for node, pod in agents.items() if node not in self._done}
+        if first:
+            self._tell(f"asking {counted(len(agents), 'node')} to withdraw")
+        gate = asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
+        self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
+        return not self._waiting
+
+    async def _ask(self, gate: asyncio.Semaphore, name: str, installation: str) -> None:
+        async with gate:
+            node = await self._fleet.node(name)
+            if node is not None and node.annotations.get(UNINSTALL_ANNOTATION) != installation:
+                node = await self._fleet.mark(name, installation)
+        self._note(name, node, installation)
+
+    def _note(self, name: str, node: FleetNode | None, installation: str) -> None:
+        if node is None:
+            self._done[name] = ()
+            self._tell(f"node {name}: gone")
+            return
+        kept = kept_pods(node.annotations.get(WITHDRAWN_ANNOTATION, ""), installation)
+        if kept is None:
+            return
+        self._done[name] = kept
+        stay = f"; files of running pods are kept: {', '.join(kept)}" if kept else ""
+        self._tell(f"node {name}: withdrawn{stay}")
+
+    def _summarise(self) -> None:
+        pods = [pod for kept in self._done.values() for pod in kept]
+        self._tell(f"withdrawn: {counted(len(self._done), 'node')}")
+        if pods:
+            self._tell(
+                f"still running with a slice: {counted(len(pods), 'pod')}. If a container of theirs ends, it "
+                f"cannot start again without the plugin. When the pods have ended, remove their "
+                f"files with `gpu-device-plugin cleanup` on the nodes"
+            )
+
+    def _unanswered(self, deadline_seconds: float) -> str:
+        if not self._waiting:
+            return (
+                f"within {deadline_seconds:g} s the API server did not say which nodes have agents; "
+                f"{self._patience.trouble or 'it did not answer'}"
+            )
+        named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
+        return (
+            f"no answer within {deadline_seconds:g} s from the agents of "
+            f"{counted(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
+            f"claims on these nodes (Event WithdrawalWaits), repair or delete the nodes, and "
+            f"uninstall again; or leave "
+            f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "
+            f"cleanup` on the nodes later. To stay installed instead, remove the marks: "
+            f"`kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-`"
+        )

@@ -1,0 +1,163 @@
+"""Whether the API server answers, and whose turn it is to try while it does not.
+
+The server throttles kinds of calls (API priority and fairness, the rate limit of Events, a slow
+storage). So a 429 says nothing about other calls, and does not mean that the server is away.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+# A server may ask for any delay; this is the longest that is honoured.
+LONGEST_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPace:
+    """How often a node may try again.
+
+    Attributes:
+        away_seconds: Least time between two requests of the whole node while the API is away;
+            up to half as much again is added by chance, so that nodes do not come in step.
+        first_seconds: First pause of a loop whose own request was refused.
+        longest_seconds: Longest such pause.
+        settle_seconds: Time for the watch to show a write before it is compared again.
+    """
+
+    away_seconds: float = 1.0
+    first_seconds: float = 1.0
+    longest_seconds: float = 5.0
+    settle_seconds: float = 5.0
+
+    def pause(self, failures: int, longest_seconds: float | None = None) -> float:
+        """Seconds to wait after the given number of failures in a row, with jitter."""
+        longest = self.longest_seconds if longest_seconds is None else longest_seconds
+        grown = self.first_seconds * 2.0 ** min(failures - 1, 16)
+        return min(grown, longest) * random.uniform(0.75, 1.0)  # noqa: S311 jitter
+
+
+class ApiAvailability:
+    """One node's view of the API server's health, shared by everything that calls it.
+
+    While it is away, callers queue for turns that lie at least `away_seconds` apart; the
+    first answer lets all of them go at once. So a node never sends more than one request
+    a second into an outage, and is back within seconds after it.
+
+    Attributes:
+        pace: How often.
+        trouble: What the last failed request met; empty while the server answers.
+    """
+
+    def __init__(self, pace: RetryPace) -> None:
+        self.pace = pace
+        self.trouble = ""
+        self._listeners: list[Callable[[], None]] = []
+        self._back = asyncio.Event()
+        self._back.set()
+        self._next_turn = 0.0
+        self._away_since = 0.0
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever `is_away` has changed."""
+        self._listeners.append(listener)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last request of a background loop went unanswered."""
+        return not self._back.is_set()
+
+    def answered(self) -> None:
+        """The API server answered something."""
+        if self.is_away:
+            seconds = asyncio.get_running_loop().time() - self._away_since
+            _log.info("api server is back", away_seconds=round(seconds, 1))
+            self.trouble = ""
+            self._back.set()
+            self._changed()
+
+    def failed(self, text: str) -> None:
+        """A request got no answer, or one that asks to stay away."""
+        self.trouble = text
+        if not self.is_away:
+            now = asyncio.get_running_loop().time()
+            _log.warning("api server cannot be reached", error=text)
+            self._back.clear()
+            self._away_since = now
+            self._next_turn = now + self._spacing()
+            self._changed()
+
+    async def turn(self) -> None:
+        """Wait until a request may be sent."""
+        if not self.is_away:
+            return
+        turn = max(self._next_turn, asyncio.get_running_loop().time())
+        self._next_turn = turn + self._spacing()
+        try:
+            async with asyncio.timeout_at(turn):
+                await self._back.wait()
+        except TimeoutError:
+            return
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def _spacing(self) -> float:
+        return self.pace.away_seconds * random.uniform(1.0, 1.5)  # noqa: S311 jitter
+
+
+@dataclass(slots=True)
+class _Hold:
+    """Until when a kind of call waits (the loop's clock), after so many refusals in a row."""
+
+    until_seconds: float
+    refusals: int
+
+
+class Throttle:
+    """Until when each kind of call has to wait.
+
+    Args:
+        pace: How long to wait if the server does not say.
+    """
+
+    def __init__(self, pace: RetryPace) -> None:
+        self._pace = pace
+        self._holds: dict[str, _Hold] = {}
+
+    def wait_seconds(self, kind: str) -> float:
+        """Seconds until a call of this kind may be sent; 0 for now."""
+        hold = self._holds.get(kind)
+        return max(0.0, hold.until_seconds - self._now()) if hold else 0.0
+
+    def refused(self, kind: str, retry_after: str) -> float:
+        """Note that the server throttles a kind of call; returns for how many seconds.
+
+        Args:
+            kind: Which calls.
+            retry_after: The header's value. Seconds are honoured, up to `LONGEST_SECONDS`. Without
+                it, or with a date (which Kubernetes never sends), our own pauses grow.
+        """
+        before = self._holds.get(kind)
+        refusals = before.refusals + 1 if before else 1
+        seconds = self._pace.pause(refusals)
+        if retry_after.isdecimal():
+            seconds = min(float(retry_after), LONGEST_SECONDS)
+        self._holds[kind] = _Hold(self._now() + seconds, refusals)
+        return seconds
+
+    def answered(self, kind: str) -> None:
+        """A call of this kind was served."""
+        self._holds.pop(kind, None)
+
+    async def turn(self, kind: str) -> None:
+        """Wait until a call of this kind may be sent."""
+        while (seconds := self.wait_seconds(kind)) > 0:
+            await asyncio.sleep(seconds)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

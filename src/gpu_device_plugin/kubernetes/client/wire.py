@@ -1,0 +1,220 @@
+"""The few fields of Kubernetes objects that we read; msgspec skips the rest unparsed."""
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gpu_device_plugin.domain.fractions.pod_annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    ASSUME_TIME,
+    CORE_ALLOCATION,
+    FIRST_GENERATION,
+    INIT_ALLOCATION,
+)
+from gpu_device_plugin.domain.fractions.requests import CARD_LABEL, COUNT_LABEL
+from gpu_device_plugin.domain.grants.holdings import (
+    DEVICES_ANNOTATION,
+    MOST_IN_A_WORD,
+    MOST_ON_A_POD,
+)
+from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
+from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
+
+MIRROR = "kubernetes.io/config.mirror"
+CGPU_DISABLE = "CGPU_DISABLE"
+POD_ANNOTATIONS: Mapping[str, int] = {
+    **dict.fromkeys((ASSIGNED, ASSUME_TIME, *FIRST_GENERATION), MOST_IN_A_WORD),
+    **dict.fromkeys((COMPUTE_POLICY_KEY, PLACEMENT_ANNOTATION, MIRROR), MOST_IN_A_WORD),
+    **dict.fromkeys(
+        (ALLOCATION, CORE_ALLOCATION, INIT_ALLOCATION, DEVICES_ANNOTATION), MOST_ON_A_POD
+    ),
+}
+"""A pod's annotations that we read or write -> the most characters of it; longer than what we write.
+
+A tenant fills the others as he likes, and these too. Of a longer one the rest is cut off, so that it
+still stands there: as JSON it then says nothing, as a name it is not known.
+"""
+_POD_LABELS = (COUNT_LABEL, CARD_LABEL)
+
+
+class OwnerReference(msgspec.Struct):
+    """One entry of `ownerReferences`."""
+
+    uid: str
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(msgspec.Struct, rename="camel"):
+    """`metadata`."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+    @property
+    def owner(self) -> OwnerReference | None:
+        """The controller that made the object, or None."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
+    @property
+    def owner_uid(self) -> str:
+        """Uid of the controller that made the object, or ""."""
+        return self.owner.uid if self.owner else ""
+
+
+class Bare(msgspec.Struct):
+    """Any object, of which only the metadata matters."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+class EnvVar(msgspec.Struct):
+    """One entry of a container's `env`; a `valueFrom` reads as empty."""
+
+    name: str
+    value: str = ""
+
+
+class PodClaim(msgspec.Struct):
+    """One entry of a pod's `resourceClaims`."""
+
+    name: str
+
+
+class Resources(msgspec.Struct):
+    """`resources`; the kubelet's device manager looks at limits only, the scheduler at requests."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class Container(msgspec.Struct, rename="camel"):
+    """One entry of `containers` or `initContainers`."""
+
+    name: str
+    env: list[EnvVar] | None = None
+    resources: Resources = msgspec.field(default_factory=Resources)
+    restart_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        """Without the variables that we do not read: a tenant can write a megabyte of them."""
+        self.env = [each for each in self.env or () if each.name == CGPU_DISABLE] or None
+
+
+class PodSpec(msgspec.Struct, rename="camel"):
+    """`spec` of a pod."""
+
+    containers: list[Container] = []
+    init_containers: list[Container] | None = None
+    node_name: str = ""
+    runtime_class_name: str = ""
+    resources: Resources | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resource_claims: list[PodClaim] | None = None
+
+
+class PodStatus(msgspec.Struct):
+    """`status` of a pod."""
+
+    phase: str = ""
+
+
+class Pod(Bare):
+    """A pod."""
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    def __post_init__(self) -> None:
+        """Without the labels, annotations and owners that we do not read, see `POD_ANNOTATIONS`."""
+        meta = self.metadata
+        found, labels = meta.annotations or {}, meta.labels or {}
+        kept = {key: found[key][:most] for key, most in POD_ANNOTATIONS.items() if key in found}
+        meta.annotations = kept or None
+        meta.labels = {key: labels[key] for key in _POD_LABELS if key in labels} or None
+        meta.owner_references = [meta.owner] if meta.owner else None
+
+
+class ConfigMap(Bare):
+    """A ConfigMap; binary data is nothing of ours."""
+
+    data: dict[str, str] | None = None
+
+
+class NodeInfo(msgspec.Struct, rename="camel"):
+    """`status.nodeInfo` of a node."""
+
+    kubelet_version: str = ""
+
+
+class NodeStatus(msgspec.Struct, rename="camel"):
+    """`status` of a node."""
+
+    capacity: dict[str, str | int | float] | None = None
+    allocatable: dict[str, str | int | float] | None = None
+    node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
+
+
+class Node(Bare):
+    """A node."""
+
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class ResourceSliceSpec(msgspec.Struct, rename="camel"):
+    """`spec` of a ResourceSlice."""
+
+    driver: str = ""
+    node_name: str = ""
+
+
+class ResourceSlice(Bare):
+    """Devices that a DRA driver offers on a node."""
+
+    spec: ResourceSliceSpec = msgspec.field(default_factory=ResourceSliceSpec)
+
+
+Item = TypeVar("Item", bound=Bare)
+
+
+class ListMeta(msgspec.Struct, rename="camel"):
+    """`metadata` of a list; `next_page` is empty at its end."""
+
+    resource_version: str = ""
+    next_page: str = msgspec.field(default="", name="continue")
+
+
+class ListOf(msgspec.Struct, Generic[Item]):
+    """A list answer."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[Item] | None = None
+
+
+class RawList(msgspec.Struct):
+    """A list answer whose objects are decoded one by one."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+class WatchLine(msgspec.Struct):
+    """One line of a watch; `object` is decoded once `type` is known."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Status(msgspec.Struct):
+    """The API server's answer if it has no object."""
+
+    message: str = ""
+    code: int = 0

@@ -1,0 +1,287 @@
+"""Messages between kube-scheduler and its extenders (kube-scheduler's extender API, v1).
+
+Go writes these fields by their own names. Nodes that come as whole objects are returned as the
+bytes that came.
+
+Binding a pod to a node.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
+from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
+from gpu_device_plugin.kubernetes.objects.pod_spec import scheduled_request
+from gpu_device_plugin.kubernetes.objects.pod_watch import pod_path
+
+
+class _NodeList(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Args(msgspec.Struct, rename="pascal"):
+    pod: Pod
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+
+
+class _BindingArgs(msgspec.Struct):
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class _MetaPod(msgspec.Struct):
+    uid: str = msgspec.field(name="UID")
+
+
+class _MetaVictims(msgspec.Struct, rename="pascal"):
+    pods: list[_MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _Victims(msgspec.Struct, rename="pascal"):
+    pods: list[_Named] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _PreemptionArgs(msgspec.Struct, rename="pascal"):
+    pod: Pod
+    node_name_to_victims: dict[str, _Victims] | None = None
+    node_name_to_meta_victims: dict[str, _MetaVictims] | None = None
+
+
+class _PreemptionResult(msgspec.Struct, rename="pascal"):
+    node_name_to_meta_victims: dict[str, _MetaVictims]
+
+
+class _Result(msgspec.Struct, rename="pascal", omit_defaults=True):
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class _Priority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+class _Error(msgspec.Struct, rename="pascal"):
+    error: str
+
+
+_args = msgspec.json.Decoder(_Args)
+_binding = msgspec.json.Decoder(_BindingArgs)
+_preemption = msgspec.json.Decoder(_PreemptionArgs)
+_node = msgspec.json.Decoder(_Named)
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which of these nodes are for this pod?
+
+    Attributes:
+        pod: What the pod asks for.
+        annotations: Its annotations.
+        labels: Its labels.
+        names: The candidates.
+        objects: Name -> the node's own bytes; None where only names came.
+    """
+
+    pod: PodRequest
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    names: Sequence[str]
+    objects: Mapping[str, msgspec.Raw] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Whom kube-scheduler would evict from a node: their uids, and how many budgets that breaks."""
+
+    uids: Sequence[str]
+    budgets_broken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Which of these nodes would have room for this pod after its victims?"""
+
+    pod: PodRequest
+    annotations: Mapping[str, str]
+    victims: Mapping[str, Victims]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Which pod goes to which node."""
+
+    pod: PodRef
+    node: str
+
+
+def read_question(body: bytes) -> Question:
+    """The body of a filter or prioritize call.
+
+    Raises:
+        ClusterError: It is none; the text names what is wrong.
+    """
+    try:
+        args = _args.decode(body)
+        objects = None
+        if args.node_names is None:
+            items = (args.nodes.items if args.nodes else None) or []
+            objects = {_node.decode(item).metadata.name: item for item in items}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ClusterError(f"the body is no ExtenderArgs: {error}") from error
+    meta = args.pod.metadata
+    return Question(
+        pod=scheduled_request(args.pod),
+        annotations=meta.annotations or {},
+        labels=meta.labels or {},
+        names=args.node_names if args.node_names is not None else list(objects or {}),
+        objects=objects,
+    )
+
+
+def read_binding(body: bytes) -> Binding:
+    """The body of a bind call.
+
+    Raises:
+        ClusterError: It is none; the text names what is wrong.
+    """
+    try:
+        args = _binding.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ClusterError(f"the body is no ExtenderBindingArgs: {error}") from error
+    return Binding(PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
+
+
+def read_preemption(body: bytes) -> Preemption:
+    """The body of a preempt call, with names only or with whole pods.
+
+    Raises:
+        ClusterError: It is none; the text names what is wrong.
+    """
+    try:
+        args = _preemption.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ClusterError(f"the body is no ExtenderPreemptionArgs: {error}") from error
+    victims = {
+        name: Victims([each.metadata.uid for each in found.pods or ()], found.num_pdb_violations)
+        for name, found in (args.node_name_to_victims or {}).items()
+    } or {
+        name: Victims([each.uid for each in found.pods or ()], found.num_pdb_violations)
+        for name, found in (args.node_name_to_meta_victims or {}).items()
+    }
+    return Preemption(scheduled_request(args.pod), args.pod.metadata.annotations or {}, victims)
+
+
+def preemption_answer(victims: Mapping[str, Victims]) -> bytes:
+    """The answer to a preempt call: the nodes on which evicting these helps."""
+    return _encoder.encode(
+        _PreemptionResult(
+            {
+                name: _MetaVictims([_MetaPod(uid) for uid in found.uids], found.budgets_broken)
+                for name, found in victims.items()
+            }
+        )
+    )
+
+
+def filter_answer(
+    question: Question, kept: Sequence[str], failed: Mapping[str, str], final: Mapping[str, str]
+) -> bytes:
+    """The answer to a filter call: nodes that stay, and why others do not.
+
+    Args:
+        question: The call; its form decides between names and whole objects.
+        kept: Names of the nodes that stay.
+        failed: Name -> why not now.
+        final: Name -> why never, whatever is evicted.
+    """
+    result = _Result(failed_nodes=dict(failed), failed_and_unresolvable_nodes=dict(final))
+    if question.objects is None:
+        result.node_names = list(kept)
+    else:
+        result.nodes = _NodeList([question.objects[name] for name in kept])
+    return _encoder.encode(result)
+
+
+def filter_error(text: str) -> bytes:
+    """The answer to a filter call that failed as a whole."""
+    return _encoder.encode(_Result(error=text))
+
+
+def priorities(scores: Mapping[str, int]) -> bytes:
+    """The answer to a prioritize call: a score of 0 to 10 for each node."""
+    return _encoder.encode([_Priority(host, score) for host, score in scores.items()])
+
+
+def binding_answer(error: str) -> bytes:
+    """The answer to a bind call; an empty error is success."""
+    return _encoder.encode(_Error(error))
+
+
+class NotBoundError(ClusterError):
+    """The API server did not begin with the binding: the pod is not bound by it."""
+
+
+async def bind_pod(
+    api: ApiServer,
+    pod: ClusterPod,
+    node: str,
+    annotations: Mapping[str, str],
+    seconds: Callable[[], float],
+) -> str:
+    """Bind a pod to a node and annotate it, in one atomic request that takes `seconds` at most.
+
+    Returns:
+        Why the API server refused, or "" if the pod is bound.
+
+    Raises:
+        NotBoundError: It is throttled, the server does not know us, or `seconds` says so, which is
+            asked again directly before it is sent.
+        ClusterError: No answer, or 5xx of a failure half way: the pod may be bound or not.
+    """
+    ref = pod.request.ref
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "uid": ref.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": dict(annotations),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    request = Request("POST", pod_path(ref) + "/binding", body=body, check=seconds)
+    try:
+        answer = await api.call(request, deadline_seconds=seconds())
+    except GaveUpError:
+        raise
+    except (ThrottledError, AccessError) as error:
+        raise NotBoundError(str(error)) from error
+    if answer.status >= 500:
+        raise ClusterError(f"binding of {ref}: {answer.text}")
+    return "" if answer.is_success else answer.text

@@ -1,0 +1,103 @@
+"""The agents of one installation and their nodes, as the chart's hooks read and mark them."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.listing import (
+    check_answer,
+    decode_answer,
+    list_items,
+    read_object,
+)
+from gpu_device_plugin.kubernetes.client.wire import Bare, Node, Pod
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
+
+
+class _ConfigMap(Bare):
+    data: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """A node as its object shows it."""
+
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+class Fleet:
+    """One DaemonSet of agents; every method raises ClusterError where the API does not serve it."""
+
+    def __init__(self, api: ApiServer, namespace: str, daemonset: str) -> None:
+        self.api = api
+        self._namespace = namespace
+        self._daemonset = daemonset
+        self._path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{daemonset}"
+
+    def __str__(self) -> str:
+        """Namespace and name of the DaemonSet."""
+        return f"{self._namespace}/{self._daemonset}"
+
+    async def installation(self) -> str | None:
+        """Uid of the DaemonSet, or None where there is none."""
+        found = await read_object(self.api, self._path, Bare)
+        return found.metadata.uid if found else None
+
+    async def release(self) -> str:
+        """Version that the DaemonSet's labels name; empty where there is none, or they do not."""
+        found = await read_object(self.api, self._path, Bare)
+        labels = found.metadata.labels if found else None
+        return (labels or {}).get("app.kubernetes.io/version", "")
+
+    async def settings_text(self) -> str:
+        """The settings file that the agents run with now; empty where there is none."""
+        path = f"/api/v1/namespaces/{self._namespace}/configmaps/{self._daemonset}"
+        found = await read_object(self.api, path, _ConfigMap)
+        return ((found.data if found else None) or {}).get("config.yaml", "")
+
+    async def agents(self, installation: str) -> Mapping[str, str]:
+        """Node -> name of the agent's pod there."""
+        found = {}
+        async for pod in list_items(self.api, f"/api/v1/namespaces/{self._namespace}/pods", Pod):
+            if pod.metadata.owner_uid == installation and pod.spec.node_name:
+                found[pod.spec.node_name] = pod.metadata.name
+        return found
+
+    async def node(self, name: str) -> FleetNode | None:
+        """The node, or None where it is gone."""
+        found = await read_object(self.api, f"/api/v1/nodes/{name}", Node)
+        return _shown(found) if found else None
+
+    async def nodes(self) -> tuple[FleetNode, ...]:
+        """All nodes of the cluster."""
+        return tuple([_shown(node) async for node in list_items(self.api, "/api/v1/nodes", Node)])
+
+    async def mark(self, name: str, installation: str) -> FleetNode | None:
+        """Mark the node for the agents of that installation; None where it is gone."""
+        return await self.change(name, {}, {UNINSTALL_ANNOTATION: installation})
+
+    async def change(
+        self, name: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
+    ) -> FleetNode | None:
+        """Set these of the node, or remove those whose value is None; None where it is gone."""
+        body = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
+        path = f"/api/v1/nodes/{name}"
+        answer = await self.api.call(Request("PATCH", path, {}, body, MERGE_PATCH))
+        return (
+            None if answer.is_not_found else _shown(decode_answer(check_answer(answer, path), Node))
+        )
+
+    async def requests(self) -> AsyncIterator[tuple[str, PodRequest]]:
+        """Node and request, by its limits, of every pod of the cluster that has a node."""
+        async for pod in list_items(self.api, "/api/v1/pods", Pod):
+            if pod.spec.node_name:
+                yield pod.spec.node_name, pod_request(pod)
+
+
+def _shown(node: Node) -> FleetNode:
+    meta = node.metadata
+    return FleetNode(meta.name, meta.labels or {}, meta.annotations or {})

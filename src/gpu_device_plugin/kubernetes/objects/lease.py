@@ -1,0 +1,189 @@
+"""A Lease that one of several replicas holds, as client-go's leader election keeps it.
+
+The holder has a label by which a Service finds the one pod that serves kube-scheduler.
+"""
+
+import asyncio
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
+from gpu_device_plugin.kubernetes.client.wire import Bare, ListOf
+
+LEADER_LABEL = "gpu-device-plugin/leader"
+_list = msgspec.json.Decoder(ListOf[Bare])
+
+
+class LeaderLabel:
+    """The label on the pods of one namespace; nothing is done where our own pod has no name."""
+
+    def __init__(self, api: ApiServer, namespace: str, pod_name: str) -> None:
+        self._api, self._pod_name = api, pod_name
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    async def take(self) -> None:
+        """Have it on our pod and on no other.
+
+        Raises:
+            ClusterError: The API server does not answer, or refuses.
+        """
+        if not self._pod_name:
+            return
+        query = {"labelSelector": f"{LEADER_LABEL}=true"}
+        answer = await self._api.call(Request("GET", self._pods, query))
+        if not answer.is_success:
+            raise ClusterError(f"list of {self._pods}: {answer.text}")
+        try:
+            found = _list.decode(answer.body).items or []
+        except msgspec.MsgspecError as error:
+            raise ClusterError(f"list of {self._pods}: {error}") from error
+        names = {pod.metadata.name for pod in found}
+        for name in names - {self._pod_name}:
+            await self._patch(name, None)
+        if self._pod_name not in names:
+            await self._patch(self._pod_name, "true")
+
+    async def give_up(self) -> None:
+        """Have it on our pod no more.
+
+        Raises:
+            ClusterError: As for `take`.
+        """
+        if self._pod_name:
+            await self._patch(self._pod_name, None)
+
+    async def _patch(self, name: str, value: str | None) -> None:
+        body: dict[str, Any] = {"metadata": {"labels": {LEADER_LABEL: value}}}
+        request = Request("PATCH", f"{self._pods}/{name}", {}, body, MERGE_PATCH)
+        answer = await self._api.call(request)
+        if not (answer.is_success or answer.is_not_found):
+            raise ClusterError(f"label of pod {name}: {answer.text}")
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePace:
+    """client-go's three times.
+
+    Attributes:
+        lease_seconds: Others take over when nothing was renewed for so long, by their own clock.
+        renew_seconds: The holder gives up when it could not renew for so long. What it has sent
+            by then has to be over before `lease_seconds`.
+        retry_seconds: Between two attempts.
+    """
+
+    lease_seconds: float = 15.0
+    renew_seconds: float = 10.0
+    retry_seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseName:
+    """Which Lease, and who we are.
+
+    Attributes:
+        namespace: Its namespace.
+        name: Its name.
+        identity: Ours; no other replica has it.
+    """
+
+    namespace: str
+    name: str
+    identity: str
+
+    @property
+    def collection(self) -> str:
+        """Path of the namespace's Leases."""
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+
+
+class Lease:
+    """One replica's view of the Lease.
+
+    Clocks of replicas are never compared: what counts is for how long we saw no change.
+
+    Attributes:
+        holder: Who held it when we looked last; "" for nobody.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        name: LeaseName,
+        pace: LeasePace,
+        utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self.holder = ""
+        self.name, self.pace = name, pace
+        self._api, self._utc_now = api, utc_now
+        self._seen: object = None
+        self._seen_at = 0.0
+
+    async def try_hold(self) -> bool:
+        """Acquire or renew; whether it is ours now.
+
+        Raises:
+            ClusterError: The API server does not answer, or refuses.
+        """
+        found = await read(self._api, self._path)
+        if found is None:
+            body = {"metadata": {"name": self.name.name, "namespace": self.name.namespace}}
+            return self._took(await create(self._api, self.name.collection, self._ours(body)))
+        spec = found.get("spec") or {}
+        loop = asyncio.get_running_loop()
+        if spec != self._seen:
+            self._seen, self._seen_at = spec, loop.time()
+        self.holder = str(spec.get("holderIdentity") or "")
+        is_alive = loop.time() < self._seen_at + self.pace.lease_seconds
+        if self.holder not in ("", self.name.identity) and is_alive:
+            return False
+        return self._took(await replace(self._api, self._path, self._ours(found)))
+
+    async def release(self) -> None:
+        """Let others take over at once; nothing happens where it is not ours.
+
+        Raises:
+            ClusterError: The API server does not answer: others wait until it has run out.
+        """
+        found = await read(self._api, self._path)
+        spec = dict((found or {}).get("spec") or {})
+        if found is None or spec.get("holderIdentity") != self.name.identity:
+            return
+        body = {**found, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}}
+        await replace(self._api, self._path, body)
+        self.holder = ""
+
+    @property
+    def _path(self) -> str:
+        return f"{self.name.collection}/{self.name.name}"
+
+    def _ours(self, before: Document) -> dict[str, Any]:
+        """The Lease with us as its holder from now on."""
+        spec = dict(before.get("spec") or {})
+        now = self._utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        if spec.get("holderIdentity") != self.name.identity:
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + bool(spec)
+            spec["acquireTime"] = now
+        spec |= {
+            "holderIdentity": self.name.identity,
+            "leaseDurationSeconds": max(1, round(self.pace.lease_seconds)),
+            "renewTime": now,
+        }
+        return {
+            **before,
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "spec": spec,
+        }
+
+    def _took(self, written: Document | None) -> bool:
+        if written is None:  # somebody was quicker
+            return False
+        self._seen, self._seen_at = written.get("spec"), asyncio.get_running_loop().time()
+        self.holder = self.name.identity
+        return True

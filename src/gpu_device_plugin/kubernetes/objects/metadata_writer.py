@@ -1,0 +1,204 @@
+"""Labels and annotations of our node and its pods, written in the background."""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from gpu_device_plugin.domain.node.labels import is_of_features
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
+from gpu_device_plugin.kubernetes.objects.node_object import OwnNode
+from gpu_device_plugin.kubernetes.objects.pod_watch import Key, WatchedPod
+
+_MAX_PODS = 1024
+Wanted = Mapping[str, str | None]
+
+
+class _Part(StrEnum):
+    """What goes into one patch: a feature label that is refused keeps nothing else from the node."""
+
+    OWN = "the node's labels and annotations"
+    FEATURES = "the node's feature labels"
+
+
+class NodeMetadata:
+    """The labels and annotations that our node should have.
+
+    `put` merges into what was put before; None removes a key. Connect `observe` to the node
+    watch, so that changes by others are undone.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        node_name: str,
+        view: Callable[[], OwnNode | None],
+        on_refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Args.
+
+        api: The API server.
+        node_name: Our node.
+        view: It, as the watch shows it.
+        on_refused: Called with what was refused, and why, once until another patch is refused.
+        """
+        self._node_name = node_name
+        self._on_refused = on_refused
+        self._refused: dict[_Part, str] = {}
+        self._view = view
+        self._labels: dict[str, str | None] = {}
+        self._annotations: dict[str, str | None] = {}
+        self._passing_labels: set[str] = set()
+        self._passing: set[str] = set()
+        self._queue = PatchQueue[_Part](api, self._difference, self._forget, self._refuse)
+
+    def put(self, *, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:
+        """Want these; returns at once."""
+        self._labels.update(labels or {})
+        self._annotations.update(annotations or {})
+        self._passing_labels -= self._labels.keys()
+        self._passing -= self._annotations.keys()
+        self._mark()
+
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
+        """Want a label or an annotation no more and remove it once; a later one is left alone."""
+        self._labels.pop(label, None)
+        self._annotations.pop(annotation, None)
+        self._passing_labels |= {label} - {""}
+        self._passing |= {annotation} - {""}
+        self._mark()
+
+    def observe(self) -> None:
+        """The node has changed."""
+        view = self._view()
+        if view is not None:
+            self._passing &= view.annotations.keys()
+            self._passing_labels &= view.labels.keys()
+        if self._labels or self._annotations:
+            self._mark()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._queue.run()
+
+    def _mark(self) -> None:
+        for part in _Part:
+            self._queue.mark(part)
+
+    def _difference(self, part: "_Part") -> Patch | None:
+        view = self._view()
+        if view is None:
+            return None
+        labels = _of(part, {**self._labels, **dict.fromkeys(self._passing_labels)})
+        annotations = _of(part, {**self._annotations, **dict.fromkeys(self._passing)})
+        metadata = {
+            key: missing
+            for key, missing in (
+                ("labels", _missing(labels, view.labels)),
+                ("annotations", _missing(annotations, view.annotations)),
+            )
+            if missing
+        }
+        return Patch(f"/api/v1/nodes/{self._node_name}", dict(metadata)) if metadata else None
+
+    def _refuse(self, part: "_Part", text: str) -> None:
+        if self._refused.get(part) != text:
+            self._refused[part] = text
+            self._on_refused(f"{part} cannot be written: {text}")
+
+    def _forget(self, _: "_Part") -> None:
+        """The node is gone, or a value was refused; the next `put` tries again."""
+
+
+class PodAnnotations:
+    """The annotations that our node's pods should have.
+
+    They belong to one pod: they are dropped when it is gone or another one has its name. Connect
+    `observe` and `forget` to the pod watch.
+
+    Others may fill a pod's annotations up to the API server's limit. Of a patch that is refused the
+    values that differ are then removed, which makes the object smaller, before all are tried again.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        watched: Callable[[str, str], WatchedPod | None],
+        on_refused: Callable[[PodRef, str], None] = lambda _ref, _text: None,
+    ) -> None:
+        """Args.
+
+        api: The API server.
+        watched: The pods, as the watch shows them.
+        on_refused: Called with the API server's words, once until the pod is as it should be.
+        """
+        self._watched = watched
+        self._on_refused = on_refused
+        self._refused: set[Key] = set()
+        self._wanted: dict[Key, tuple[str, dict[str, str | None]]] = {}
+        self._queue = PatchQueue[Key](api, self._difference, self._drop, self._refuse)
+
+    def put(self, ref: PodRef, annotations: Wanted) -> None:
+        """Want these on the pod, beside what was wanted before; returns at once."""
+        key = (ref.namespace, ref.name)
+        uid, wanted = self._wanted.get(key, ("", {}))
+        if uid != ref.uid:
+            wanted = {}
+        self._wanted[key] = (ref.uid, {**wanted, **annotations})
+        self._queue.mark(key)
+        if len(self._wanted) > _MAX_PODS:  # pods that the API never showed
+            self._drop(next(iter(self._wanted)))
+
+    def forget(self, ref: PodRef) -> None:
+        """The pod is gone."""
+        key = (ref.namespace, ref.name)
+        uid, _ = self._wanted.get(key, ("", {}))
+        if not uid or not ref.uid or uid == ref.uid:
+            self._drop(key)
+
+    def observe(self, ref: PodRef) -> None:
+        """The pod has changed."""
+        if (ref.namespace, ref.name) in self._wanted:
+            self._queue.mark((ref.namespace, ref.name))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._queue.run()
+
+    def _difference(self, key: Key) -> Patch | None:
+        uid, wanted = self._wanted.get(key, ("", {}))
+        pod = self._watched(*key)
+        if pod is None or (uid and pod.request.ref.uid != uid):
+            return None  # the watch is behind, and will call `observe` or `forget`
+        missing = _missing(wanted, pod.annotations)
+        if not missing:
+            self._refused.discard(key)
+            return None
+        if key in self._refused:
+            missing = {k: None for k in missing if k in pod.annotations} or missing
+        # The uid makes the server refuse the patch for another pod of the same name.
+        metadata: dict[str, object] = {"uid": pod.api_uid, "annotations": missing}
+        return Patch(f"/api/v1/namespaces/{key[0]}/pods/{key[1]}", metadata)
+
+    def _refuse(self, key: Key, text: str) -> None:
+        pod = self._watched(*key)
+        if key not in self._refused and pod is not None:
+            self._on_refused(pod.request.ref, text)
+        self._refused.add(key)
+
+    def _drop(self, key: Key) -> None:
+        self._wanted.pop(key, None)
+        self._refused.discard(key)
+        self._queue.drop(key)
+
+
+def _of(part: _Part, wanted: Wanted) -> Wanted:
+    return {
+        key: value
+        for key, value in wanted.items()
+        if is_of_features(key) == (part is _Part.FEATURES)
+    }
+
+
+def _missing(wanted: Wanted, present: Mapping[str, str]) -> dict[str, str | None]:
+    return {key: value for key, value in wanted.items() if present.get(key) != value}

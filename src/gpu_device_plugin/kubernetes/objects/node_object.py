@@ -1,0 +1,168 @@
+"""Our own Node object, and other plugins that offer its cards."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflection, Source
+from gpu_device_plugin.kubernetes.client.wire import Node, ResourceSlice
+from gpu_device_plugin.kubernetes.objects.quantity import whole_number
+
+NVIDIA_DRIVER = "gpu.nvidia.com"
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPlugin:
+    """Another plugin that gives away the same cards.
+
+    Attributes:
+        text: The evidence, for people.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNode:
+    """Our node as the API has it.
+
+    Attributes:
+        name: The node's name.
+        uid: Its uid.
+        labels: All labels.
+        annotations: All annotations.
+        capacity: What the kubelet counts, by resource name, as quantities.
+        allocatable: What of it is usable.
+        kubelet_version: For instance `v1.36.3`; empty where it is not known.
+    """
+
+    name: str
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    kubelet_version: str = ""
+
+
+class NodeWatch:
+    """Follows one Node and the NVIDIA ResourceSlices on it."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        node_name: str,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        resources: Collection[str] = OUR_RESOURCES,
+    ) -> None:
+        self.view: OwnNode | None = None
+        self._node_name = node_name
+        self._ours = frozenset(resources)
+        self._on_change = on_change
+        self._slices: set[str] = set()
+        self._node = Reflection(
+            api,
+            Source("/api/v1/nodes", f"metadata.name={node_name}"),
+            Node,
+            ObjectListener(
+                replace=lambda nodes: self._see(_view(nodes[0]) if nodes else None),
+                put=lambda node: self._see(_view(node)),
+                remove=lambda _: self._see(None),
+            ),
+        )
+        selector = f"spec.driver={NVIDIA_DRIVER},spec.nodeName={node_name}"
+        self._resource_slices = Reflection(
+            api,
+            Source(_SLICES, selector, is_optional=True),
+            ResourceSlice,
+            ObjectListener(
+                replace=self._replace_slices,
+                put=lambda found: self._set_slices(self._slices | {found.metadata.name}),
+                remove=lambda gone: self._set_slices(self._slices - {gone.metadata.name}),
+            ),
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the node was read at least once since we started."""
+        return self._node.is_synced
+
+    @property
+    def trouble(self) -> str:
+        """Why the view is not current; empty if it is."""
+        return self._node.trouble
+
+    def foreign_plugin(
+        self, is_ours: Callable[[str], bool] = lambda _: False
+    ) -> ForeignPlugin | None:
+        """The other plugin on our cards, or None if none is known.
+
+        Args:
+            is_ours: Whether a resource that others offer too is our own on this node.
+        """
+        counted = _foreign_resources(self.view, self._ours, is_ours) if self.view else ""
+        if counted:
+            return ForeignPlugin(f"node {self._node_name} has {counted} from another device plugin")
+        if self._slices:
+            names = ", ".join(sorted(self._slices))
+            return ForeignPlugin(
+                f"node {self._node_name} has ResourceSlices of the driver {NVIDIA_DRIVER}: {names}"
+            )
+        return None
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._node.run())
+            group.create_task(self._resource_slices.run())
+
+    def _see(self, view: OwnNode | None) -> None:
+        if view != self.view:
+            self.view = view
+            self._on_change()
+
+    def _replace_slices(self, slices: Sequence[ResourceSlice]) -> None:
+        self._set_slices({found.metadata.name for found in slices})
+
+    def _set_slices(self, names: set[str]) -> None:
+        if names != self._slices:
+            self._slices = names
+            self._on_change()
+
+
+def _view(node: Node) -> OwnNode:
+    status = node.status
+    return OwnNode(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        labels=node.metadata.labels or {},
+        annotations=node.metadata.annotations or {},
+        capacity={name: str(amount) for name, amount in (status.capacity or {}).items()},
+        allocatable={name: str(amount) for name, amount in (status.allocatable or {}).items()},
+        kubelet_version=status.node_info.kubelet_version,
+    )
+
+
+def _foreign_resources(view: OwnNode, ours: frozenset[str], is_ours: Callable[[str], bool]) -> str:
+    """NVIDIA's resources of the node that are not zero, such as `nvidia.com/gpu: 4`."""
+    amounts = {**view.allocatable, **{k: v for k, v in view.capacity.items() if _is_some(v)}}
+    return ", ".join(
+        f"{name}: {amount}"
+        for name, amount in sorted(amounts.items())
+        if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
+        and name not in ours
+        and not is_ours(name)
+        and _is_some(amount)
+    )
+
+
+def _is_some(quantity: str) -> bool:
+    try:
+        return whole_number(quantity) > 0
+    except ClusterError:
+        return False

@@ -1,0 +1,371 @@
+"""Our node's ResourceSlice, what claims may get of it, kept at the API server; and the claims.
+
+Nothing is asked of the server before something is offered for the first time. The slice is owned by
+the Node object, and goes with it: while that is not known, nothing is written.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import structlog
+
+from gpu_device_plugin.domain.grants.claims import (
+    DRIVER,
+    AllocatedDevice,
+    Claim,
+    ClaimRef,
+    OfferedDevice,
+)
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.listing import list_items, read_object
+from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflection, Source
+from gpu_device_plugin.kubernetes.client.wire import Bare, OwnerReference
+from gpu_device_plugin.kubernetes.objects.quantity import whole_number
+
+_PATH = "/apis/resource.k8s.io/v1/resourceslices"
+_CONTENT = f"{DRIVER}/content"
+"""Annotation with a digest of what was written: the server writes quantities in its own way."""
+_LONGEST_STRING = 64
+_log = structlog.get_logger(__name__)
+
+
+class ResourceSlices:
+    """Keeps one ResourceSlice as it is wanted; others of our driver on the node are removed.
+
+    Args:
+        api: The API server.
+        node: Name of the node.
+        node_uid: The uid of its object now; empty where there is none, or it is not known.
+    """
+
+    def __init__(self, api: ApiServer, node: str, node_uid: Callable[[], str]) -> None:
+        self._api = api
+        self._node = node
+        self._name = f"{node}-{DRIVER}"[:253]
+        self._node_uid = node_uid
+        self._wanted: dict[str, object] | None = None
+        self._present: dict[str, Bare] = {}
+        self._removals = 0
+        self._is_begun = asyncio.Event()
+        self._wake = asyncio.Event()
+        self.trouble = ""
+        """Why what is wanted is not there yet; empty if it is."""
+        self.refused = ""
+        """That the API server has no such objects, or that we may not write them; empty once it took one."""
+        self.was_taken = False
+        """Whether the server has, or had, what we wanted since we last wanted none."""
+        self._refused: Request | None = None
+        self._reflection = Reflection(
+            api,
+            Source(_PATH, f"spec.driver={DRIVER},spec.nodeName={node}", is_optional=True),
+            Bare,
+            ObjectListener(replace=self._replace, put=self._put, remove=self._remove),
+        )
+
+    def offer(self, devices: Sequence[OfferedDevice], driver_version: str) -> None:
+        """Want these; returns at once. No device at all removes the slice."""
+        spec = slice_spec(self._node, devices, driver_version) if devices else None
+        if spec == self._wanted and self._is_begun.is_set():
+            return
+        self._wanted, self.refused = spec, ""
+        self._is_begun.set()
+        self._wake.set()
+
+    def node_changed(self) -> None:
+        """The node's uid may be another one."""
+        self._wake.set()
+
+    async def would_take(self) -> bool:
+        """Whether the server would take now what it refused last; it is asked without a write."""
+        if self._refused is None:
+            return True
+        try:
+            answer = await self._api.call_in_turn(replace(self._refused, query={"dryRun": "All"}))
+        except ClusterError:
+            return False
+        return answer.is_success or answer.status == 409  # somebody has made it meanwhile
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the server has what is wanted."""
+        return self._reflection.is_synced and self._difference() is None
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._is_begun.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reflection.run())
+            group.create_task(self._write())
+
+    async def _write(self) -> None:
+        failures = 0
+        while True:
+            self._wake.clear()
+            request = self._difference() if self._reflection.is_synced else None
+            if request is None or (request.method != "DELETE" and not self._node_uid()):
+                failures = 0
+                await self._wake.wait()
+                continue
+            try:
+                removals = self._removals
+                answer = await self._api.call_in_turn(request)
+                self._note(request, answer, is_newest=removals == self._removals)
+                failures = 0
+            except ClusterError as error:
+                failures += 1
+                if str(error) != self.trouble:
+                    _log.warning("resource slice is not written", error=str(error))
+                self.trouble = str(error)
+                await asyncio.sleep(self._api.reach.pace.pause(failures))
+
+    def _note(self, request: Request, answer: Answer, *, is_newest: bool) -> None:
+        """Take what the server has now; it was a change of others where it refuses with 409.
+
+        The watch may have shown already that what was written is gone: then it is right.
+        """
+        if request.method == "DELETE" and (answer.is_success or answer.is_not_found):
+            self._present.pop(request.path.rpartition("/")[2], None)
+            self.was_taken = False
+        elif answer.is_success:
+            found = msgspec.json.decode(answer.body, type=Bare)
+            if is_newest:
+                self._present[found.metadata.name] = found
+            self.refused, self.was_taken = "", True
+        elif answer.is_not_found and request.method == "PUT":
+            self._present.pop(self._name, None)
+        else:
+            if answer.status in (403, 404):
+                self.refused = f"{request.method} {request.path}: {answer.text}"
+                self._refused = request
+            raise ClusterError(f"{request.method} {request.path}: {answer.text}")
+        self.trouble = ""
+
+    def _difference(self) -> Request | None:
+        """The next request that brings the server nearer to what is wanted."""
+        for name in self._present:
+            if name != self._name or self._wanted is None:
+                return Request("DELETE", f"{_PATH}/{name}")
+        if self._wanted is None:
+            return None
+        digest = hashlib.sha256(msgspec.json.encode(self._wanted)).hexdigest()[:16]
+        present = self._present.get(self._name)
+        metadata: dict[str, object] = {"name": self._name, "annotations": {_CONTENT: digest}}
+        uid = self._node_uid()
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "spec": self._wanted}
+        if present is None:
+            return Request("POST", _PATH, body={**body, "metadata": metadata})
+        is_same = (present.metadata.annotations or {}).get(_CONTENT) == digest
+        if is_same and (not uid or present.metadata.owner_uid == uid):
+            return None
+        metadata["resourceVersion"] = present.metadata.resource_version
+        return Request("PUT", f"{_PATH}/{self._name}", body={**body, "metadata": metadata})
+
+    def _replace(self, found: Sequence[Bare]) -> None:
+        self._present = {each.metadata.name: each for each in found}
+        self._removals += 1
+        self.was_taken = self.was_taken or bool(found)
+        self._wake.set()
+
+    def _put(self, found: Bare) -> None:
+        self._present[found.metadata.name] = found
+        self._wake.set()
+
+    def _remove(self, gone: Bare) -> None:
+        self._present.pop(gone.metadata.name, None)
+        self._removals += 1
+        self._wake.set()
+
+
+def slice_spec(
+    node: str, devices: Sequence[OfferedDevice], driver_version: str
+) -> dict[str, object]:
+    """`spec` of the ResourceSlice; at most 36 cards, so one slice has room for all."""
+    return {
+        "driver": DRIVER,
+        "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [_device(each, driver_version) for each in devices],
+    }
+
+
+def _device(device: OfferedDevice, driver_version: str) -> dict[str, object]:
+    card, capacity = device.card, device.capacity
+    whole, step = f"{capacity.memory_mib}Mi", f"{capacity.step_mib}Mi"
+    capacities: dict[str, Any] = {
+        "memory": _divided(whole, default=whole, step=step),
+        "slots": _divided(str(capacity.slots), default="1", step="1"),
+    }
+    if capacity.core_percent:
+        compute, part = str(capacity.core_percent), str(capacity.core_step)
+        capacities["cores"] = _divided(compute, default=compute, step=part)
+    found: dict[str, object] = {
+        "name": device.name,
+        "attributes": {
+            "mode": _text(device.mode),
+            "uuid": _text(card.uuid),
+            "index": {"int": card.index},
+            "model": _text(card.model),
+            "memoryMiB": {"int": card.memory_mib},
+            "driverVersion": _text(driver_version or "unknown"),
+        },
+        "capacity": capacities,
+        "allowMultipleAllocations": True,
+    }
+    if device.taints:
+        found["taints"] = [
+            {"key": key, "value": _label_value(value), "effect": "NoSchedule"}
+            for key, value in device.taints.items()
+        ]
+    return found
+
+
+def _divided(value: str, *, default: str, step: str) -> Mapping[str, object]:
+    valid = {"min": step, "step": step, "max": value}
+    return {"value": value, "requestPolicy": {"default": default, "validRange": valid}}
+
+
+def _text(value: str) -> Mapping[str, str]:
+    return {"string": value[:_LONGEST_STRING]}
+
+
+def _label_value(text: str) -> str:
+    """The text as a value of a taint: at most 63 of letters, digits, `-`, `_` and `.`."""
+    allowed = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)
+    return allowed[:63].strip("-_.")
+
+
+_BYTES_PER_MIB = 1 << 20
+_MOST_BYTES, _MOST_PERCENT = 1 << 50, 100
+_MOST_RESULTS = 32
+"""AllocationResultsMaxSize of resource.k8s.io/v1: the API server admits no more."""
+_MOST_TEXT = 63
+"""Of a name in a pod (a DNS label) and of a uid; who may write metadata may write anything there."""
+
+
+class _Consumed(msgspec.Struct):
+    memory: str | int | float = 0
+    cores: str | int | float = 0
+
+
+class _Result(msgspec.Struct, rename="camel"):
+    """One entry of `status.allocation.devices.results`."""
+
+    driver: str
+    pool: str
+    device: str
+    request: str = ""
+    share_id: str = msgspec.field(default="", name="shareID")
+    consumed_capacity: _Consumed | None = None
+
+
+class _Devices(msgspec.Struct):
+    results: list[_Result] | None = None
+
+
+class _Allocation(msgspec.Struct):
+    devices: _Devices = msgspec.field(default_factory=_Devices)
+
+
+class _Consumer(msgspec.Struct):
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    allocation: _Allocation = msgspec.field(default_factory=_Allocation)
+    reserved_for: list[_Consumer] | None = None
+
+
+class _Notes(msgspec.Struct):
+    name_in_pod: str = msgspec.field(default="", name="resource.kubernetes.io/pod-claim-name")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    annotations: _Notes | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class _Claim(Bare):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)  # type: ignore[assignment]
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_LIST = "/apis/resource.k8s.io/v1/resourceclaims"
+
+
+async def fetch_claim(
+    api: ApiServer, namespace: str, name: str, deadline_seconds: float
+) -> Claim | None:
+    """A claim by one GET; None if there is none of that name.
+
+    Raises:
+        ClusterError: The API server does not answer in time, or not with a claim.
+    """
+    path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+    found = await read_object(api, path, _Claim, deadline_seconds)
+    return None if found is None else _understood(found)
+
+
+async def list_allocated(api: ApiServer) -> Sequence[Claim]:
+    """The claims of the cluster that have a device of ours.
+
+    The API server selects none by what is allocated. So all are read, page by page: of tens of
+    thousands one answer would be as large as an agent's memory.
+
+    Raises:
+        ClusterError: The API server does not answer, or not with claims.
+    """
+    return [
+        _understood(claim)
+        async for claim in list_items(api, _LIST, _Claim)
+        if any(each.driver == DRIVER for each in claim.status.allocation.devices.results or ())
+    ]
+
+
+def _understood(claim: _Claim) -> Claim:
+    meta, status = claim.metadata, claim.status
+    pods = [each for each in status.reserved_for or () if each.resource == "pods"]
+    pod = PodRef(meta.namespace, pods[0].name, pods[0].uid) if pods else None
+    ref = ClaimRef(meta.namespace, meta.name, meta.uid)
+    told = meta.annotations.name_in_pod if meta.annotations else ""
+    name_in_pod = told if len(told) <= _MOST_TEXT and told.isprintable() else ""
+    devices = tuple(map(_allocated, (status.allocation.devices.results or ())[:_MOST_RESULTS]))
+    owners = frozenset(o.uid[:_MOST_TEXT] for o in meta.owner_references or () if o.kind == "Pod")
+    return Claim(ref, pod, devices, name_in_pod, owners, is_shared=len(pods) > 1)
+
+
+def _allocated(result: _Result) -> AllocatedDevice:
+    consumed = (result.consumed_capacity if result.driver == DRIVER else None) or _Consumed()
+    return AllocatedDevice(
+        driver=result.driver,
+        pool=result.pool,
+        device=result.device,
+        request=result.request,
+        share_id=result.share_id,
+        memory_mib=_amount(consumed.memory, _MOST_BYTES) // _BYTES_PER_MIB,
+        core_percent=_amount(consumed.cores, _MOST_PERCENT),
+    )
+
+
+def _amount(told: str | float, most: int) -> int:
+    """The amount; 0, with which nothing is prepared, where it is none of a card's.
+
+    An error would hide all the other claims of a list.
+    """
+    try:
+        amount = whole_number(str(told))
+    except ClusterError:
+        return 0
+    return amount if 0 <= amount <= most else 0

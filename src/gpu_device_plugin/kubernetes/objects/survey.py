@@ -1,0 +1,351 @@
+"""A whole cluster, read once for a person: nodes, pods, agents, policies, and what Prometheus says."""
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from gpu_device_plugin.domain.models.profiles_by_label import Expression, Operator
+from gpu_device_plugin.errors import ClusterError, ConfigError
+from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.api_connections import connection_error
+from gpu_device_plugin.kubernetes.client.listing import check_answer, list_items, read_object
+from gpu_device_plugin.kubernetes.client.wire import Bare, ObjectMeta
+from gpu_device_plugin.kubernetes.objects.survey_objects import (
+    Event,
+    SurveyedNode,
+    SurveyedPod,
+    SurveyedPodSpec,
+    SurveyedPodStatus,
+    agent_container,
+)
+
+
+class Waiting(msgspec.Struct):
+    """`state.waiting` of a container."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(msgspec.Struct, rename="camel"):
+    """`state.terminated` of a container."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct):
+    """`state` of a container."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct):
+    """One entry of `containerStatuses`."""
+
+    name: str
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+    def __str__(self) -> str:
+        """What it waits for, or how it ended; empty where it runs or ended well."""
+        waiting, ended = self.state.waiting, self.state.terminated
+        if waiting is not None:
+            why = ": ".join(filter(None, (waiting.reason, waiting.message)))
+            return f"container {self.name} waits: {why}" if why else ""
+        if ended is None or not ended.exit_code:
+            return ""
+        reason = f" ({ended.reason})" if ended.reason else ""
+        message = f": {ended.message}" if ended.message else ""
+        return f"container {self.name} ended with exit code {ended.exit_code}{reason}{message}"
+
+
+class SchedulingGate(msgspec.Struct):
+    """One entry of `schedulingGates`."""
+
+    name: str
+
+
+class ExplainedMeta(ObjectMeta):
+    """`metadata` of the pod."""
+
+    deletion_timestamp: str | None = None
+
+
+class ExplainedSpec(SurveyedPodSpec):
+    """`spec` of the pod."""
+
+    scheduler_name: str = "default-scheduler"
+    scheduling_gates: list[SchedulingGate] | None = None
+
+
+class ExplainedStatus(SurveyedPodStatus, rename="camel"):
+    """`status` of the pod."""
+
+    start_time: str | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class ExplainedPod(SurveyedPod):
+    """The pod."""
+
+    metadata: ExplainedMeta = msgspec.field(default_factory=ExplainedMeta)
+    spec: ExplainedSpec = msgspec.field(default_factory=ExplainedSpec)
+    status: ExplainedStatus = msgspec.field(default_factory=ExplainedStatus)
+
+    @property
+    def containers(self) -> tuple[ContainerStatus, ...]:
+        """What is known of its containers, init containers first."""
+        status = self.status
+        return (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+
+    @property
+    def failed_by_itself(self) -> tuple[str, ...]:
+        """Containers by which it failed; empty where the kubelet refused or ended it, with a reason."""
+        if self.status.phase != "Failed" or self.status.reason:
+            return ()
+        ended = (each for each in self.containers if each.state.terminated)
+        return tuple(each.name for each in ended if str(each))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended; what it held is free."""
+        return self.status.phase in ("Failed", "Succeeded")
+
+
+_OPERATORS = frozenset(operator.value for operator in Operator)  # without Gt and Lt
+
+
+class _Expression(msgspec.Struct):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    match_expressions: list[_Expression] | None = None
+
+    def names(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels satisfy it, and one of them because it has to be there."""
+        found = self.match_expressions or []
+        if not any(each.operator in ("In", "Exists") for each in found):
+            return False
+        if any(each.operator not in _OPERATORS for each in found):
+            return False
+        return all(
+            Expression(e.key, Operator(e.operator), frozenset(e.values or ())).holds(labels)
+            for e in found
+        )
+
+
+class _Required(msgspec.Struct, rename="camel"):
+    node_selector_terms: list[_Term] = msgspec.field(default_factory=list)
+
+
+class _NodeAffinity(msgspec.Struct, rename="camel"):
+    required_during_scheduling_ignored_during_execution: _Required | None = None
+
+
+class _Affinity(msgspec.Struct, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+
+
+class _TemplateSpec(SurveyedPodSpec):
+    affinity: _Affinity | None = None
+
+    @property
+    def terms(self) -> list[_Term]:
+        """Of its node affinity."""
+        node = self.affinity.node_affinity if self.affinity else None
+        required = node.required_during_scheduling_ignored_during_execution if node else None
+        return required.node_selector_terms if required else []
+
+
+class _Template(msgspec.Struct):
+    spec: _TemplateSpec = msgspec.field(default_factory=_TemplateSpec)
+
+
+class _DaemonSetSpec(msgspec.Struct):
+    template: _Template = msgspec.field(default_factory=_Template)
+
+
+class AgentSet(Bare):
+    """A DaemonSet of agents."""
+
+    spec: _DaemonSetSpec = msgspec.field(default_factory=_DaemonSetSpec)
+
+    @property
+    def version(self) -> str:
+        """The release that it belongs to; empty where its labels do not say."""
+        return (self.metadata.labels or {}).get("app.kubernetes.io/version", "")
+
+    @property
+    def is_of_agents(self) -> bool:
+        """Whether its pods run our agent."""
+        return agent_container(self.spec.template.spec) is not None
+
+    def looks_for(self, labels: Mapping[str, str]) -> bool:
+        """Whether its node affinity names labels that this node has.
+
+        Not so where it only says which labels nodes must not have, as with simulated cards.
+        """
+        spec = self.spec.template.spec
+        selected = (spec.node_selector or {}).items() <= labels.items()
+        return selected and any(term.names(labels) for term in spec.terms)
+
+    @property
+    def runtime_class(self) -> str:
+        """The RuntimeClass of its pods; empty for the nodes' default."""
+        return self.spec.template.spec.runtime_class_name
+
+
+_SECONDS = 10.0
+Series = tuple[dict[str, str], float]
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    result: list[_Series]
+
+
+class _Result(msgspec.Struct):
+    data: _Data
+
+
+async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence[Series]:
+    """Labels and value of each series.
+
+    Args:
+        api: The API server.
+        prometheus: An address (`http://…`), or `NAMESPACE/SERVICE:PORT` behind `api`.
+        query: In PromQL.
+
+    Raises:
+        ConfigError: It is neither.
+        ClusterError: No answer, or none that a Prometheus gives; the text names which was asked.
+    """
+    path = query_path(prometheus)
+    if path.startswith("/"):
+        answer = await api.call(Request("GET", path, {"query": query}))
+    else:
+        answer = await _direct(path, query)
+    try:
+        found = msgspec.json.decode(check_answer(answer, path).body, type=_Result).data.result
+        return [(each.metric, float(each.value[1])) for each in found]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ClusterError(f"{path}: not the answer of a Prometheus: {error}") from error
+
+
+def query_path(prometheus: str) -> str:
+    """Where it is asked: a URL, or a path at the API server.
+
+    Raises:
+        ConfigError: It is neither an address nor `NAMESPACE/SERVICE:PORT`.
+    """
+    if re.match(r"https?://[^/:]", prometheus):
+        return prometheus.rstrip("/") + "/api/v1/query"
+    namespace, slash, name = prometheus.partition("/")
+    if not namespace or not slash or ":" not in name:
+        raise ConfigError(
+            f"prometheus: {prometheus!r} is neither http://… nor NAMESPACE/SERVICE:PORT, "
+            f"for instance monitoring/prometheus:9090"
+        )
+    return f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}/proxy/api/v1/query"
+
+
+async def _direct(url: str, query: str) -> Answer:
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, params={"query": query}) as response,
+        ):
+            return Answer(response.status, await response.read())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise connection_error(url, f"GET {url}", error) from error
+
+
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_MUTATING_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+_CLAIM_TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
+_RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+
+
+class Survey:
+    """Reads; every method raises ClusterError where the API server does not serve it."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+
+    async def nodes(self) -> tuple[SurveyedNode, ...]:
+        """All nodes, by name."""
+        found = [node async for node in list_items(self._api, "/api/v1/nodes", SurveyedNode)]
+        return tuple(sorted(found, key=lambda node: node.metadata.name))
+
+    async def pods(self) -> tuple[SurveyedPod, ...]:
+        """All pods."""
+        return tuple([pod async for pod in list_items(self._api, "/api/v1/pods", SurveyedPod)])
+
+    async def pod(self, namespace: str, name: str) -> ExplainedPod | None:
+        """A pod, or None where there is none."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        return await read_object(self._api, path, ExplainedPod)
+
+    async def events(self, namespace: str, kind: str, name: str = "") -> tuple[Event, ...]:
+        """Events about one object (or all of a kind), the oldest first."""
+        selector = f"involvedObject.kind={kind}"
+        selector += f",involvedObject.name={name}" if name else ""
+        path = f"/api/v1/namespaces/{namespace}/events"
+        items = list_items(self._api, path, Event, {"fieldSelector": selector})
+        return tuple(sorted([event async for event in items], key=lambda event: event.at))
+
+    async def agent_sets(self) -> tuple[AgentSet, ...]:
+        """The DaemonSets that run our agent, whatever their names."""
+        items = list_items(self._api, "/apis/apps/v1/daemonsets", AgentSet)
+        return tuple([each async for each in items if each.is_of_agents])
+
+    async def policies(self) -> frozenset[str]:
+        """Names of the admission policies."""
+        return await self._names(_POLICIES)
+
+    async def runtime_classes(self) -> frozenset[str]:
+        """Names of the RuntimeClasses."""
+        return await self._names(_RUNTIME_CLASSES)
+
+    async def namespaces_labelled(self, label: str) -> frozenset[str]:
+        """Names of the namespaces with that label, `key=value`."""
+        return await self._names("/api/v1/namespaces", {"labelSelector": label})
+
+    async def claim_templates(self, name: str) -> frozenset[str]:
+        """Namespaces that have a ResourceClaimTemplate of that name."""
+        query = {"fieldSelector": f"metadata.name={name}"}
+        items = list_items(self._api, _CLAIM_TEMPLATES, Bare, query)
+        return frozenset([each.metadata.namespace async for each in items])
+
+    async def mutating_policies(self) -> frozenset[str]:
+        """Names of the MutatingAdmissionPolicies."""
+        return await self._names(_MUTATING_POLICIES)
+
+    async def metrics(self, agent: SurveyedPod) -> str:
+        """An agent's metrics page, through the API server's proxy."""
+        meta, port = agent.metadata, agent.metrics_port
+        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{port}/proxy/metrics"
+        answer = await self._api.call(Request("GET", path))
+        return check_answer(answer, path).body.decode("utf-8", "replace")
+
+    async def prometheus(self, where: str, query: str) -> Sequence[Series]:
+        """Labels and value of each series of an instant query; see `instant_query`."""
+        return await instant_query(self._api, where, query)
+
+    async def _names(self, path: str, query: Mapping[str, str] | None = None) -> frozenset[str]:
+        items = list_items(self._api, path, Bare, query)
+        return frozenset([each.metadata.name async for each in items])

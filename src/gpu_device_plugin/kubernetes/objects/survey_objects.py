@@ -1,0 +1,245 @@
+"""Nodes, pods, agents and Events, with the fields that only a person asks for."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, HOLDINGS_ANNOTATION
+from gpu_device_plugin.kubernetes.client.wire import (
+    MIRROR,
+    Bare,
+    Container,
+    Node,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+)
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.kubernetes.objects.pod_spec import devices_asked, whole_request
+
+_AGENT_COMMAND = ["gpu-device-plugin", "agent"]
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class Condition(msgspec.Struct):
+    """One entry of `status.conditions`."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class Address(msgspec.Struct):
+    """One entry of a node's `status.addresses`."""
+
+    type: str
+    address: str
+
+
+class SurveyedNodeSpec(msgspec.Struct):
+    """`spec` of a node."""
+
+    unschedulable: bool = False
+
+
+class SurveyedNodeStatus(NodeStatus):
+    """`status` of a node."""
+
+    addresses: list[Address] | None = None
+    conditions: list[Condition] | None = None
+
+
+class SurveyedNode(Node):
+    """A node."""
+
+    spec: SurveyedNodeSpec = msgspec.field(default_factory=SurveyedNodeSpec)
+    status: SurveyedNodeStatus = msgspec.field(default_factory=SurveyedNodeStatus)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self.metadata.labels or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Its annotations."""
+        return self.metadata.annotations or {}
+
+    @property
+    def address(self) -> str:
+        """Its internal IP address, or `unknown`."""
+        found = (a.address for a in self.status.addresses or () if a.type == "InternalIP")
+        return next(found, "unknown")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its kubelet reports it ready; one without conditions counts as ready."""
+        return self._readiness.status == "True"
+
+    @property
+    def readiness_text(self) -> str:
+        """What its condition Ready says; empty where it says nothing."""
+        return self._readiness.message or self._readiness.reason
+
+    @property
+    def _readiness(self) -> Condition:
+        found = (c for c in self.status.conditions or () if c.type == "Ready")
+        return next(found, Condition("Ready", "True"))
+
+    @property
+    def closed(self) -> str:
+        """Why no new pod goes to it, whatever it asks; empty if nothing is known."""
+        if not self.is_ready:
+            return "the node is not ready"
+        return "the node is cordoned" if self.spec.unschedulable else ""
+
+    def with_cards(self) -> ClusterNode | None:
+        """The node as placement sees it, or None where no agent publishes cards."""
+        cards = self.annotations.get(CARDS_ANNOTATION)
+        holdings = self.annotations.get(HOLDINGS_ANNOTATION, "")
+        if cards is None:
+            return None
+        return ClusterNode(self.metadata.name, cards, self.labels, holdings=holdings)
+
+
+class Port(msgspec.Struct, rename="camel"):
+    """One entry of a container's `ports`."""
+
+    container_port: int
+    name: str = ""
+
+
+class SurveyedContainer(Container):
+    """One entry of `containers`."""
+
+    image: str = ""
+    command: list[str] | None = None
+    ports: list[Port] | None = None
+
+
+class SurveyedPodSpec(PodSpec):
+    """`spec` of a pod."""
+
+    containers: list[SurveyedContainer] = msgspec.field(default_factory=list)  # type: ignore[assignment]
+    node_selector: dict[str, str] | None = None
+
+
+class SurveyedPodStatus(PodStatus):
+    """`status` of a pod."""
+
+    reason: str = ""
+    message: str = ""
+    conditions: list[Condition] | None = None
+
+
+class SurveyedPod(Pod):
+    """A pod."""
+
+    spec: SurveyedPodSpec = msgspec.field(default_factory=SurveyedPodSpec)
+    status: SurveyedPodStatus = msgspec.field(default_factory=SurveyedPodStatus)
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Its annotations."""
+        return self.metadata.annotations or {}
+
+    def condition(self, kind: str) -> Condition:
+        """Its condition of that type; an empty one where it has none."""
+        found = (c for c in self.status.conditions or () if c.type == kind)
+        return next(found, Condition(kind))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is ready."""
+        return self.condition("Ready").status == "True"
+
+    @property
+    def agent(self) -> SurveyedContainer | None:
+        """The container that runs our agent; None also in a pod that has ended, as an evicted one."""
+        return None if self.status.phase in _ENDED else agent_container(self.spec)
+
+    def as_asking(self) -> ClusterPod | None:
+        """The pod as placement sees it, or None where it asks for nothing of ours, cards included.
+
+        Raises:
+            ClusterError: A limit of one of our resources is not a quantity.
+        """
+        request = whole_request(self)
+        devices = devices_asked(self)
+        if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
+            return None
+        return ClusterPod(
+            request,
+            self.spec.node_name,
+            self.annotations,
+            self.metadata.resource_version,
+            devices,
+        )
+
+    @property
+    def metrics_port(self) -> int:
+        """Where its agent serves metrics; 0 where it names no such port."""
+        ports = (self.agent.ports if self.agent else None) or ()
+        return next((p.container_port for p in ports if p.name == "metrics"), 0)
+
+
+class _Source(msgspec.Struct):
+    component: str = ""
+
+
+class _About(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+
+
+class _Series(msgspec.Struct, rename="camel"):
+    last_observed_time: str = ""
+
+
+class Event(Bare, rename="camel"):
+    """An Event."""
+
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: _Series | None = None
+    reporting_component: str = ""
+    source: _Source = msgspec.field(default_factory=_Source)
+    involved_object: _About = msgspec.field(default_factory=_About)
+
+    @property
+    def about(self) -> str:
+        """Name of the object that it is about."""
+        return self.involved_object.name
+
+    def is_about(self, pod: SurveyedPod) -> bool:
+        """Whether it is about this pod, and not an earlier one of its name.
+
+        Of a static pod the kubelet says its own uid, which the API's copy has in an annotation.
+        """
+        uids = ("", pod.metadata.uid, pod.annotations.get(MIRROR))
+        return self.involved_object.uid in uids
+
+    @property
+    def at(self) -> str:
+        """When it was last seen, as RFC 3339 to the second; empty if unknown."""
+        again = self.series.last_observed_time if self.series else ""
+        seen = again or self.last_timestamp or self.event_time or ""
+        whole, point, _ = seen.partition(".")
+        return f"{whole}Z" if point else seen
+
+    @property
+    def reporter(self) -> str:
+        """Who wrote it."""
+        return self.reporting_component or self.source.component
+
+
+def agent_container(spec: SurveyedPodSpec) -> SurveyedContainer | None:
+    """The container of a pod spec that runs our agent, or None."""
+    found = (c for c in spec.containers if (c.command or [])[:2] == _AGENT_COMMAND)
+    return next(found, None)

@@ -1,0 +1,203 @@
+"""One child process: its lines, each with a deadline, and its end.
+
+A child that does not die when it is killed sits in an uninterruptible driver call.
+
+A second child that opens NVML again while the first one goes on watching.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from gpu_device_plugin.errors import NvmlError
+from gpu_device_plugin.nvml.messages import InventoryLine, Line, Starting, decode
+
+log = structlog.get_logger()
+
+_LINE_BYTES = 1024 * 1024
+# For a killed child to die, until it counts as abandoned.
+_DEATH_SECONDS = 2.0
+Kill = Callable[[int], None]
+
+
+def kill(pid: int) -> None:
+    """Kill a process."""
+    os.kill(pid, signal.SIGKILL)
+
+
+class ChildProcess:
+    """A running child.
+
+    Args:
+        process: What was started.
+        start_seconds: For its first line, and for the one after `starting`.
+        answer_seconds: For every other line.
+        kill: Ends a process.
+
+    Attributes:
+        was_silent: It said nothing in time.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        start_seconds: float,
+        answer_seconds: float,
+        kill: Kill,
+    ) -> None:
+        if process.stdout is None:
+            raise NvmlError("started without a pipe")
+        self._process = process
+        self._stdout = process.stdout
+        self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
+        self._kill = kill
+        self._is_starting = True
+        self.was_silent = False
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], start_seconds: float, answer_seconds: float, kill: Kill
+    ) -> "ChildProcess":
+        """Start a child; raises NvmlError where that fails."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, limit=_LINE_BYTES
+            )
+        except OSError as error:
+            raise NvmlError(f"cannot be started: {error}") from error
+        return cls(process, start_seconds, answer_seconds, kill)
+
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        return self._process.pid
+
+    async def line(self) -> Line:
+        """The next line.
+
+        Raises:
+            NvmlError: No line in time, it has ended, or the line is not one of a child.
+        """
+        seconds = self._start_seconds if self._is_starting else self._answer_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                text = await self._stdout.readline()
+        except TimeoutError as error:
+            self.was_silent = True
+            raise NvmlError(f"no answer within {seconds:g} s") from error
+        except ValueError as error:
+            raise NvmlError(f"a line of more than {_LINE_BYTES} bytes") from error
+        if not text:
+            raise NvmlError("ended by itself")
+        line = decode(text)
+        self._is_starting = isinstance(line, Starting)
+        return line
+
+    async def last_lines(self) -> AsyncGenerator[Line, None]:
+        """Close its stdin, which makes it end, and return what it still says."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(NvmlError):
+            while True:
+                yield await self.line()
+
+    async def dies(self) -> bool:
+        """Kill it; whether it is gone soon after."""
+        if self._process.returncode is not None:
+            return True
+        with suppress(ProcessLookupError):
+            self._kill(self.pid)
+        try:
+            async with asyncio.timeout(_DEATH_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            log.warning("nvml_child_abandoned", pid=self.pid, why="stuck inside the driver")
+            return False
+        return True
+
+    async def end(self) -> None:
+        """Kill it, and wait until it is gone, however long that takes."""
+        if not await self.dies():
+            await self._process.wait()
+
+
+# For a card that stays out, NVML is opened again ever more rarely: it wakes every other card.
+_LONGEST_PAUSES = 6
+
+
+class Succession:
+    """At most one successor at a time, started when it is wanted and due.
+
+    Args:
+        start: Starts a child.
+        pause_seconds: Before the first successor for a card that fails, and between two. It
+            doubles up to six times as long, until the child no longer wants one.
+    """
+
+    def __init__(self, start: Callable[[], Awaitable[ChildProcess]], pause_seconds: float) -> None:
+        self._start = start
+        self._first_seconds = self._pause_seconds = pause_seconds
+        self._due_seconds: float | None = None
+        self._earliest_seconds = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._child: ChildProcess | None = None
+        self._inventory: InventoryLine | None = None
+
+    @property
+    def ready(self) -> tuple[ChildProcess, InventoryLine] | None:
+        """The successor that has opened NVML, with its inventory."""
+        if self._child is None or self._inventory is None:
+            return None
+        return self._child, self._inventory
+
+    def wish(self, reopen: str) -> None:
+        """What the child says about opening NVML again (`Beat.reopen`)."""
+        now = asyncio.get_running_loop().time()
+        if not reopen:
+            self._due_seconds, self._pause_seconds = None, self._first_seconds
+            return
+        wait_seconds = 0.0 if reopen == "changed" else self._pause_seconds
+        due = max(now + wait_seconds, self._earliest_seconds)
+        self._due_seconds = due if self._due_seconds is None else min(due, self._due_seconds)
+        is_busy = self._child is not None or (self._task is not None and not self._task.done())
+        if self._due_seconds > now or is_busy:
+            return
+        self._due_seconds = None
+        self._earliest_seconds = now + self._pause_seconds
+        longest = self._first_seconds * _LONGEST_PAUSES
+        self._pause_seconds = min(self._pause_seconds * 2, longest)
+        self._task = asyncio.create_task(self._prepare())
+
+    def drop(self) -> ChildProcess | None:
+        """Forget the successor, ready or not; its process is the caller's to keep or to end."""
+        if self._task is not None:
+            self._task.cancel()
+        child, self._task, self._child, self._inventory = self._child, None, None, None
+        return child
+
+    async def _prepare(self) -> None:
+        """Start a child and hear it up to its inventory."""
+        try:
+            self._child = await self._start()
+            line = await self._child.line()
+            while isinstance(line, Starting):
+                line = await self._child.line()
+        except NvmlError as error:
+            await self._failed(str(error))
+        else:
+            if isinstance(line, InventoryLine):
+                self._inventory = line
+            else:
+                await self._failed(f"instead of the inventory it said {line}")
+
+    async def _failed(self, error: str) -> None:
+        """The child has not opened NVML; while it cannot be ended there is no other one."""
+        log.warning("nvml_not_reopened", error=error)
+        if self._child is not None:
+            await self._child.end()
+        self._child = None

@@ -1,0 +1,173 @@
+"""A card's MIG instances, links and attributes, for the inventory's message.
+
+Imported by the child only, so it makes plain dictionaries. What a driver does not know is left out
+or 0; only a lost card raises.
+
+Calls of NVML that a driver may not know, and its values as text.
+
+Processes that have a card's device node open: monitors do, which NVML lists nowhere.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+_UNSUPPORTED = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+}
+
+
+def ask(function: Callable[..., Any], *arguments: object) -> Any:
+    """The function's answer; None if the library lacks it or does not support it."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _UNSUPPORTED:
+            return None
+        raise
+
+
+def text(value: bytes | str) -> str:
+    """A value that pynvml gives as bytes or as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+_MIB = 1024 * 1024
+_ENGINES = {
+    "copy": "sharedCopyEngineCount",
+    "decoder": "sharedDecoderCount",
+    "encoder": "sharedEncoderCount",
+    "jpeg": "sharedJpegCount",
+    "ofa": "sharedOfaCount",
+}
+
+
+def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
+    """What `domain.hardware.Hardware` has, without links.
+
+    Args:
+        handle: The card.
+        pci_device: Its directory in sysfs.
+    """
+    capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    mode = ask(pynvml.nvmlDeviceGetMigMode, handle)
+    return {
+        "compute_capability": list(capability or (0, 0)),
+        "pci_class": _pci_class(pci_device),
+        "is_mig_capable": mode is not None,
+        "instances": list(_instances(handle)) if mode and mode[0] else [],
+    }
+
+
+def instance_uuids(handle: Any) -> list[str]:
+    """The card's MIG instances now."""
+    return [str(pynvml.nvmlDeviceGetUUID(found)) for _, found in _mig_handles(handle)]
+
+
+def links(handles: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:
+    """UUID -> UUID of another card -> what they have in common on the PCI bus, and NVLinks.
+
+    The first is nvmlGpuTopologyLevel_t, -1 where the driver does not tell.
+    """
+    buses = {uuid: _bus(handle) for uuid, handle in handles.items()}
+    found: dict[str, dict[str, list[int]]] = {uuid: {} for uuid in handles}
+    nvlinks = {uuid: list(_remote_buses(handle)) for uuid, handle in handles.items()}
+    for one, other in combinations(handles, 2):
+        level = ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
+        count = nvlinks[one].count(buses[other]) if buses[other] else 0
+        if level is not None or count:
+            found[one][other] = found[other][one] = [-1 if level is None else int(level), count]
+    return found
+
+
+def _instances(handle: Any) -> Iterator[dict[str, object]]:
+    for index, found in _mig_handles(handle):
+        attributes = ask(pynvml.nvmlDeviceGetAttributes_v2, found)
+        memory = ask(pynvml.nvmlDeviceGetMemoryInfo, found)
+        if attributes is None:
+            continue
+        name = str(ask(pynvml.nvmlDeviceGetName, found) or "")
+        yield {
+            "uuid": str(pynvml.nvmlDeviceGetUUID(found)),
+            "index": index,
+            "gpu_instance": int(pynvml.nvmlDeviceGetGpuInstanceId(found)),
+            "compute_instance": int(pynvml.nvmlDeviceGetComputeInstanceId(found)),
+            "profile": name.partition(" MIG ")[2] or _profile(attributes),
+            "memory_mib": int(attributes.memorySizeMB) if memory is None else memory.total // _MIB,
+            "gpu_slices": int(attributes.gpuInstanceSliceCount),
+            "compute_slices": int(attributes.computeInstanceSliceCount),
+            "multiprocessors": int(attributes.multiprocessorCount),
+            "engines": {name: int(getattr(attributes, field)) for name, field in _ENGINES.items()},
+        }
+
+
+def _mig_handles(handle: Any) -> Iterator[tuple[int, Any]]:
+    for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        try:
+            found = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                continue
+            raise
+        if found is not None:
+            yield index, found
+
+
+def _profile(attributes: Any) -> str:
+    """The profile of a driver that does not name it: memory in GiB, rounded up."""
+    whole, part = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+    memory = f"{whole}g.{-(-int(attributes.memorySizeMB) // 1024)}gb"
+    return memory if whole == part else f"{part}c.{memory}"
+
+
+def _bus(handle: Any) -> str:
+    pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
+    return "" if pci is None else text(pci.busId)
+
+
+def _remote_buses(handle: Any) -> Iterator[str]:
+    """The PCI address at the other end of each active NVLink."""
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if ask(pynvml.nvmlDeviceGetNvLinkState, handle, link):
+                pci = ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+                yield "" if pci is None else text(pci.busId)
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT:  # the card has no such link
+                raise
+            return
+
+
+def _pci_class(pci_device: Path) -> int:
+    """The class without its interface byte, for instance 0x0302; 0 without sysfs."""
+    try:
+        return int((pci_device / "class").read_text(), 16) >> 8
+    except (OSError, ValueError):
+        return 0
+
+
+OURS = ("gpu_device_plugin", "gpu-device-plugin")
+"""Words in the command lines of our own programs, which look at cards and compute nothing."""
+
+
+def openers(minor: int, proc: Path) -> Iterator[tuple[int, str]]:
+    """Pid and name of each process with `/dev/nvidia<minor>` open, but for our own.
+
+    Args:
+        minor: The card's minor number.
+        proc: The mounted procfs. Processes of other pid namespaces are not in it.
+    """
+    device = f"/dev/nvidia{minor}"
+    for process in sorted(proc.glob("[0-9]*"), key=lambda path: path.name):
+        with suppress(OSError):  # it ended, or it is not ours to look at
+            links = {str(link.readlink()) for link in (process / "fd").iterdir()}
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            if device in links and not any(word in command for word in OURS):
+                yield int(process.name), command.split("\0")[0] or "?"

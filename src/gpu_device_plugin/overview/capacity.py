@@ -1,0 +1,145 @@
+"""How many more pods of a size fit, and where."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.fractions.cluster_view import PodHold
+from gpu_device_plugin.domain.fractions.node_fit import OTHER_MODE, Fit, fit
+from gpu_device_plugin.domain.fractions.requests import demand
+from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.node.modes import PlacementPolicy
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
+from gpu_device_plugin.overview.node_cards import NodeCards, rule_text
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """What a node can still take.
+
+    Attributes:
+        node: Its name.
+        pods: How many more such pods fit.
+        then: Why it takes no more.
+    """
+
+    node: str
+    pods: int
+    then: str
+
+
+def sized_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
+    """A pod of one container.
+
+    Args:
+        name: To tell it from others.
+        units: Memory units over all of its cards.
+        percent: Percent of one card's compute; 0 asks for none.
+        cards: Over how many cards.
+    """
+    amounts = {Resource.MEM.value: units, Resource.CORE.value: percent}
+    asked = {resource: amount for resource, amount in amounts.items() if amount}
+    container = ContainerRequest("main", ContainerKind.APP, 0, asked)
+    label = str(cards) if cards > 1 else None
+    return PodRequest(PodRef("", name, name), (container,), card_count_label=label)
+
+
+def capacities(
+    nodes: Iterable[NodeCards],
+    facts: Mapping[str, SurveyedNode],
+    units: int,
+    percent: int,
+    cards: int,
+) -> tuple[NodeCapacity, ...]:
+    """For each node, how many pods of that size fit beside what it holds.
+
+    Args:
+        nodes: The nodes with cards.
+        facts: All nodes, by name; one that is cordoned or not ready takes none.
+        units: As of `sized_pod`.
+        percent: As of `sized_pod`.
+        cards: As of `sized_pod`.
+    """
+    closed = {name: node.closed for name, node in facts.items() if node.closed}
+    return tuple(
+        NodeCapacity(node.name, 0, closed[node.name])
+        if node.name in closed
+        else _capacity(node, units, percent, cards)
+        for node in nodes
+    )
+
+
+def _capacity(node: NodeCards, units: int, percent: int, cards: int) -> NodeCapacity:
+    rooms: Sequence[Room] = node.rooms
+    policy = node.offer.policy or PlacementPolicy.BINPACK
+    count = 0
+    while True:
+        pod = sized_pod(f"one-more-{count}", units, percent, cards)
+        found = fit(node.offer, rooms, pod, policy)
+        if not isinstance(found, Fit):
+            return NodeCapacity(node.name, count, _then(node, rooms, pod))
+        count += 1
+        rooms = _after(rooms, found.hold(pod.ref))
+
+
+def _after(rooms: Sequence[Room], hold: PodHold) -> tuple[Room, ...]:
+    """What is left with one pod more; pods that wait for a card stay where they were guessed."""
+    taken = hold.by_card()
+    return tuple(
+        replace(
+            room,
+            free_mem=room.free_mem - taken[room.card.index][0],
+            free_core=room.free_core - taken[room.card.index][1],
+            pods=room.pods + 1,
+        )
+        if room.card.index in taken
+        else room
+        for room in rooms
+    )
+
+
+def _then(node: NodeCards, rooms: Sequence[Room], pod: PodRequest) -> str:
+    """Why a node takes no such pod more."""
+    try:
+        wanted = demand(pod, pod.containers[0], node.offer.terms)
+    except RequestError as error:
+        is_mode = error.reason in OTHER_MODE
+        rule = rule_text(error)
+        return f"never, in mode {node.mode}: {rule.partition(';')[0]}" if is_mode else rule
+    serving = [room for room in rooms if room.is_healthy]
+    if not serving:
+        return "every card is out of service"
+    each = counted(wanted.units_per_card, "unit")
+    large = [r for r in serving if r.card.capacity(r.unit) >= wanted.units_per_card]
+    if len(large) < wanted.cards:
+        return _few_cards(len(large), wanted, f"has {each}", f"have {each}")
+    if wanted.cards == 1:
+        return _short_of(serving, wanted)
+    fitting = sum(room.lack(wanted) is None for room in serving)
+    return _few_cards(fitting, wanted, f"has room for {each}", f"have room for {each}")
+
+
+def _few_cards(found: int, wanted: Demand, has: str, have: str) -> str:
+    """How many cards would do, where the pod needs more of them."""
+    if not found:
+        return f"no card {has}"
+    return f"only {counted(found, 'card')} {has if found == 1 else have}, not {wanted.cards}"
+
+
+def _short_of(serving: Sequence[Room], wanted: Demand) -> str:
+    """What the cards in service are out of: pods, compute or memory."""
+    fewer = [room for room in serving if not room.is_full_of_pods]
+    if not fewer:
+        return f"every card has as many pods as it may have ({serving[0].max_pods})"
+    least = max(wanted.core_percent, fewer[0].least_core)
+    cool = [room for room in fewer if room.free_core >= least]
+    if not cool:
+        most = max(room.free_core for room in fewer)
+        return f"no card has {least} % compute left; the most is {most} %"
+    beside = f" with {least} % compute" if least else ""
+    largest = counted(max(room.free_mem for room in cool), "unit")
+    return f"no card has room; the largest slice left{beside} is {largest}"

@@ -1,0 +1,425 @@
+"""What is wrong with an installation, each with its cure."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpu_device_plugin.domain.counted import counted, few
+from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.node.allocation_api import (
+    ALLOCATION_API_LABEL,
+    AllocationApi,
+    parse_allocation_api,
+)
+from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_whole
+from gpu_device_plugin.kubernetes.objects.survey import AgentSet
+from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of
+
+_COMPONENT = "gpu-device-plugin"
+_IS_OVER = "Over"  # a reason with it is the Event that the fault has ended
+_RECOVERED = "Recovered"
+_ENDS = {
+    "ModeSwitched": ("ModeSwitchRefused", "UnknownMode"),
+    "UnitSwitched": ("UnitSwitchRefused",),
+    "WithdrawalEnded": ("WithdrawalWaits",),
+}
+_TOLD = {"RunDirectoryShared"}  # nothing is wrong, and it can be better
+_LABEL_TEXT = re.compile(r"label ([^\s=]+)=(\S*) ")
+_SLICES_POLICY = "-slices"
+_LABEL = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    PROBLEM = "problem"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing.
+
+    Attributes:
+        level: How bad it is.
+        what: What is seen.
+        cure: What to do, or what it means.
+    """
+
+    level: Level
+    what: str
+    cure: str
+
+
+def problem(what: str, cure: str) -> Finding:
+    """Something that has to be mended."""
+    return Finding(Level.PROBLEM, what, cure)
+
+
+def note(what: str, cure: str) -> Finding:
+    """Something to know."""
+    return Finding(Level.NOTE, what, cure)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationApiObjects:
+    """What the API server has for claims; None where we may not read it, or it is not served.
+
+    Attributes:
+        namespaces: Namespaces whose label says that they use claims.
+        templates: Namespaces that have the ResourceClaimTemplate.
+        policies: Names of the MutatingAdmissionPolicies.
+    """
+
+    namespaces: frozenset[str] | None = None
+    templates: frozenset[str] | None = None
+    policies: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is examined.
+
+    Attributes:
+        version: Of this program.
+        sets: The DaemonSets of agents.
+        nodes: All nodes.
+        pods: All pods.
+        cards: The nodes with cards.
+        node_events: Events about nodes, the oldest first.
+        policies: Names of the admission policies; None where we may not list them.
+        runtime_classes: Names of the RuntimeClasses; None as above.
+        allocation APIs: What the API server has for claims.
+        unexamined: What we have no right to list.
+    """
+
+    version: str
+    sets: Sequence[AgentSet]
+    nodes: Sequence[SurveyedNode]
+    pods: Sequence[SurveyedPod]
+    cards: ClusterCards
+    node_events: Sequence[Event] = ()
+    policies: frozenset[str] | None = None
+    runtime_classes: frozenset[str] | None = None
+    doors: AllocationApiObjects = field(default_factory=AllocationApiObjects)
+    unexamined: Sequence[str] = ()
+
+    @property
+    def agents(self) -> list[SurveyedPod]:
+        """The agents' pods."""
+        return [pod for pod in self.pods if pod.agent is not None]
+
+
+def findings(facts: Installation) -> tuple[Finding, ...]:
+    """Everything that is wrong, problems first."""
+    is_installed = bool(facts.sets or facts.agents or DAEMON_SETS in facts.unexamined)
+    checks = _CHECKS if is_installed else (_not_installed, _unreadable, _unexamined)
+    found = [finding for check in checks for finding in check(facts)]
+    return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
+
+
+def _not_installed(_: Installation) -> Iterator[Finding]:
+    cure = "install the chart (docs/install.md), or choose another --context"
+    yield problem("no DaemonSet runs the agent in this cluster", cure)
+
+
+def _not_ready(facts: Installation) -> Iterator[Finding]:
+    served = {pod.spec.node_name for pod in facts.agents}
+    away = {node.metadata.name: node for node in facts.nodes if not node.is_ready}
+    for name, node in away.items():
+        if name in served:
+            yield problem(
+                f"node {name} is not ready: {node.readiness_text or 'its kubelet does not say why'}",
+                f"kubectl describe node {name}; its agent is seen again when the kubelet reports",
+            )
+    for pod in facts.agents:
+        is_away = pod.spec.node_name in away
+        if not pod.is_ready and not is_away and pod.metadata.owner_uid:
+            name = f"-n {pod.metadata.namespace} {pod.metadata.name}"
+            text = pod.condition("Ready").message or pod.status.message or pod.status.phase
+            yield problem(
+                f"the agent of node {pod.spec.node_name or '(none yet)'} is not ready: {text}",
+                f"kubectl describe pod {name}; kubectl logs {name}",
+            )
+
+
+def _missing(facts: Installation) -> Iterator[Finding]:
+    served = {pod.spec.node_name for pod in facts.agents}
+    lacking = [n.metadata.name for n in facts.nodes if _is_meant(n, facts.sets)]
+    lacking = [name for name in lacking if name not in served]
+    if lacking:
+        yield problem(
+            f"no agent runs on nodes whose labels ask for one: {few(lacking)}",
+            "compare the chart's nodeSelector, affinity and tolerations with these nodes' labels "
+            "and taints",
+        )
+    elif facts.sets and not facts.agents:
+        names = (f"{each.metadata.namespace}/{each.metadata.name}" for each in facts.sets)
+        yield problem(
+            f"no node runs an agent of DaemonSet {few(names)}",
+            f"label the nodes with cards: kubectl label node NODE {MODE_LABEL}=MODE",
+        )
+
+
+def _is_meant(node: SurveyedNode, sets: Iterable[AgentSet]) -> bool:
+    return MODE_LABEL in node.labels or any(each.looks_for(node.labels) for each in sets)
+
+
+def _silent(facts: Installation) -> Iterator[Finding]:
+    published = {view.name for view in facts.cards.nodes} | {n for n, _ in facts.cards.unreadable}
+    for pod in facts.agents:
+        if pod.is_ready and pod.spec.node_name not in published:
+            yield note(
+                f"node {pod.spec.node_name} publishes no cards, though its agent is ready",
+                f"its mode (label {MODE_LABEL}) may offer nothing; else see the agent's log",
+            )
+
+
+def _unreadable(facts: Installation) -> Iterator[Finding]:
+    for name, why in facts.cards.unreadable:
+        yield problem(
+            f"the cards of node {name} cannot be read: {why}",
+            "use a kubectl gpu of the agents' version",
+        )
+
+
+def _versions(facts: Installation) -> Iterator[Finding]:
+    images = Counter(pod.agent.image for pod in facts.agents if pod.agent)
+    if len(images) > 1:
+        yield problem(
+            "the agents run different images: "
+            + ", ".join(f"{image} ({count})" for image, count in sorted(images.items())),
+            "wait for the rollout (kubectl rollout status daemonset), or find the pod that stops it",
+        )
+    for each in facts.sets:
+        if each.version not in ("", facts.version):
+            yield note(
+                f"DaemonSet {each.metadata.namespace}/{each.metadata.name} is of version "
+                f"{each.version}, this program of {facts.version}",
+                "install the same version of both; what one writes the other may not know",
+            )
+
+
+def _cards(facts: Installation) -> Iterator[Finding]:
+    for view in facts.cards.nodes:
+        for card in view.cards:
+            if not card.is_healthy:
+                yield problem(
+                    f"card {card.index} ({card.uuid}) of node {view.name} is out of service",
+                    f"kubectl describe node {view.name} names the fault; docs/operations.md, XIDs",
+                )
+    units = {view.unit_mib for view in facts.cards.nodes}
+    if len(units) > 1:
+        yield note(
+            f"nodes count in different memory units: {few(f'{unit} MiB' for unit in sorted(units))}",
+            f"give pods a nodeSelector ({MODE_LABEL}), for the same amount means different sizes",
+        )
+
+
+def _other_plugins(facts: Installation) -> Iterator[Finding]:
+    # Where whole cards are offered, NVIDIA's names are our own, and beside fractions those of MIG
+    # instances may be: there the agent itself reports another plugin. A node that is disabled is
+    # the other plugin's (docs/moving-in.md).
+    giving = [view for view in facts.cards.nodes if view.offer.mode is not NodeMode.DISABLED]
+    ours = {view.name for view in giving if not is_whole(view.offer.mode)}
+    for node in facts.nodes:
+        for name, amount in sorted((node.status.allocatable or {}).items()):
+            is_other = name.startswith("nvidia.com/gpu") and str(amount) != "0"
+            if is_other and node.metadata.name in ours:
+                yield problem(
+                    f"node {node.metadata.name} offers {name}: {amount} of another plugin beside ours",
+                    "keep NVIDIA's plugin (and a DRA driver) off this node: both would give away "
+                    "the same cards",
+                )
+
+
+def _doors(facts: Installation) -> Iterator[Finding]:
+    """Whether nodes, namespaces and policies agree on the API of requests (docs/dra.md)."""
+    by_name = {view.name: view for view in facts.cards.nodes if view.cards}
+    for node in facts.nodes:
+        yield from _of_node(node, by_name.get(node.metadata.name))
+    giving = [view.name for view in by_name.values() if _gives_by_claims(view)]
+    if facts.doors.namespaces is not None:
+        yield from _of_namespaces(facts.doors.namespaces, giving, facts.doors)
+
+
+def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
+    name, label = node.metadata.name, node.labels.get(ALLOCATION_API_LABEL)
+    if label is None or view is None:
+        return
+    asked = parse_allocation_api(label)
+    if asked is None:
+        known = " or ".join(AllocationApi)
+        yield problem(
+            f"node {name}: the label {ALLOCATION_API_LABEL}={label} names no door",
+            f"kubectl label node {name} --overwrite {ALLOCATION_API_LABEL}=DOOR, which is {known}",
+        )
+    elif asked is AllocationApi.DRA and not _gives_by_claims(view):
+        yield problem(
+            f"node {name} asks for claims ({_LABEL}), and its agent serves the device plugin",
+            f"kubectl describe node {name}: the Event DoorNotAvailable says why (docs/dra.md)",
+        )
+    elif asked is AllocationApi.DEVICE_PLUGIN and view.offer.by_claims:
+        yield note(
+            f"node {name} goes back to the device plugin; claims still have "
+            f"{len(view.offer.by_claims)} of its {len(view.cards)} cards",
+            "each card follows when the last claim on it has ended",
+        )
+
+
+def _of_namespaces(
+    labelled: frozenset[str], giving: Sequence[str], facts: AllocationApiObjects
+) -> Iterator[Finding]:
+    if labelled and not giving:
+        yield problem(
+            f"namespaces use claims, and no node gives cards by them: {few(sorted(labelled))}",
+            f"kubectl label node NODE {_LABEL}; until then their pods stay Pending",
+        )
+    if giving and not labelled:
+        yield note(
+            f"nodes give their cards by claims, and no namespace uses them: {few(giving)}",
+            f"kubectl label namespace NAMESPACE {_LABEL} (docs/dra.md)",
+        )
+    if missing := labelled - (labelled if facts.templates is None else facts.templates):
+        yield problem(
+            f"namespaces use claims and have no template for them: {few(sorted(missing))}",
+            "name them in the chart's value dra.namespaces; until then their pods stay Pending",
+        )
+    if unused := (facts.templates or frozenset()) - labelled:
+        yield note(
+            f"namespaces have the template for claims and not the label: {few(sorted(unused))}",
+            f"kubectl label namespace NAMESPACE {_LABEL}; until then they use the device plugin",
+        )
+    policies = facts.policies
+    if labelled and policies is not None and not any(map(_makes_claims, policies)):
+        yield problem(
+            f"namespaces use claims, and no policy makes them: {few(sorted(labelled))}",
+            "set the chart's value dra.enabled",
+        )
+
+
+def _gives_by_claims(view: NodeCards) -> bool:
+    return len(view.offer.by_claims) == len(view.cards)
+
+
+def _makes_claims(policy: str) -> bool:
+    return policy.endswith(_SLICES_POLICY)
+
+
+DAEMON_SETS = "DaemonSets"
+_NO_POLICY = "the API server admits pods that every node refuses"
+
+
+def _policies(facts: Installation) -> Iterator[Finding]:
+    for each in facts.sets if facts.policies is not None else ():
+        if not any(name.startswith(each.metadata.name) for name in facts.policies or ()):
+            yield note(
+                f"no admission policy of {each.metadata.name} is there: {_NO_POLICY}",
+                "set the chart's value policies.enabled, or apply daemonset/ again",
+            )
+
+
+def _runtime_classes(facts: Installation) -> Iterator[Finding]:
+    known = facts.runtime_classes
+    for each in facts.sets if known is not None else ():
+        if each.runtime_class and each.runtime_class not in (known or ()):
+            yield problem(
+                f"the agents ask for RuntimeClass {each.runtime_class}, which does not exist",
+                "create it (NVIDIA's container toolkit), or unset the chart's runtimeClassName",
+            )
+
+
+def _marks(facts: Installation) -> Iterator[Finding]:
+    # A mark of an earlier DaemonSet means nothing.
+    uids = {each.metadata.uid for each in facts.sets}
+    marked = [n for n in facts.nodes if n.annotations.get(UNINSTALL_ANNOTATION) in uids]
+    if marked:
+        yield problem(
+            "nodes are marked for uninstalling and offer nothing: "
+            + few(node.metadata.name for node in marked),
+            f"to keep the plugin: kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-",
+        )
+
+
+def _node_events(facts: Installation) -> Iterator[Finding]:
+    """What agents have reported as Events of their nodes, and have not said to be over."""
+    nodes = {node.metadata.name: node for node in facts.nodes}  # an Event outlives its node
+    last: dict[tuple[str, str], Event] = {}
+    for event in facts.node_events:
+        if event.reporter != _COMPONENT or event.about not in nodes:
+            continue
+        if event.type == "Warning" or event.reason in _TOLD:
+            last[(event.about, event.reason)] = event
+        else:
+            last = {key: each for key, each in last.items() if not _ends(event, each)}
+    for (node, reason), event in sorted(last.items()):
+        if not _is_of_former_label(event, nodes[node]):
+            text = f"node {node} reported {reason} at {event.at}: {event.message}"
+            yield note(text, f"docs/troubleshooting.md, {reason}")
+
+
+def _ends(good: Event, bad: Event) -> bool:
+    """Whether an Event says that what another one reported is over."""
+    if good.about != bad.about:
+        return False
+    if good.reason == _RECOVERED:
+        return _card(good) == _card(bad)
+    ended = _ENDS.get(good.reason, (good.reason.removesuffix(_IS_OVER),))
+    return bad.reason in ended
+
+
+def _card(event: Event) -> str:
+    """The card's UUID, with which a report about a card begins, in brackets where it has an index."""
+    return event.message.partition(": ")[0].rpartition("(")[2].rstrip(")")
+
+
+def _is_of_former_label(event: Event, node: SurveyedNode) -> bool:
+    """Whether it complains of a label that the node has no longer."""
+    found = _LABEL_TEXT.match(event.message)
+    return found is not None and node.labels.get(found[1]) != found[2]
+
+
+def _refused(facts: Installation) -> Iterator[Finding]:
+    served = {view.name for view in facts.cards.nodes}
+    asking = [
+        pod
+        for pod in facts.pods
+        if pod.status.reason == "UnexpectedAdmissionError"
+        and pod.spec.node_name in served
+        and asking_of(pod)
+    ]
+    if asking:
+        first = asking[-1].metadata
+        yield note(
+            f"refused at their start: {counted(len(asking), 'pod')}",
+            f"kubectl gpu why {first.name} -n {first.namespace}",
+        )
+
+
+def _unexamined(facts: Installation) -> Iterator[Finding]:
+    if facts.unexamined:
+        yield note(
+            f"not examined, for want of the right to list them: {few(facts.unexamined)}",
+            "ask somebody who may list them to run this, or for that right (docs/kubectl.md)",
+        )
+
+
+_CHECKS: Sequence[Callable[[Installation], Iterable[Finding]]] = (
+    _not_ready,
+    _missing,
+    _silent,
+    _unreadable,
+    _versions,
+    _cards,
+    _other_plugins,
+    _runtime_classes,
+    _marks,
+    _doors,
+    _policies,
+    _node_events,
+    _refused,
+    _unexamined,
+)

@@ -1,0 +1,134 @@
+"""`kubectl inspect cgpu`: the source's tables, in its own layout (R-570).
+
+Columns are aligned as Go's tabwriter does it: a cell that ends with a tab belongs to a column, and
+a column ends where a line has no such cell. Amounts are in memory units; the heading says what a
+unit is (R-409).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpu_device_plugin.overview.node_cards import NodeCards
+
+_GAP = 2
+_UNITS = {1024: "GiB", 128: "128MiB"}
+
+
+def summary(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
+    """One line a node, and the sum.
+
+    Args:
+        nodes: The nodes.
+        addresses: Node -> its IP address.
+    """
+    most = max((_columns(node) for node in nodes), default=0)
+    has_waiting = any(node.waiting for node in nodes)
+    heads = [f"GPU{index}(Allocated/Total)" for index in range(most)]
+    heads += ["PENDING(Allocated)"] if has_waiting else []
+    lines = [["NAME", "IPADDRESS", *heads, f"GPU Memory({_unit(nodes)})"]]
+    for node in nodes:
+        by_index = {card.index: f"{card.held_units}/{card.units}" for card in node.cards}
+        cells = [by_index.get(index, "0/0") for index in range(most)]
+        cells += [str(_waiting(node)) if node.waiting else ""] if has_waiting else []
+        lines.append([node.name, addresses.get(node.name, "unknown"), *cells, _sum([node])])
+    rule = len("\t".join(lines[1])) + 1 + 20 if nodes else 10
+    total = ["Allocated/Total GPU Memory In Cluster:"], [f"{_sum(nodes)} ({_percent(nodes)}%)"]
+    return _aligned([*lines, ["-" * rule], *total])
+
+
+def details(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
+    """A table a node with its pods, and the sum; the arguments are those of `summary`."""
+    lines: list[list[str]] = []
+    rule = 0
+    for node in nodes:
+        pods = _pod_lines(node)
+        rule = rule or len("".join("\t".join(line) + "\n" for line in pods)) + 10
+        heads = [f"GPU{index}(Allocated)" for index in range(_columns(node))]
+        heads += ["Pending(Allocated)"] if node.waiting else []
+        lines += [[""]] if lines else []
+        lines += [
+            ["NAME:", node.name],
+            ["IPADDRESS:", addresses.get(node.name, "unknown")],
+            [""],
+            ["NAME", "NAMESPACE", *heads, ""],
+            *pods,
+            ["Allocated :", f"{_held(node)} ({_percent([node])}%)", ""],
+            ["Total :", f"{node.units} ", ""],
+            ["-" * rule],
+        ]
+    total = ["Allocated/Total GPU Memory In Cluster:", f"{_sum(nodes)} ({_percent(nodes)}%)", ""]
+    return _aligned([*lines, [""], total])
+
+
+def _pod_lines(node: NodeCards) -> list[list[str]]:
+    """A line for each pod and card, and for each pod that waits for one."""
+    columns = _columns(node)
+    count = columns + bool(node.waiting)
+    found = [
+        (holder.pod, card.index, holder.units) for card in node.cards for holder in card.holders
+    ]
+    found += [(pod, columns, units) for pod, units in node.waiting]
+    return [
+        [pod.name, pod.namespace, *(str(units) if at == k else "0" for k in range(count)), ""]
+        for pod, at, units in found
+    ]
+
+
+def _columns(node: NodeCards) -> int:
+    """One a card by its index; the index of a card that is left out has one too."""
+    return max((card.index + 1 for card in node.cards), default=0)
+
+
+def _waiting(node: NodeCards) -> int:
+    return sum(units for _, units in node.waiting)
+
+
+def _held(node: NodeCards) -> int:
+    return sum(card.held_units for card in node.cards) + _waiting(node)
+
+
+def _sum(nodes: Iterable[NodeCards]) -> str:
+    listed = list(nodes)
+    return f"{sum(map(_held, listed))}/{sum(node.units for node in listed)}"
+
+
+def _percent(nodes: Iterable[NodeCards]) -> int:
+    listed = list(nodes)
+    total = sum(node.units for node in listed)
+    return 100 * sum(map(_held, listed)) // total if total else 0
+
+
+def _unit(nodes: Iterable[NodeCards]) -> str:
+    """What is counted; nodes with different units are named, for their sum means nothing."""
+    units = sorted({node.unit_mib for node in nodes} or {1024})
+    return " and ".join(_UNITS.get(unit, f"{unit}MiB") for unit in units)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """The lines with their columns aligned, without spaces at their ends."""
+    widths: list[dict[int, int]] = [{} for _ in lines]
+    most = max(map(len, lines), default=0)
+    for column in range(most):
+        _fill(lines, widths, column, lambda cell: len(cell) + _GAP)
+    shown = [
+        "".join(cell.ljust(width.get(at, 0)) for at, cell in enumerate(line)).rstrip()
+        for line, width in zip(lines, widths, strict=True)
+    ]
+    return "\n".join(shown) + "\n"
+
+
+def _fill(
+    lines: Sequence[Sequence[str]],
+    widths: Sequence[dict[int, int]],
+    column: int,
+    width: Callable[[str], int],
+) -> None:
+    """Set the width of a column in every run of lines that have it; a last cell is in none."""
+    start = 0
+    while start < len(lines):
+        end = start
+        while end < len(lines) and len(lines[end]) > column + 1:
+            end += 1
+        widest = max((width(line[column]) for line in lines[start:end]), default=0)
+        for at in range(start, end):
+            widths[at][column] = widest
+        start = end + 1

@@ -1,0 +1,144 @@
+"""The nodes and their cards as the API server's watch tells of them, for as long as someone looks."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod, NodesAndPods
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of, node_cards
+
+UNBOUND = ""
+"""In place of a node's name: the pods that are bound to none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A pod that asks for anything of ours."""
+
+    pod: SurveyedPod
+    asking: ClusterPod
+
+    @property
+    def is_refused(self) -> bool:
+        return self.pod.status.reason == "UnexpectedAdmissionError"
+
+
+class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
+    """Follows nodes and pods; what cards hold is counted only of nodes that have changed.
+
+    Attributes:
+        nodes: All nodes by name, those without cards too.
+        changed: Set by every change.
+    """
+
+    def __init__(self, api: ApiServer) -> None:
+        self.nodes: dict[str, SurveyedNode] = {}
+        self.changed = asyncio.Event()
+        self._pods: dict[str, _Followed] = {}
+        self._by_node: dict[str, set[str]] = {}
+        self._views: dict[str, NodeCards | str | None] = {}
+        self._touched: set[str] = set()
+        nodes = keyed(
+            lambda node: node.metadata.name,
+            lambda: self.nodes,
+            self._put_node,
+            self._drop_node,
+            self.changed.set,
+        )
+        pods = keyed(
+            lambda pod: pod.metadata.uid,
+            lambda: self._pods,
+            self._put_pod,
+            self._drop_pod,
+            self.changed.set,
+        )
+        super().__init__(
+            Reflection(api, Source("/api/v1/nodes", ""), SurveyedNode, nodes),
+            Reflection(api, Source("/api/v1/pods", ""), SurveyedPod, pods),
+        )
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.run_nodes())
+            group.create_task(self.run_pods())
+
+    def take_touched(self) -> set[str]:
+        """Nodes, and `UNBOUND`, that have changed since the last call."""
+        touched, self._touched = self._touched, set()
+        self.changed.clear()
+        return touched
+
+    def view(self, name: str) -> NodeCards | str | None:
+        """A node with its cards; why they cannot be read; None where it publishes none."""
+        if name not in self._views:
+            self._views[name] = self._counted(name)
+        return self._views[name]
+
+    def cards(self) -> ClusterCards:
+        """Every node with cards, by name."""
+        found = [(name, self.view(name)) for name in sorted(self.nodes)]
+        views = tuple(view for _, view in found if isinstance(view, NodeCards))
+        unreadable = tuple((name, view) for name, view in found if isinstance(view, str))
+        return ClusterCards(views, unreadable)
+
+    def without_card(self) -> tuple[tuple[SurveyedPod, ...], tuple[SurveyedPod, ...]]:
+        """The pods that wait for a node, and those that a node has refused; each by name."""
+        by_name = sorted(self._pods.values(), key=lambda each: str(each.asking.request.ref))
+        waiting = [e.pod for e in by_name if not e.asking.node and e.pod.status.phase == "Pending"]
+        return tuple(waiting), tuple(each.pod for each in by_name if each.is_refused)
+
+    def nodes_of(self, pods: Collection[tuple[str, str]]) -> set[str]:
+        """The nodes of pods, given by namespace and name."""
+        asking = [each.asking for each in self._pods.values()]
+        return {pod.node for pod in asking if pod.node and pod.request.ref.key in pods}
+
+    def _counted(self, name: str) -> NodeCards | str | None:
+        node = self.nodes.get(name)
+        with_cards = node.with_cards() if node else None
+        if with_cards is None:
+            return None
+        bound = [self._pods[uid] for uid in sorted(self._by_node.get(name, ()))]
+        pods = [each.asking for each in bound if not each.asking.request.is_finished]
+        try:
+            return node_cards(with_cards, pods)
+        except StateError as error:
+            return str(error)
+
+    def _touch(self, name: str) -> None:
+        self._views.pop(name, None)
+        self._touched.add(name)
+        self.changed.set()
+
+    def _put_node(self, node: SurveyedNode) -> None:
+        self.nodes[node.metadata.name] = node
+        self._touch(node.metadata.name)
+
+    def _drop_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self._touch(name)
+
+    def _put_pod(self, pod: SurveyedPod) -> None:
+        """Keep a pod that asks for anything of ours; one that cannot be parsed holds nothing."""
+        uid = pod.metadata.uid
+        self._drop_pod(uid)
+        asking = asking_of(pod)
+        if asking is not None:
+            self._pods[uid] = _Followed(pod, asking)
+            self._by_node.setdefault(asking.node, set()).add(uid)
+            self._touch(asking.node)
+            self._touch(UNBOUND)
+
+    def _drop_pod(self, uid: str) -> None:
+        followed = self._pods.pop(uid, None)
+        if followed is not None:
+            node = followed.asking.node
+            self._by_node[node].discard(uid)
+            if not self._by_node[node]:
+                del self._by_node[node]
+            self._touch(node)
+            self._touch(UNBOUND)

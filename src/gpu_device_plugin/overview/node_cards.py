@@ -1,0 +1,359 @@
+"""What each card of a node holds and has left, from the node's and its pods' annotations.
+
+The rules are the controller's; what is held is what the agents have reported, or what the pods ask
+for while they have not.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from operator import ge
+from string import ascii_letters
+
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
+from gpu_device_plugin.domain.fractions.container_sums import Shares
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
+from gpu_device_plugin.domain.fractions.node_fit import node_rooms
+from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED
+from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.holdings import (
+    DEVICES_ANNOTATION,
+    Holding,
+    Told,
+    held_devices,
+    parse_holdings,
+    told_devices,
+)
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.modes import is_whole
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import ClusterError, RequestError, StateError
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
+
+_Devices = Mapping[str, tuple[PodRef, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PodShare:
+    """A pod's part of a card.
+
+    Attributes:
+        pod: Which pod.
+        units: Memory units.
+        percent: Percent of the card's compute; 0 without a compute cap.
+        is_granted: The agent reports it; else a scheduler has reserved it.
+    """
+
+    pod: PodRef
+    units: int
+    percent: int
+    is_granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CardView:
+    """A card.
+
+    Attributes:
+        index: NVML's index.
+        uuid: Its UUID.
+        model: NVML's name.
+        memory_mib: Its memory.
+        units: Memory units that it has.
+        free_units: Of these, what nobody holds or waits for.
+        free_percent: Percent of compute that nobody holds or waits for.
+        is_healthy: Whether it may be given away.
+        holders: Who holds the rest, the largest first.
+        pods: Who holds it whole, or a replica of it.
+        allocation API: By what requests reach it (docs/dra.md).
+    """
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    units: int
+    free_units: int
+    free_percent: int
+    is_healthy: bool
+    holders: tuple[PodShare, ...]
+    pods: tuple[PodRef, ...] = ()
+    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+
+    @property
+    def held_units(self) -> int:
+        """Memory units that its holders have; pods that wait for a card are not among them."""
+        if self.door is AllocationApi.DRA:
+            return self.units - self.free_units
+        return sum(holder.units for holder in self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCards:
+    """A node with cards.
+
+    Attributes:
+        name: The node.
+        offer: What it offers.
+        rooms: What its cards have left.
+        holds: What its pods hold.
+        cards: Its cards.
+        waiting: Pods bound to it that have no card yet, with the units they ask for.
+        instances: Devices that are no cards, which are MIG instances, with who holds them.
+        told: UUID -> replicas and instances, as the node tells them.
+        devices_taken: Resource -> whole devices that its pods ask for.
+    """
+
+    name: str
+    offer: NodeOffer
+    rooms: tuple[Room, ...]
+    holds: tuple[PodHold, ...]
+    cards: tuple[CardView, ...]
+    waiting: tuple[tuple[PodRef, int], ...]
+    instances: tuple[tuple[str, PodRef], ...] = ()
+    devices_taken: Mapping[str, int] = field(default_factory=dict)
+    told: Mapping[str, Told] = field(default_factory=dict)
+
+    @property
+    def unit_mib(self) -> int:
+        """Size of a memory unit."""
+        return self.offer.unit.mib
+
+    @property
+    def kind_text(self) -> str:
+        """Mode, unit and how many cards of which models, for people."""
+        unit = "1 GiB" if self.unit_mib == 1024 else f"{self.unit_mib} MiB"
+        units = "" if self.is_whole else f"units of {unit}, "
+        counts = Counter(card.model for card in self.cards)
+        models = ", ".join(f"{count} x {model}" for model, count in counts.items())
+        door = allocation_api_text(len(self.offer.by_claims), len(self.cards))
+        return f"{self.mode}, {units}{models}{door}"
+
+    @property
+    def letters(self) -> Mapping[PodRef, str]:
+        """A letter for each pod on its cards; when letters run out, they begin again."""
+        pods = dict.fromkeys(
+            pod
+            for card in self.cards
+            for pod in (*card.pods, *(holder.pod for holder in card.holders))
+        )
+        return dict(zip(pods, cycle(ascii_letters), strict=False))
+
+    @property
+    def mode(self) -> str:
+        """Its mode."""
+        return self.offer.mode.value
+
+    def pods_of(self, uuid: str) -> tuple[PodRef, ...]:
+        """Who holds an instance."""
+        return tuple(pod for each, pod in self.instances if each == uuid)
+
+    def devices_of(self, pod: PodRef) -> frozenset[str]:
+        """UUIDs of the cards and instances that a pod holds whole, or replicas of which."""
+        whole = (card.uuid for card in self.cards if pod in card.pods)
+        return frozenset((*whole, *(uuid for uuid, each in self.instances if each == pod)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its mode gives whole cards, replicas or instances, and no slices."""
+        return is_whole(self.offer.mode)
+
+    @property
+    def has_compute(self) -> bool:
+        """Whether its mode divides compute."""
+        return Resource.CORE in resources_of(self.offer.mode)
+
+    @property
+    def units(self) -> int:
+        """Memory units of all its cards."""
+        return sum(card.units for card in self.cards)
+
+    @property
+    def held_units(self) -> int:
+        """Memory units that are held on its cards."""
+        return sum(card.held_units for card in self.cards)
+
+
+def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
+    """A node and the pods that are bound to it.
+
+    Raises:
+        StateError: Its annotation of cards cannot be read.
+    """
+    offer = parse_offer(node.name, node.cards, node.labels)
+    told = parse_holdings(node.holdings)
+    granted = {
+        pod.request.ref
+        for pod in pods
+        if pod.request.ref.uid in told or pod.annotations.get(ASSIGNED) == "true"
+    }
+    holds = tuple(
+        hold_of(pod.request, pod.annotations, told.get(pod.request.ref.uid)) for pod in pods
+    )
+    devices = _devices(pods, told)
+    rooms = node_rooms(offer, holds)
+    waiting = [
+        (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
+        for hold in holds
+        if any(demand.mem_units for demand in hold.unplaced)
+    ]
+    shares = [(hold.pod, _believed(hold, offer)) for hold in holds]
+    cards = tuple(
+        _card(room, offer, _holders(room.card.index, shares, granted), devices) for room in rooms
+    )
+    known = {card.uuid for card in cards}
+    instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
+    view = NodeCards(
+        node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances))
+    )
+    return replace(view, devices_taken=_taken(pods), told=_told(node))
+
+
+def _taken(pods: Iterable[ClusterPod]) -> Mapping[str, int]:
+    return sum((Counter(pod.devices) for pod in pods), Counter[str]())
+
+
+def _told(node: ClusterNode) -> Mapping[str, Told]:
+    """By an annotation that was parsed for the offer just before; most nodes have none of these."""
+    has_any = '"instances"' in node.cards or '"replicas"' in node.cards
+    return told_devices(json.loads(node.cards).get("cards")) if has_any else {}
+
+
+def _devices(pods: Iterable[ClusterPod], told: Mapping[str, Holding]) -> _Devices:
+    """UUID of a card or an instance -> the pods that hold it or a replica of it.
+
+    What the node's agent says comes first; else a pod's own annotation counts where it names no more
+    than the pod asks for.
+    """
+    found: dict[str, list[PodRef]] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod.request.ref)):
+        ref = pod.request.ref
+        if ref.uid in told:
+            uuids = set(told[ref.uid].devices)
+        else:
+            by_index = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
+            uuids = {uuid for each in by_index.values() for uuid in each}
+            uuids = uuids if len(uuids) <= sum(pod.devices.values()) else set()
+        for uuid in uuids:
+            found.setdefault(uuid, []).append(ref)
+    return {uuid: tuple(refs) for uuid, refs in found.items()}
+
+
+def _holders(
+    index: CardIndex, shares: Iterable[tuple[PodRef, Shares]], granted: set[PodRef]
+) -> tuple[PodShare, ...]:
+    found = [
+        PodShare(pod, *by_card[index], pod in granted)
+        for pod, by_card in shares
+        if index in by_card
+    ]
+    return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
+
+
+def _believed(hold: PodHold, offer: NodeOffer) -> Shares:
+    """What a pod holds of each card; by claims nothing beyond what the node's agent says of all."""
+    told = {each.index: (each.units, each.percent) for each in offer.claimed}
+    return {
+        index: share
+        for index, share in hold.by_card().items()
+        if not hold.is_by_claims or all(map(ge, told.get(index, (-1, -1)), share))
+    }
+
+
+def _card(
+    room: Room, offer: NodeOffer, holders: tuple[PodShare, ...], devices: _Devices
+) -> CardView:
+    card = room.card
+    return CardView(
+        card.index,
+        card.uuid,
+        card.model,
+        card.memory_mib,
+        card.capacity(room.unit),
+        room.free_mem,
+        room.free_core,
+        room.is_healthy,
+        holders,
+        devices.get(card.uuid, ()),
+        AllocationApi.DRA if card.index in offer.by_claims else AllocationApi.DEVICE_PLUGIN,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCards:
+    """Every node with cards, and those whose annotation cannot be read, with the reason."""
+
+    nodes: tuple[NodeCards, ...]
+    unreadable: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How much of it is held, in one line."""
+        if not self.nodes and not self.unreadable:
+            return "no node publishes cards; `kubectl gpu doctor` says why"
+        cards = sum(len(node.cards) for node in self.nodes)
+        shared = [node for node in self.nodes if not node.is_whole]
+        whole = [card for node in self.nodes if node.is_whole for card in node.cards]
+        parts = []
+        if shared or not whole:
+            held = sum(node.held_units for node in shared)
+            units = sum(node.units for node in shared)
+            percent = 100 * held // units if units else 0
+            parts.append(f"{held} of {units} units held ({percent} %)")
+        if whole:
+            given = sum(bool(card.pods) for card in whole)
+            parts.append(f"{given} of {len(whole)} whole cards held")
+        nodes = counted(len(self.nodes) + len(self.unreadable), "node")
+        nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
+        return f"{nodes}, {counted(cards, 'card')}: {', '.join(parts)}"
+
+    def only(self, names: Collection[str]) -> "ClusterCards":
+        """The nodes of these names; all where none is given."""
+        if not names:
+            return self
+        nodes = tuple(node for node in self.nodes if node.name in names)
+        return ClusterCards(nodes, tuple(each for each in self.unreadable if each[0] in names))
+
+
+def asking_of(pod: SurveyedPod) -> ClusterPod | None:
+    """What a pod asks of ours; None for nothing: one that cannot be parsed holds nothing."""
+    try:
+        return pod.as_asking()
+    except ClusterError:
+        return None
+
+
+def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
+    """The cards of these nodes, by name; finished pods hold nothing."""
+    by_node: dict[str, list[ClusterPod]] = {}
+    for pod in pods:
+        if pod.node and not pod.request.is_finished:
+            by_node.setdefault(pod.node, []).append(pod)
+    views, unreadable = [], []
+    for node in sorted(nodes, key=lambda node: node.name):
+        try:
+            views.append(node_cards(node, by_node.get(node.name, ())))
+        except StateError as error:
+            unreadable.append((node.name, str(error)))
+    return ClusterCards(tuple(views), tuple(unreadable))
+
+
+def allocation_api_text(by_claims: int, cards: int) -> str:
+    """How many of a node's cards are given by claims (docs/dra.md), after other words of the node.
+
+    >>> door_text(0, 4), door_text(1, 4), door_text(4, 4)
+    ('', ', 1 of them given by claims', ', given by claims')
+    """
+    which = "" if by_claims == cards else f"{by_claims} of them "
+    return f", {which}given by claims" if by_claims else ""
+
+
+def rule_text(error: RequestError) -> str:
+    """The rule that refuses a request, and the cure; without the pod, the node and what is asked."""
+    return str(error).partition("): ")[2] or str(error)

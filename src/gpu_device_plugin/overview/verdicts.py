@@ -1,0 +1,319 @@
+"""What each node has for a pod: whether it fits there, and what is missing.
+
+kube-scheduler counts whole cards, replicas and MIG instances as the kubelet does: a device is a
+device. So what is left on a node is its allocatable less what the pods bound to it ask for.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.counted import counted, few
+from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
+from gpu_device_plugin.domain.fractions.placement import NoRoom, place
+from gpu_device_plugin.domain.fractions.requests import demands, policy_of
+from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, held_devices
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.modes import PlacementPolicy
+from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
+from gpu_device_plugin.kubernetes.objects.pod_spec import (
+    asking_containers,
+    asking_together,
+    device_count,
+)
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, rule_text
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRoom:
+    """What a node has left of a resource.
+
+    Attributes:
+        resource: Its name.
+        allocatable: How many devices the kubelet gives out.
+        taken: How many of them pods ask for.
+        asked: How many the pod asks for.
+    """
+
+    resource: str
+    allocatable: int
+    taken: int
+    asked: int
+
+    @property
+    def missing(self) -> int:
+        """How many are too few; 0 where the pod fits."""
+        return max(0, self.asked - (self.allocatable - self.taken))
+
+    def __str__(self) -> str:
+        """In a line, for people."""
+        free = max(0, self.allocatable - self.taken)
+        lack = f", {self.missing} too few" if self.missing else ""
+        return f"{self.resource}: {free} of {self.allocatable} free{lack}"
+
+
+def device_rooms(
+    asked: Mapping[str, int], node: SurveyedNode, taken: Mapping[str, int]
+) -> tuple[DeviceRoom, ...]:
+    """What the node has of each resource that is asked for; empty where it has never had any."""
+    offered = node.status.allocatable or {}
+    if not any(name in offered for name in asked):
+        return ()
+    return tuple(
+        DeviceRoom(name, device_count(offered.get(name, 0)), taken.get(name, 0), amount)
+        for name, amount in sorted(asked.items())
+    )
+
+
+def whole_by_claims(asked: Mapping[str, int], cards: Iterable[CardView]) -> tuple[DeviceRoom, ...]:
+    """The cards of which a claim could have all; empty where none are given by claims.
+
+    Only with the chart's value `dra.wholeCards`, under whose name whole cards are asked for.
+    """
+    given = [card for card in cards if card.door is AllocationApi.DRA and card.is_healthy]
+    taken = sum(card.free_units < card.units for card in given)
+    return tuple(
+        DeviceRoom(f"{name} by claims (dra.wholeCards)", len(given), taken, amount)
+        for name, amount in sorted(asked.items())
+        if given
+    )
+
+
+def held_lines(
+    pod: SurveyedPod, cards: Iterable[CardView], held: Collection[str] | None = None
+) -> list[str]:
+    """What the pod holds: one line a container and whole device.
+
+    Args:
+        pod: The pod, whose annotation says which container has what.
+        cards: The cards of its node.
+        held: UUIDs of what it holds by its node; None where that is not known.
+    """
+    told: Mapping[int, Sequence[str]] = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
+    if held is not None:
+        by_index = {index: [u for u in uuids if u in held] for index, uuids in told.items()}
+        rest = set(held).difference(*by_index.values())
+        told = {**by_index, **({len(pod.spec.containers): sorted(rest)} if rest else {})}
+    by_uuid = {card.uuid: card for card in cards}
+    lines, asking = [], asking_containers(pod)
+    for index, uuids in told.items():
+        for uuid in uuids:
+            card = by_uuid.get(uuid)
+            others = len(card.pods) - 1 if card else 0
+            shared = (
+                f", which {counted(others, 'other pod')} {'has' if others == 1 else 'have'} too"
+                if others
+                else ""
+            )
+            what = f"card {card.index} ({card.model})" if card else uuid
+            name = pod.spec.containers[index].name if index < len(pod.spec.containers) else "?"
+            # A claim of whole cards (docs/dra.md) is of the only one that asks.
+            name = asking[0] if len(asking) == 1 else name
+            lines.append(f"container {name}: {what}{shared}")
+    return lines
+
+
+_OTHER_DOOR = {
+    AllocationApi.DEVICE_PLUGIN: "never: this node gives its cards through claims, and the pod asks by limits",
+    AllocationApi.DRA: "never: this node gives its cards through the device plugin, and the pod asks by a claim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """What a node has for the pod.
+
+    Attributes:
+        node: Its name.
+        verdict: In a few words.
+        cards: One line a card: what it has, and what is missing.
+        is_fit: Whether the pod would fit.
+        hint: The largest such slice that would fit, or "".
+        is_other_door: Whether the node serves such requests by the other allocation API (docs/dra.md).
+        is_never: Whether the node's mode takes no such pod, whatever is free.
+        is_unreadable: Whether its cards cannot be read.
+        opens: What to do for the pod to go there, where the cards have room; or "".
+    """
+
+    node: str
+    verdict: str
+    cards: tuple[str, ...] = ()
+    is_fit: bool = False
+    hint: str = ""
+    is_other_door: bool = False
+    is_never: bool = False
+    is_unreadable: bool = False
+    opens: str = ""
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether it might take the pod if more were free."""
+        is_other = self.is_other_door or self.is_never or self.is_unreadable
+        return not (self.is_fit or self.opens or is_other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """Why the pod cannot go to a node whatever its cards have, and what opens it."""
+
+    why: str = ""
+    opens: str = ""
+
+
+def node_verdicts(
+    asking: ClusterPod,
+    pod: SurveyedPod,
+    cards: ClusterCards,
+    facts: Mapping[str, SurveyedNode],
+) -> tuple[NodeVerdict, ...]:
+    """What each node has for all that a pod asks, of slices and of whole devices."""
+    request, devices = asking.request, asking.devices
+    places = [view for view in cards.nodes if _may_go(pod, view.name)]
+    found = list(_device_verdicts(devices, pod, places, facts)) if devices else []
+    if request.asks:
+        slices = [_verdict(request, pod, view, facts) for view in places]
+        whole = {verdict.node: verdict for verdict in found}
+        names = few(sorted(devices))
+        found = [_both(each, whole.get(each.node), names) for each in slices] if names else slices
+    for name, why in cards.unreadable:
+        offered = facts[name].status.allocatable or {} if name in facts else {}
+        if _may_go(pod, name) and (request.asks or any(device in offered for device in devices)):
+            found.append(NodeVerdict(name, why, is_unreadable=True))
+    return tuple(found)
+
+
+def _both(slices: NodeVerdict, whole: NodeVerdict | None, names: str) -> NodeVerdict:
+    """What a node has for a pod that asks for slices and for whole devices of these names."""
+    if slices.is_never or slices.is_other_door:
+        return slices
+    if whole is None:
+        told = f"never: it gives slices, and no {names}, for which the pod asks too"
+        return NodeVerdict(slices.node, told, is_never=True)
+    return NodeVerdict(
+        slices.node,
+        f"{slices.verdict}; of {names} it {whole.verdict}",
+        (*slices.cards, *whole.cards),
+        is_fit=slices.is_fit and whole.is_fit,
+        hint=slices.hint,
+    )
+
+
+def _device_verdicts(
+    asked: Mapping[str, int],
+    pod: SurveyedPod,
+    nodes: Sequence[NodeCards],
+    facts: Mapping[str, SurveyedNode],
+) -> Iterator[NodeVerdict]:
+    """What each node that has such devices has left; the pod itself takes none of them."""
+    together = asking_together(pod)
+    for view in nodes:
+        node = facts.get(view.name)
+        if node is None:
+            continue
+        others = Counter(view.devices_taken)
+        if pod.spec.node_name == view.name and not _is_over(pod):
+            others.subtract(asked)
+        rooms = device_rooms(asked, node, others)
+        if not rooms and (rooms := whole_by_claims(asked, view.cards)) and len(together) > 1:
+            told = f"never: by a claim one container of a pod gets whole cards, and {few(together)} ask"
+            yield NodeVerdict(view.name, told, is_never=True)
+            continue
+        if not rooms:
+            continue
+        closed = _closed(pod, node)
+        has_room = not any(room.missing for room in rooms)
+        verdict = "has room" if has_room else "has too few"
+        yield NodeVerdict(
+            view.name,
+            f"{verdict}, but {closed.why}" if closed.why else verdict,
+            tuple(str(room) for room in rooms),
+            is_fit=has_room and not closed.why,
+            opens=closed.opens if has_room else "",
+        )
+
+
+def _may_go(pod: SurveyedPod, node: str) -> bool:
+    """A pod that has ended would have to be created again, and may then go anywhere."""
+    return _is_over(pod) or pod.spec.node_name in ("", node)
+
+
+def _is_over(pod: SurveyedPod) -> bool:
+    return pod.status.phase in ("Failed", "Succeeded")
+
+
+def _verdict(
+    request: PodRequest,
+    pod: SurveyedPod,
+    node: NodeCards,
+    facts: Mapping[str, SurveyedNode],
+) -> NodeVerdict:
+    closed = _closed(pod, facts.get(node.name))
+    try:
+        chosen = policy_of(request, node.offer.policy or PlacementPolicy.BINPACK)
+        wanted = [needed for _, needed in demands(request, node.offer.terms)]
+    except RequestError as error:
+        told = f"never, in mode {node.mode}: {rule_text(error)} [{error.reason}]"
+        return NodeVerdict(node.name, told, is_never=True)
+    others = [hold for hold in node.holds if not hold.pod.is_same_pod(request.ref)]
+    rooms = node_rooms(node.offer, others, request.door)
+    if rooms and all(room.is_behind_other_door for room in rooms):
+        return NodeVerdict(node.name, _OTHER_DOOR[request.door], is_other_door=True)
+    found = fit(node.offer, rooms, request, chosen)
+    # Of several containers the first that no card has room for; each may find room, but not all.
+    lacking = [w for w in wanted if isinstance(place(rooms, w, chosen), NoRoom)]
+    compared = (lacking or wanted)[0]
+    cards = tuple(_card_line(room, compared) for room in rooms)
+    if isinstance(found, Fit):
+        index = ", ".join(str(card) for shares in found.shares.values() for card in shares)
+        fits = (
+            f"would fit (card {index}), but {closed.why}" if closed.why else f"fits, card {index}"
+        )
+        return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
+    lack = "has no card with room for it" if lacking else "has no room for all containers at once"
+    verdict = lack + (f", and {closed.why}" if closed.why else "")
+    return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, compared, chosen))
+
+
+def _closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
+    """Empty if nothing is known."""
+    if node is None:
+        return _Closed()
+    name = node.metadata.name
+    if node.closed:
+        asks_why = f"`kubectl describe node {name}` says why it is not ready"
+        return _Closed(node.closed, f"`kubectl uncordon {name}`" if node.is_ready else asks_why)
+    for key, value in sorted((pod.spec.node_selector or {}).items()):
+        if node.labels.get(key) != value:
+            label = f"`kubectl label node {name} {key}={value}`, or "
+            opens = ("" if key in node.labels else label) + "change the pod's nodeSelector"
+            return _Closed(f"the node has no label {key}={value}", opens)
+    return _Closed()
+
+
+def _card_line(room: Room, wanted: Demand) -> str:
+    compute = f", {room.free_core} % compute" if room.least_core else ""
+    lack = room.lack(wanted)
+    is_out = room.is_full_of_pods or room.is_behind_other_door or not room.is_healthy
+    if lack is not None and is_out:
+        return f"card {room.card.index}: {lack}"
+    missing = wanted.units_per_card - room.free_mem
+    missing_core = wanted.core_percent - room.free_core
+    lacks = [counted(missing, "unit")] if missing > 0 else []
+    lacks += [f"{missing_core} % compute"] if missing_core > 0 else []
+    free = f"{room.free_mem} of {room.card.capacity(room.unit)} units{compute} free"
+    return f"card {room.card.index}: {free}" + (f", {' and '.join(lacks)} too few" if lacks else "")
+
+
+def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> str:
+    found = place(rooms, wanted, policy)
+    room = found.largest if isinstance(found, NoRoom) else None
+    if room is None or wanted.cards > 1:
+        return ""  # the largest slice of one card says nothing of several
+    percent = min(wanted.core_percent, room.free_core)
+    compute = f" with {percent} %" if wanted.core_percent else ""
+    return f"{room.free_mem} units ({room.free_slice_mib} MiB){compute} on card {room.card.index}"

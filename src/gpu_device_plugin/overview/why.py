@@ -1,0 +1,355 @@
+"""Why a pod is where it is, what each node has for it, and what to do."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.counted import counted, few
+from gpu_device_plugin.domain.fractions.cluster_view import hold_of
+from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds
+from gpu_device_plugin.domain.fractions.requests import asked_text
+from gpu_device_plugin.domain.fractions.units import slice_mib
+from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
+from gpu_device_plugin.kubernetes.objects.survey import ExplainedPod
+from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
+from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
+
+_ASK_LESS = "ask less, free a slice, or add a node"
+_NEVER = "no node takes the pod as it is: change the pod as said above, or the mode of a node"
+_FITS_ABOVE = "; what fits now is said above"
+_NO_SLICE_YET = (
+    "it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
+    "pod's Events with `kubectl describe pod` (the node is {node})"
+)
+_HAS_ITS_SLICE = "it has what it asks of the cards; what it waits for is said above, or by `kubectl describe pod`"
+_FAILED_BY_ITSELF = (
+    "it was not refused: it ran and failed, which `kubectl logs -n {namespace} {pod} -c "
+    "{container}` may explain"
+)
+_AGAIN = "delete it; its controller, if it has one, has made another one already"
+_ELSEWHERE = (
+    "by its cards it fits on {nodes}: what keeps it away is something else (CPU, memory, taints, "
+    "affinity), which the scheduler names above"
+)
+_NO_SCHEDULER = (
+    "by its cards it fits on {nodes}, and no scheduler has spoken of it: does one run that serves "
+    "schedulerName {scheduler}?"
+)
+_GATED = "no scheduler takes it before its scheduling gates are removed: {gates}"
+_DELETED = (
+    "it is being deleted, so no scheduler takes it; what keeps it is in its metadata.finalizers"
+)
+_OPEN = "the cards have room, the node is closed to it: {how}"
+_UNREADABLE = "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
+_NOT_BOTH = (
+    "make two pods of it: a node gives slices or whole cards, never both, and this pod asks for a "
+    "slice and for {names}"
+)
+_NO_CARDS = "no node publishes cards: run `kubectl gpu doctor`"
+_UNLISTED = (
+    "ask somebody who may list nodes and pods to run this: what each node has for it is not shown to "
+    "you ({why})"
+)
+_NODE_GONE = (
+    "its node {node} is not in the cluster: the control plane deletes the pod after a minute or two, "
+    "and its controller, if it has one, makes another one"
+)
+_NODE_AWAY = (
+    "its node {node} is not ready: {why}; `kubectl describe node {node}`. What is said above is from "
+    "before"
+)
+_OTHER_DOOR = {
+    AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
+    "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
+    AllocationApi.DRA: "label a node gpu-device-plugin/door=dra; or take that label off the pod's namespace and "
+    "create the pod again (docs/dra.md)",
+}
+
+
+def is_served(pod: ExplainedPod) -> bool:
+    """Whether the agent says that the pod has what it asks of the cards."""
+    has_slice = pod.annotations.get(ASSIGNED) == "true"
+    return not pod.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known of a pod beside what it asks.
+
+    Attributes:
+        verdicts: What each node has for it; empty where it needs no place.
+        nodes: All nodes, by name.
+        unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
+        holds: Whether it holds anything, or a scheduler has reserved it.
+        has_been_told: Whether anybody has said anything of it.
+    """
+
+    verdicts: Sequence[NodeVerdict]
+    nodes: Mapping[str, SurveyedNode]
+    unlisted: str
+    holds: bool
+    has_been_told: bool
+
+
+def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
+    """What to do next.
+
+    Args:
+        pod: The pod.
+        asking: What it asks.
+        now: How it stands.
+    """
+    verdicts = now.verdicts
+    if pod.is_over:
+        return _over(pod, asking, now)
+    if pod.spec.node_name:
+        return _of_node(pod.spec.node_name, now) or _bound(pod, holds=now.holds)
+    if pod.metadata.deletion_timestamp:
+        return (_DELETED,)
+    names = few(gate.name for gate in pod.spec.scheduling_gates or ())
+    gated = (_GATED.format(gates=names),) if names else ()
+    fitting = _fitting(verdicts)
+    if not fitting:
+        return (*gated, *_lacking(now, asking))
+    why = _ELSEWHERE if now.has_been_told else _NO_SCHEDULER
+    return gated or (why.format(nodes=fitting, scheduler=pod.spec.scheduler_name),)
+
+
+def _fitting(verdicts: Iterable[NodeVerdict]) -> str:
+    return few(verdict.node for verdict in verdicts if verdict.is_fit)
+
+
+def _of_node(name: str, now: Situation) -> tuple[str, ...]:
+    """What is wrong with the node that the pod is bound to."""
+    if now.unlisted:
+        return ()
+    node = now.nodes.get(name)
+    if node is None:
+        return (_NODE_GONE.format(node=name),)
+    why = node.readiness_text or "its kubelet does not say why"
+    return () if node.is_ready else (_NODE_AWAY.format(node=name, why=why),)
+
+
+def _over(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
+    """A pod that has ended."""
+    if pod.status.phase == "Succeeded":
+        return ()
+    if pod.failed_by_itself:
+        meta, container = pod.metadata, pod.failed_by_itself[0]
+        ran = {"namespace": meta.namespace, "pod": meta.name, "container": container}
+        return (_FAILED_BY_ITSELF.format(**ran),)
+    return (_AGAIN,) if _fitting(now.verdicts) else (_AGAIN, *_lacking(now, asking))
+
+
+def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
+    """A pod that is on a node and has not ended."""
+    is_pending = pod.status.phase == "Pending"
+    if is_served(pod) or (holds and not is_pending):
+        return (_HAS_ITS_SLICE,) if is_pending else ()
+    return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
+
+
+def _lacking(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
+    """What to do where the pod fits on no node."""
+    names, request, verdicts = few(sorted(asking.devices)), asking.request, now.verdicts
+    if now.unlisted:
+        return (_UNLISTED.format(why=now.unlisted),)
+    if names and request.asks and request.door is AllocationApi.DEVICE_PLUGIN:
+        return (_NOT_BOTH.format(names=names),)
+    if found := tuple(_to_make_room(verdicts)):
+        return found
+    if any(verdict.is_other_door for verdict in verdicts):
+        return (_OTHER_DOOR[request.door],)
+    nowhere = _not_offered(asking.devices) if names else _NO_CARDS
+    return (_NEVER if verdicts else nowhere,)
+
+
+def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+    """What would let nodes take the pod that may take it."""
+    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
+        yield _OPEN.format(how=how)
+    if any(verdict.lacks_room for verdict in verdicts):
+        yield _ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else "")
+    if any(verdict.is_unreadable for verdict in verdicts):
+        yield _UNREADABLE
+
+
+def _not_offered(devices: Iterable[str]) -> str:
+    """No node has these."""
+    asked = sorted(devices)
+    if all(name == TOPOLOGY_GPU for name in asked):
+        where = "nodes of mode topology would"
+    elif all(name.startswith("nvidia.com/mig-") for name in asked):
+        where = "nodes of mode default or mig would, whose cards are cut into such instances"
+    else:
+        where = "nodes of mode default or mig would offer nvidia.com/*"
+    return f"no node with cards offers {few(asked)}; {where} (docs/node-modes.md, docs/nvidia.md)"
+
+
+_SHOWN_EVENTS = 5
+_AGENT = "gpu-device-plugin"
+_TO_THE_SECOND = len("2026-11-22T04:00:00")
+_DISPUTED = (
+    "its annotations of cards do not agree with its spec and do not count: "
+    "what counts is what the node's agent says, else what the spec asks for"
+)
+_NO_EVENTS = "its Events are not shown to you: you may not list Events in this namespace"
+_NOTHING = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
+
+
+@dataclass(frozen=True, slots=True)
+class PodStory:
+    """All that is known of a pod.
+
+    Attributes:
+        pod: `namespace/name`.
+        state: Phase, node and reason, in one line.
+        asks: One line a container.
+        holds: What it holds: one line a container and card.
+        said: What the scheduler, the kubelet or the agent said, the last one last.
+        nodes: What each node has for it; empty for a pod that has its slice, or has had it.
+        cures: What to do next.
+    """
+
+    pod: str
+    state: str
+    asks: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    nodes: tuple[NodeVerdict, ...] = ()
+    cures: tuple[str, ...] = ()
+
+
+def story(
+    pod: ExplainedPod,
+    events: Sequence[Event] | None,
+    cards: ClusterCards,
+    facts: Mapping[str, SurveyedNode],
+    unlisted: str = "",
+) -> PodStory:
+    """What a pod asks, holds and was told, and, unless it has a slice, where it would fit.
+
+    Args:
+        pod: The pod.
+        events: Events about it; None where they may not be read.
+        cards: The nodes with cards.
+        facts: All nodes, by name.
+        unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
+    """
+    asking = pod.as_asking()
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]
+    said = (*_told(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
+    if asking is None:
+        return PodStory(name, _state(pod), (_NOTHING,), (), said)
+    unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)
+    unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
+    devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
+    asks = (*_asks(pod, asking.request, unit), *devices)
+    holds = () if pod.is_over else _holds(pod, asking, cards.nodes)
+    is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
+    needs_place = not (holds or is_served(pod) or is_past)
+    nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
+    now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
+    said += () if believed_holds(asking.request, asking.annotations)[1] else (_DISPUTED,)
+    return PodStory(name, _state(pod), asks, holds, said, nodes, cures(pod, asking, now))
+
+
+def _state(pod: ExplainedPod) -> str:
+    where = f"on node {pod.spec.node_name}" if pod.spec.node_name else "not bound to a node"
+    reason = f" ({pod.status.reason})" if pod.status.reason else ""
+    deleted = ", being deleted" if pod.metadata.deletion_timestamp else ""
+    return f"{pod.status.phase or 'Unknown'}{reason}, {where}{deleted}"
+
+
+def _is_past(event: Event, pod: ExplainedPod) -> bool:
+    """Whether it says why a pod that runs now did not run yet.
+
+    What the agent said when it admitted the pod, for instance of its annotations, stays true.
+    """
+    if pod.status.phase != "Running" or event.reporter == _AGENT or not event.at:
+        return False
+    return event.at[:_TO_THE_SECOND] < (pod.status.start_time or "")[:_TO_THE_SECOND]
+
+
+def event_line(event: Event) -> str:
+    """An Event, for people."""
+    reporter = event.reporter or "unknown"
+    return f"{event.at} {reporter} {event.reason}: {_without_rpc(event.message)}"
+
+
+def _told(events: Sequence[Event]) -> list[str]:
+    shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
+    lines = [
+        event_line(event)
+        for event in shown
+        if not any(_wraps(event.message, other.message) for other in shown)
+    ]
+    return lines[-_SHOWN_EVENTS:]
+
+
+def _of_pod(pod: ExplainedPod, events: Iterable[Event]) -> Iterator[str]:
+    """What the pod's status says and no Event does."""
+    said = [event.message for event in events]
+
+    def is_new(message: str) -> bool:
+        return message != "" and not any(message in each or _wraps(message, each) for each in said)
+
+    scheduled = pod.condition("PodScheduled")
+    if scheduled.status == "False" and is_new(scheduled.message):
+        yield f"{scheduled.reason or 'not scheduled'}: {scheduled.message}"
+    if is_new(pod.status.message):
+        yield _without_rpc(pod.status.message)
+    yield from filter(None, map(str, pod.containers))
+
+
+def _without_rpc(message: str) -> str:
+    """The agent's words, out of those of gRPC and the kubelet around them."""
+    before, found, words = message.partition(" desc = ")
+    return (
+        words.removesuffix(", which is unexpected") if found and "rpc error" in before else message
+    )
+
+
+def _wraps(message: str, other: str) -> bool:
+    """Whether a message is another one with words around it: the kubelet repeats the agent's."""
+    return other != "" and other in message and other != message
+
+
+def _asks(pod: SurveyedPod, request: PodRequest, unit: MemoryUnit) -> tuple[str, ...]:
+    found = []
+    for container in (c for c in request.containers if c.asks):
+        parts = [asked_text(r, amount, unit) for r, amount in sorted(container.amounts.items())]
+        found.append(f"container {container.name}: {' and '.join(reversed(parts))}")
+    if request.card_count_label:
+        found.append(f"over {request.card_count_label} cards")
+    if request.door is AllocationApi.DRA:
+        names = (claim.name for claim in pod.spec.resource_claims or ())
+        found.append(f"through claims (docs/dra.md): {', '.join(names)}")
+    return tuple(found)
+
+
+def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeCards]) -> tuple[str, ...]:
+    """As its node counts it; of a node that is not known by its annotations, in units."""
+    node, ref = next((n for n in nodes if n.name == pod.spec.node_name), None), asking.request.ref
+    lines = held_lines(pod, node.cards if node else (), node.devices_of(ref) if node else None)
+    hold = hold_of(asking.request, asking.annotations)
+    counted_hold = next((h for h in node.holds if h.pod == ref), hold) if node else hold
+    by_container = [(pod.spec.containers[c].name, s) for c, s in sorted(hold.by_container.items())]
+    if counted_hold.by_card() != hold.by_card():
+        # The agent names no containers, and the annotations name other cards.
+        by_container = [("?", counted_hold.by_card())]
+    by_index = {card.index: card for card in node.offer.cards} if node else {}
+    for name, shares in by_container:
+        for index, (units, percent) in sorted(shares.items()):
+            card = by_index.get(index)
+            size = counted(units, "unit")
+            if card and node:
+                size = f"{slice_mib(card, units, node.offer.unit)} MiB"
+            compute = f", {percent} % of its compute" if percent else ""
+            lines.append(f"container {name}: {size} of card {index}{compute}")
+    return tuple(lines)

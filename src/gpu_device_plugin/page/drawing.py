@@ -1,0 +1,226 @@
+"""Draws the parts of the page that have changed, and hands readers those that they have not seen."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.overview.live_cluster import UNBOUND, LiveCluster
+from gpu_device_plugin.overview.questions import NodesAndFacts, read_story
+from gpu_device_plugin.overview.verdicts import NodeVerdict
+from gpu_device_plugin.page.rows import Colours, Uses, node_row, pod_row, use_lines
+from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
+
+_MOST_GONE = 1000
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    html: str
+    number: int
+
+
+class PageParts:
+    """Parts by their id in the page; one that is gone is empty.
+
+    A reader is told where it is as `start-number`: `start` is of this process, and `number` grows
+    with every change.
+
+    Attributes:
+        changed: Notified with every change.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Condition()
+        self._start = uuid.uuid4().hex[:8]
+        self._number = self._floor = 0
+        self._parts: dict[str, _Part] = {}
+
+    @property
+    def at(self) -> str:
+        """Where a reader is that has all of it."""
+        return f"{self._start}-{self._number}"
+
+    def html(self, name: str) -> str:
+        """A part; empty where there is none."""
+        found = self._parts.get(name)
+        return found.html if found else ""
+
+    def nodes(self) -> Iterator[str]:
+        """The parts of nodes, by name."""
+        names = sorted(name for name in self._parts if name.startswith("node-"))
+        return (html for name in names if (html := self._parts[name].html))
+
+    def put(self, name: str, html: str) -> bool:
+        """Have this part from now on; whether it is another than before."""
+        if self.html(name) == html:
+            return False
+        self._number += 1
+        self._parts.pop(name, None)
+        self._parts[name] = _Part(html, self._number)
+        if not html:
+            self._forget_gone()
+        return True
+
+    def since(self, at: str) -> Mapping[str, str] | None:
+        """What a reader at that place has not seen; None where it has to read all of it again."""
+        start, _, number = at.partition("-")
+        is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+        seen = int(number) if is_number else -1
+        if start != self._start or not self._floor <= seen <= self._number:
+            return None
+        return {name: part.html for name, part in self._parts.items() if part.number > seen}
+
+    async def tell(self) -> None:
+        """Wake every reader that waits."""
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def wait(self, at: str, seconds: float) -> None:
+        """Wait until there is something to see from that place on, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self.changed:
+                await self.changed.wait_for(lambda: self.at != at)
+
+    def _forget_gone(self) -> None:
+        """Nodes come and go under new names; who has been away for longer reads all again."""
+        gone = [name for name, part in self._parts.items() if not part.html]
+        for name in gone[:-_MOST_GONE]:
+            self._floor = max(self._floor, self._parts.pop(name).number)
+
+
+_LEAST_SECONDS_BETWEEN = 0.25
+_MOST_WITHOUT_CARD = 50
+_MOST_VERDICTS = 20
+_MOST_IN_LEGEND = 16
+_AT_ONCE = 20
+
+
+class Drawing:
+    """The page as it is now."""
+
+    def __init__(
+        self, api: ApiServer, live: LiveCluster, uses: Uses, html: Html, beat_seconds: float
+    ) -> None:
+        self._beat_seconds = beat_seconds
+        self._api, self._live, self._uses, self._html = api, live, uses, html
+        self._parts = PageParts()
+        self._colours = Colours()
+        self._namespaces: dict[str, tuple[str, ...]] = {}
+        self._is_drawn = False
+        self._redraw: set[str] = set()
+
+    def use_changed(self, pods: Iterable[tuple[str, str]]) -> None:
+        """Something else is known of what these pods use."""
+        self._redraw |= self._live.nodes_of(set(pods)) | {UNBOUND}
+        self._live.changed.set()
+
+    async def run(self) -> None:
+        """Draw what changes, until cancelled."""
+        while True:
+            await self._live.changed.wait()
+            self._live.changed.clear()
+            if self._live.is_synced:
+                touched = self._live.take_touched() | self._redraw
+                self._redraw = set()
+                await self._draw(touched)
+            await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
+
+    def page(self) -> Mapping[str, object]:
+        """Values of `page.html`, but for what the server adds."""
+        return {
+            "at": self._parts.at,
+            "summary": self._html.own(self._parts.html("summary")),
+            "legend": self._html.own(self._parts.html("legend")),
+            "unplaced": self._html.own(self._parts.html("unplaced")),
+            "nodes": [self._html.own(part) for part in self._parts.nodes()],
+            "trouble": self._trouble(),
+        }
+
+    async def events(self, at: str) -> AsyncIterator[ServerSentEvent]:
+        """What a reader at that place has not seen, and what changes from then on."""
+        while True:
+            missing = self._parts.since(at)
+            if missing is None:
+                yield ServerSentEvent("restart", {}, self._parts.at)
+                return
+            at = self._parts.at
+            if missing:
+                yield ServerSentEvent("parts", missing, at)
+            age = {"trouble": self._trouble(), "seconds": round(self._live.trouble_seconds)}
+            yield ServerSentEvent("age", age, at)
+            await self._parts.wait(at, self._beat_seconds)
+
+    async def pod(self, namespace: str, name: str) -> str | None:
+        """A pod's story as HTML; None where there is no such pod.
+
+        Raises:
+            ClusterError: The API server does not serve it.
+        """
+        story = await read_story(self._api, namespace, name, self._nodes)
+        if story is None:
+            return None
+        verdicts: Sequence[NodeVerdict] = sorted(story.nodes, key=lambda each: not each.is_fit)
+        return self._html.render(
+            "story",
+            story=story,
+            uses=use_lines(self._uses.of_pod(namespace, name)),
+            use_hint=self._uses.trouble or "nothing is known of this pod",
+            verdicts=verdicts[:_MOST_VERDICTS],
+            left_out=max(0, len(verdicts) - _MOST_VERDICTS),
+        )
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether there is something to show."""
+        return self._is_drawn, "ready" if self._is_drawn else self._trouble()
+
+    def _trouble(self) -> str:
+        return self._live.trouble or ("" if self._is_drawn else "reading the cluster")
+
+    async def _nodes(self) -> NodesAndFacts:
+        return self._live.cards(), dict(self._live.nodes)
+
+    async def _draw(self, touched: set[str]) -> None:
+        has_changed = False
+        for count, name in enumerate(sorted(touched - {UNBOUND})):
+            has_changed |= self._parts.put(f"node-{name}", self._node(name))
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others are served meanwhile
+        has_changed |= self._parts.put("unplaced", self._unplaced())
+        has_changed |= self._parts.put("summary", self._summary())
+        has_changed |= self._parts.put("legend", self._legend())
+        self._is_drawn = True
+        if has_changed:
+            await self._parts.tell()
+
+    def _node(self, name: str) -> str:
+        view, node = self._live.view(name), self._live.nodes.get(name)
+        self._namespaces.pop(name, None)
+        if view is None or node is None:
+            return ""
+        row = node_row(node, view, self._uses.of_slice, self._colours)
+        self._namespaces[name] = row.namespaces
+        return self._html.render("node", node=row)
+
+    def _unplaced(self) -> str:
+        waiting, refused = self._live.without_card()
+        pods = [pod_row(pod, is_refused=False) for pod in waiting]
+        pods += [pod_row(pod, is_refused=True) for pod in refused]
+        return self._html.render("unplaced", pods=pods, most=_MOST_WITHOUT_CARD)
+
+    def _legend(self) -> str:
+        names = sorted({name for names in self._namespaces.values() for name in names})
+        colours = [(name, self._colours.of(name)) for name in names]
+        return self._html.render("legend", colours=colours, most=_MOST_IN_LEGEND)
+
+    def _summary(self) -> str:
+        cards = self._live.cards()
+        return self._html.render(
+            "summary",
+            text=cards.summary,
+            faulty=sum(not card.is_healthy for node in cards.nodes for card in node.cards),
+            use_hint=self._uses.trouble if self._uses.is_wanted else "",
+        )

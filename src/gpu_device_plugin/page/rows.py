@@ -1,0 +1,328 @@
+"""What the page shows of a node: cards as bars, the places of slices on them, and what slices use."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.objects.survey import Survey
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.overview.node_cards import CardView, NodeCards, PodShare
+from gpu_device_plugin.overview.slice_use import SliceUse, from_prometheus
+
+COLOURS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PodUse:
+    """What a pod uses of its slice of a card.
+
+    Attributes:
+        memory: Percent of the slice; None while it is not known.
+        compute: Percent of the card's time; None as above.
+    """
+
+    memory: int | None = None
+    compute: int | None = None
+
+
+UseOf = Callable[[PodRef, int], PodUse]
+
+
+class Colours:
+    """A colour for each namespace, 0 to 7, in the order in which they are first asked for.
+
+    >>> colours = Colours()
+    >>> colours.of("search"), colours.of("vision"), colours.of("search")
+    (0, 1, 0)
+    """
+
+    def __init__(self) -> None:
+        self._by_namespace: dict[str, int] = {}
+
+    def of(self, namespace: str) -> int:
+        """The namespace's; beyond eight namespaces, colours are given again."""
+        return self._by_namespace.setdefault(namespace, len(self._by_namespace) % COLOURS)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRow:
+    """A pod's part of a bar.
+
+    Attributes:
+        pod: `namespace/name`.
+        name: Its name.
+        letter: The pod's letter on this node, as `kubectl gpu map` has it.
+        kind: Classes of the stylesheet: the namespace's colour, and whether it is only reserved.
+        start: Where it begins, in percent of the bar.
+        width: How wide it is, as above.
+        text: For people, all of it.
+        memory: Percent of its memory that is used, at most 100; None while it is not known.
+    """
+
+    pod: str
+    name: str
+    letter: str
+    kind: str
+    start: float
+    width: float
+    text: str
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CardRow:
+    """A card.
+
+    Attributes:
+        card: The card.
+        held: Memory units that are held.
+        percent: Percent of compute that is held; None where the mode does not divide it.
+        slices: Its slices, from the left.
+        asked_start: Where the part begins that pods without a card ask for, in percent of the bar.
+        asked_width: How wide that part is; 0 for none.
+    """
+
+    card: CardView
+    held: int
+    percent: int | None
+    slices: tuple[SliceRow, ...]
+    asked_start: float
+    asked_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node.
+
+    Attributes:
+        name: Its name.
+        kind: Mode, unit and models, for people.
+        marks: What is wrong with it, each in one or two words.
+        states: For the filter: free, full, waiting, faulty.
+        namespaces: Of the pods on it.
+        held: Memory units that are held.
+        units: Memory units that it has; 0 where it gives whole cards, replicas or instances.
+        cards: Its cards.
+        waiting: Pods bound to it that have no card yet, with the units they ask for.
+        instances: MIG instances, with who holds them.
+        trouble: Why its cards cannot be read; empty if they can.
+    """
+
+    name: str
+    kind: str = ""
+    marks: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    held: int = 0
+    units: int = 0
+    cards: tuple[CardRow, ...] = ()
+    waiting: tuple[tuple[PodRef, int], ...] = ()
+    instances: tuple[tuple[str, PodRef], ...] = ()
+    trouble: str = ""
+
+    @property
+    def percent(self) -> int:
+        """Percent of its memory units that are held."""
+        return 100 * self.held // self.units if self.units else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod without a node, or one that a node has refused.
+
+    Attributes:
+        namespace: Of the pod.
+        name: Its name.
+        why: In a few words.
+        is_refused: A node has refused it; else it waits.
+    """
+
+    namespace: str
+    name: str
+    why: str
+    is_refused: bool
+
+
+def node_row(node: SurveyedNode, view: NodeCards | str, use_of: UseOf, colours: Colours) -> NodeRow:
+    """A node with its cards, or with the reason why they cannot be read."""
+    name, marks = node.metadata.name, tuple(_marks(node))
+    if isinstance(view, str):
+        return NodeRow(name, marks=marks, states=("faulty",), trouble=view)
+    sick = sum(not card.is_healthy for card in view.cards)
+    if sick:
+        marks += (f"{sick} out of service",)
+    pods = {*view.letters, *(pod for pod, _ in view.waiting), *(pod for _, pod in view.instances)}
+    return NodeRow(
+        name,
+        view.kind_text,
+        marks,
+        tuple(_states(view, has_marks=bool(marks))),
+        tuple(sorted({pod.namespace for pod in pods})),
+        view.held_units,
+        0 if view.is_whole else view.units,
+        tuple(_cards(view, use_of, colours)),
+        view.waiting,
+        view.instances,
+    )
+
+
+def pod_row(pod: SurveyedPod, *, is_refused: bool) -> PodRow:
+    """A pod without a card."""
+    why = f"on {pod.spec.node_name}" if is_refused else pod.condition("PodScheduled").reason
+    return PodRow(pod.metadata.namespace, pod.metadata.name, why, is_refused)
+
+
+def _marks(node: SurveyedNode) -> Iterator[str]:
+    if not node.is_ready:
+        yield "not ready"
+    if node.spec.unschedulable:
+        yield "cordoned"
+
+
+def _states(view: NodeCards, *, has_marks: bool) -> Iterator[str]:
+    healthy = [card for card in view.cards if card.is_healthy]
+    is_free = any(not c.pods if view.is_whole else c.free_units > 0 for c in healthy)
+    yield "free" if is_free else "full"
+    if view.waiting:
+        yield "waiting"
+    if has_marks:
+        yield "faulty"
+
+
+def _cards(view: NodeCards, use_of: UseOf, colours: Colours) -> Iterator[CardRow]:
+    letters, has_compute = view.letters, view.has_compute
+    for card in view.cards:
+        slices, held = [], 0
+        whole = max(card.units, card.held_units, 1)
+        for holder in card.holders:
+            use = use_of(holder.pod, card.index)
+            place = (100 * held / whole, 100 * holder.units / whole)
+            state = "" if holder.is_granted else " reserved"
+            kind = f"c{colours.of(holder.pod.namespace)}{state}"
+            text = _slice_text(card, holder, use)
+            slices.append(_slice(holder.pod, letters, kind, place, (text, use.memory)))
+            held += holder.units
+        for number, pod in enumerate(card.pods):
+            place = (100 * number / len(card.pods), 100 / len(card.pods))
+            part = "the whole card" if len(card.pods) == 1 else "a replica"
+            kind = f"c{colours.of(pod.namespace)}"
+            slices.append(_slice(pod, letters, kind, place, (f"{pod}: {part}", None)))
+        has_asked = card.is_healthy and not view.is_whole
+        asked = max(0, card.units - held - card.free_units) if has_asked else 0
+        percent = sum(holder.percent for holder in card.holders) if has_compute else None
+        start, width = round(100 * held / whole, 2), round(100 * asked / whole, 2)
+        yield CardRow(card, held, percent, tuple(slices), start, width)
+
+
+def _slice(
+    pod: PodRef,
+    letters: Mapping[PodRef, str],
+    kind: str,
+    place: tuple[float, float],
+    told: tuple[str, int | None],
+) -> SliceRow:
+    start, width = round(place[0], 2), round(place[1], 2)
+    text, memory = told
+    used = None if memory is None else min(memory, 100)
+    return SliceRow(str(pod), pod.name, letters[pod], kind, start, width, text, used)
+
+
+def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:
+    text = f"{holder.pod}: {holder.units} of {card.units} units"
+    text += f", {holder.percent} % compute" if holder.percent else ""
+    text += f", uses {use.memory} % of its memory" if use.memory is not None else ""
+    text += f", {use.compute} % of the card's time" if use.compute is not None else ""
+    return text if holder.is_granted else text + ", reserved"
+
+
+_NONE = "not asked for: start the page with --prometheus (docs/page.md)"
+_MIB = 1024 * 1024
+_log = structlog.get_logger("page")
+Key = tuple[str, str]
+
+
+class Uses:
+    """Asks Prometheus again and again.
+
+    Attributes:
+        trouble: Why there is no use to show; empty where there is.
+    """
+
+    def __init__(self, survey: Survey, prometheus: str, every_seconds: float) -> None:
+        """Remember whom to ask.
+
+        Args:
+            survey: Reads by the API server.
+            prometheus: As `instant_query` takes it; empty for none.
+            every_seconds: How often.
+        """
+        self.trouble = "Prometheus has not answered yet" if prometheus else _NONE
+        self._survey, self._prometheus, self._every_seconds = survey, prometheus, every_seconds
+        self._by_pod: dict[Key, tuple[SliceUse, ...]] = {}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is a Prometheus to ask."""
+        return bool(self._prometheus)
+
+    def of_pod(self, namespace: str, name: str) -> Sequence[SliceUse]:
+        """What each container uses of each card; empty where that is not known."""
+        return self._by_pod.get((namespace, name), ())
+
+    def of_slice(self, pod: PodRef, card: int) -> PodUse:
+        """What a pod uses of its slice of a card, over all containers."""
+        found = [use for use in self._by_pod.get(pod.key, ()) if use.card == str(card)]
+        used = [use.used_bytes for use in found if use.used_bytes is not None]
+        busy = [use.used_ratio for use in found if use.used_ratio is not None]
+        limit = sum(use.limit_bytes for use in found if use.used_bytes is not None)
+        memory = _percent(sum(used) / limit) if used and limit else None
+        return PodUse(memory, _percent(sum(busy)) if busy else None)
+
+    async def run(self, changed: Callable[[set[Key]], None]) -> None:
+        """Ask until cancelled; `changed` gets the pods of which something else is known than before."""
+        while self._prometheus:
+            before, trouble = self._by_pod, self.trouble
+            await self._ask()
+            pods = before.keys() | self._by_pod.keys()
+            moved = {pod for pod in pods if before.get(pod) != self._by_pod.get(pod)}
+            if moved or trouble != self.trouble:
+                changed(moved)
+            await asyncio.sleep(self._every_seconds)
+
+    async def _ask(self) -> None:
+        try:
+            found = await from_prometheus(self._survey, self._prometheus)
+        except ClusterError as error:
+            if not self.trouble or not self._by_pod:
+                _log.warning("use is not known", error=str(error))
+            self._by_pod, self.trouble = {}, f"Prometheus gives no figures: {error}"
+            return
+        by_pod: dict[Key, list[SliceUse]] = {}
+        for use in found:
+            by_pod.setdefault((use.namespace, use.pod), []).append(use)
+        self._by_pod = {key: tuple(uses) for key, uses in by_pod.items()}
+        self.trouble = "" if found else "Prometheus knows no slice: does it scrape the agents?"
+
+
+def use_lines(uses: Sequence[SliceUse]) -> list[dict[str, object]]:
+    """For people: MiB and percent, as `story.html` shows them."""
+    return [
+        {
+            "container": use.container,
+            "card": use.card,
+            "limit_mib": int(use.limit_bytes) // _MIB,
+            "used_mib": None if use.used_bytes is None else int(use.used_bytes) // _MIB,
+            "busy": None if use.used_ratio is None else _percent(use.used_ratio),
+            "percent": int(use.percent),
+            "refused": int(use.refused or 0),
+        }
+        for use in uses
+    ]
+
+
+def _percent(ratio: float) -> int:
+    return round(100 * ratio)

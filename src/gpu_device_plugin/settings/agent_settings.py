@@ -1,0 +1,260 @@
+"""What the operator decides for an agent: its settings, and which of them go together."""
+
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.fractions.mode_resources import check_unit
+from gpu_device_plugin.domain.grants.claims import DRIVER
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
+from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
+from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
+from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
+from gpu_device_plugin.settings.setting import (
+    LogFormat,
+    directory,
+    load,
+    optional_directory,
+    setting,
+)
+from gpu_device_plugin.settings.yaml_text import parse_yaml
+
+_CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
+
+
+class Isolation(enum.Enum):
+    """Whether slices are enforced in the container."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def xid_choice(text: str) -> XidChoice:
+    """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
+
+    Raises:
+        ConfigError: A part is neither a number nor one of the two words.
+
+    >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
+    True
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    numbers = [part for part in parts if part not in {"all", "xids"}]
+    wrong = [part for part in numbers if not (part.isascii() and part.isdecimal())]
+    if wrong:
+        raise ConfigError(f"{wrong[0]!r} is not valid: wanted numbers of XIDs, all or xids")
+    return XidChoice(frozenset(map(int, numbers)), is_all=len(numbers) < len(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(NvidiaSettings):
+    """What the operator decided. A node label for a setting takes precedence."""
+
+    HEADING: ClassVar = "The node and its agent"
+
+    node_name: str = setting(
+        "",
+        "Name of this Node object; required. Also NODE_NAME, usually from the downward API.",
+        "NODE_NAME",
+    )
+    kubeconfig: str = setting(
+        "", "Path of a kubeconfig; by default the pod's service account is used.", "KUBECONFIG"
+    )
+    standalone: bool = setting(
+        False, "Work without an API server: no labels, no Events, no pod specs."
+    )
+    mode: NodeMode = setting(
+        NodeMode.CORE_MEM, "Node mode, if the node has no label `ack.node.gpu.schedule`."
+    )
+    memory_unit: MemoryUnit = setting(
+        MemoryUnit.GIB, "Size of one aliyun.com/gpu-mem; 128MiB only with mode share."
+    )
+    placement: PlacementPolicy = setting(
+        PlacementPolicy.BINPACK,
+        "Placement policy, if the node has no label `ack.node.gpu.placement`.",
+    )
+    compute_policy: ComputePolicy = setting(
+        ComputePolicy.FIXED,
+        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same.",
+    )
+    honor_pod_compute_policy: bool = setting(
+        False,
+        "Whether a pod's annotation `gpu-device-plugin/compute-policy` takes precedence over node label and setting.",
+    )
+    nvml_library: str = setting(
+        "", "Path of libnvidia-ml.so.1; by default the dynamic loader finds it."
+    )
+    simulator_dir: str = setting(
+        "",
+        "Directory of a simulated node, for evaluation: its cards are offered, and containers get its driver.",
+        convert=optional_directory,
+    )
+    isolation: Isolation = setting(
+        Isolation.ON,
+        "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy.",
+    )
+    door: AllocationApi = setting(
+        AllocationApi.DEVICE_PLUGIN,
+        "The API by which pods ask for this node's cards, if it has no label `gpu-device-plugin/door`: the device plugin API (limits), or dra (ResourceClaims; Kubernetes 1.36 or later).",
+    )
+    cdi_dir: str = setting(
+        "/var/run/cdi",
+        "Directory of the container runtime's CDI files, for the claims of allocation API `dra`.",
+        convert=directory,
+    )
+    driver_capabilities: str = setting(
+        "compute,utility",
+        "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they get. The use of any other is limited by neither cap.",
+        bounds={"pattern": f"^({_CAPABILITY})(,({_CAPABILITY}))*$"},
+    )
+    library_dir: str = setting(
+        "/usr/local/lib/gpu-device-plugin",
+        "Directory on the host for the versions of the isolation library.",
+        convert=directory,
+    )
+    honor_cgpu_disable: bool = setting(
+        False, "Whether CGPU_DISABLE=true in a container's own env turns its isolation off."
+    )
+    allow_other_plugin: bool = setting(
+        False, "Serve even if another GPU device plugin serves this node's cards."
+    )
+    recovery_seconds: float = setting(
+        30,
+        "Seconds without a failed probe or a new XID before a card with recovery `probe` is back in service.",
+        bounds={"ge": 1, "le": 86400},
+    )
+    xid_table: str = setting(
+        "", "A YAML file with rows that replace or extend the built-in table of XIDs."
+    )
+    disable_healthchecks: XidChoice = setting(
+        NO_XID,
+        "XIDs that leave their card in service, separated by commas; `all` or `xids` for every one.",
+        "DP_DISABLE_HEALTHCHECKS",
+        convert=xid_choice,
+    )
+    enable_healthchecks: XidChoice = setting(
+        NO_XID,
+        "XIDs that take their card out of service, even if disabled above; separated by commas, or `all`.",
+        "DP_ENABLE_HEALTHCHECKS",
+        convert=xid_choice,
+    )
+    kubelet_dir: str = setting(
+        "/var/lib/kubelet",
+        "The kubelet's directory, which has device-plugins/ and pod-resources/.",
+        convert=directory,
+    )
+    state_dir: str = setting(
+        "/var/lib/gpu-device-plugin",
+        "Directory of the state that survives reboots: grants, card numbers, health, the lock.",
+        convert=directory,
+    )
+    run_dir: str = setting(
+        "/run/gpu-device-plugin",
+        "Directory of the slices' files and the admin socket; empty after a reboot.",
+        convert=directory,
+    )
+    node_settings_dir: str = setting(
+        "",
+        "Directory of files `node-NAME.yaml`, settings for nodes with the label `gpu-device-plugin/settings: NAME`; they take precedence over those of `--config`.",
+    )
+    metrics_address: str = setting(":9445", "Address of /metrics, /healthz and /readyz.")
+    log_level: str = setting(
+        "info", "debug, info, warning or error.", bounds={"pattern": "^(debug|info|warning|error)$"}
+    )
+    log_format: LogFormat = setting(LogFormat.JSON, "json, or text for a terminal.")
+
+
+def load_settings(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None,
+    over: Path | None = None,
+) -> Settings:
+    """Merge flags, environment and files into checked settings; see `setting.load`.
+
+    Raises:
+        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
+    """
+    settings, sources = load(Settings, flags, environ, file, over)
+    _check_combination(settings, sources)
+    check_twice(settings, sources, file)
+    nvidia_configuration(settings)
+    return settings
+
+
+def may_take_mig(settings: Settings) -> bool:
+    """Whether cards in MIG mode may serve: so by settings and file, or a label decides."""
+    strategy = nvidia_configuration(settings).mig_strategy
+    is_chosen = bool(settings.config_file_srcdir)
+    return is_chosen or settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
+
+
+def mode_in(text: str) -> NodeMode | None:
+    """The mode that a settings file of any version names, or None where it names none."""
+    try:
+        content = parse_yaml(text)
+    except ConfigError:
+        return None
+    return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
+
+
+_SOCKETS = MappingProxyType(
+    {
+        "run_dir": "agent.sock",
+        "kubelet_dir": f"plugins_registry/{DRIVER}-reg.sock",
+    }
+)
+"""Below each directory the socket with the longest path."""
+
+
+def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
+    """Each error names the places that its values came from."""
+    if not settings.node_name:
+        raise ConfigError("--node-name (NODE_NAME) is needed: the name of this Node object")
+    try:
+        check_unit(settings.mode, settings.memory_unit)
+    except ConfigError as error:
+        raise ConfigError(f"{sources['memory_unit']}: {error}") from error
+    exclusive = (
+        ("standalone", "kubeconfig"),
+        ("simulator_dir", "nvml_library"),
+        ("config_file", "config_file_srcdir"),
+    )
+    for one, other in exclusive:
+        if getattr(settings, one) and getattr(settings, other):
+            both = f"{sources[one]} and {sources[other]}"
+            raise ConfigError(f"{both} exclude each other: give one of them")
+    _check_paths(settings, sources)
+
+
+def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
+    served = f"{settings.kubelet_dir.rstrip('/')}/device-plugins/kubelet.sock"
+    if settings.kubelet_socket not in {None, "", served}:
+        raise ConfigError(
+            f"{sources['kubelet_socket']}: {settings.kubelet_socket!r} is not {served}: --kubelet-dir "
+            f"says where the kubelet is"
+        )
+    for key, longest in _SOCKETS.items():
+        size = len(os.fsencode(Path(getattr(settings, key)) / longest))
+        if size > LONGEST_PATH:
+            raise ConfigError(
+                f"{sources[key]}: {getattr(settings, key)!r} is too long by "
+                f"{counted(size - LONGEST_PATH, 'byte')}: a socket's path has at most {LONGEST_PATH}, "
+                f"and {longest} is to lie below it"
+            )
+    if settings.run_dir == settings.state_dir:
+        raise ConfigError(
+            f"--run-dir and --state-dir are both {settings.run_dir!r}: what must survive a boot and "
+            f"what must not cannot lie in one directory"
+        )

@@ -1,0 +1,135 @@
+"""What the operator decides for a controller."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.modes import PlacementPolicy
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.settings.setting import LogFormat, load, setting
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Koordinator(enum.Enum):
+    """Whether Koordinator's names for parts of a card are understood, and in which unit."""
+
+    OFF = "off"
+    GIB = MemoryUnit.GIB.value
+    MIB128 = MemoryUnit.MIB128.value
+
+    @property
+    def unit(self) -> MemoryUnit | None:
+        """The unit, or None."""
+        return None if self is Koordinator.OFF else MemoryUnit(self.value)
+
+
+class UnhealthyConfigMaps(enum.Enum):
+    """What the controller does with the ConfigMaps of unhealthy cards."""
+
+    WRITE = "write"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """What the operator decided. A pod's annotation or a node's label takes precedence."""
+
+    HEADING: ClassVar = "The controller"
+
+    address: str = setting(":8443", "Address on which kube-scheduler calls it.")
+    plain_http: bool = setting(False, "Serve HTTP without TLS; only on a loopback address.")
+    tls_cert_file: str = setting(
+        "",
+        "Serving certificate, PEM; by default the controller makes one and keeps it in a Secret.",
+    )
+    tls_key_file: str = setting("", "Its private key, PEM.")
+    client_ca_file: str = setting(
+        "", "CA that signs kube-scheduler's client certificate, PEM; needed with --tls-cert-file."
+    )
+    client_name: str = setting(
+        "gpu-device-plugin-scheduler",
+        "Common name of kube-scheduler's client certificate.",
+        bounds={"pattern": "^[ -~]{1,64}$"},
+    )
+    tls_names: str = setting(
+        "localhost,127.0.0.1",
+        "DNS names and IP addresses of a certificate that it makes, separated by commas.",
+        bounds={"pattern": "^[ -~]*$"},
+    )
+    namespace: str = setting(
+        "kube-system", "Namespace of its Secret and its Lease. Also POD_NAMESPACE.", "POD_NAMESPACE"
+    )
+    pod_name: str = setting(
+        "", "Name of this pod, for the Lease and the leader's label. Also POD_NAME.", "POD_NAME"
+    )
+    webhook_configuration: str = setting(
+        "", "MutatingWebhookConfiguration whose caBundle it keeps up to date."
+    )
+    webhook_client_name: str = setting(
+        "",
+        "Common name of the API server's client certificate, which /mutate then wants.",
+        bounds={"pattern": "^[ -~]{0,64}$"},
+    )
+    webhook_client_ca_file: str = setting(
+        "", "CA that signs it, PEM; by default the one of kube-scheduler's certificate."
+    )
+    kubeconfig: str = setting(
+        "", "Path of a kubeconfig; by default the pod's service account is used.", "KUBECONFIG"
+    )
+    placement: PlacementPolicy = setting(
+        PlacementPolicy.BINPACK, "Placement policy, if neither the pod nor the node names another."
+    )
+    unhealthy_configmaps: UnhealthyConfigMaps = setting(
+        UnhealthyConfigMaps.WRITE,
+        "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or only read them.",
+    )
+    koordinator: Koordinator = setting(
+        Koordinator.OFF,
+        "Translate koordinator.sh/gpu-memory and gpu-core, with memory in units of this size; or off.",
+    )
+    max_body: int = setting(
+        96,
+        "Largest question of kube-scheduler in MiB; a larger one is answered with 413. All at a time may have as much.",
+        bounds={"ge": 1},
+    )
+    metrics_address: str = setting(":9446", "Address of /metrics, /healthz and /readyz.")
+    log_level: str = setting(
+        "info", "debug, info, warning or error.", bounds={"pattern": "^(debug|info|warning|error)$"}
+    )
+    log_format: LogFormat = setting(LogFormat.JSON, "json, or text for a terminal.")
+
+
+def load_controller_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> ControllerSettings:
+    """Merge flags, environment and file into checked settings; see `setting.load`.
+
+    Raises:
+        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
+    """
+    settings, _ = load(ControllerSettings, flags, environ, file)
+    files = (settings.tls_cert_file, settings.tls_key_file, settings.client_ca_file)
+    if settings.plain_http and any(files):
+        raise ConfigError(
+            "--plain-http excludes --tls-cert-file, --tls-key-file and --client-ca-file"
+        )
+    host = settings.address.rpartition(":")[0].strip("[]")
+    if settings.plain_http and host not in _LOOPBACK:
+        raise ConfigError(
+            f"--plain-http with --address {settings.address!r}: anybody who reaches it can bind pods; "
+            f"give an address of this machine alone ({', '.join(_LOOPBACK)}), or use TLS"
+        )
+    if any(files) and not all(files):
+        raise ConfigError(
+            "--tls-cert-file, --tls-key-file and --client-ca-file go together: "
+            "a certificate, its key, and who signs kube-scheduler's certificate"
+        )
+    if settings.webhook_client_ca_file and not settings.webhook_client_name:
+        raise ConfigError(
+            "--webhook-client-ca-file needs --webhook-client-name: such a CA signs for others too"
+        )
+    return settings

@@ -1,0 +1,259 @@
+"""The settings under the names of NVIDIA's device plugin and its feature discovery.
+
+One that was not given is None, so that NVIDIA's configuration file or the default counts. Flag and
+environment take precedence over both files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, NamedTuple
+
+from gpu_device_plugin.domain.grants.container_edits import ListStrategy
+from gpu_device_plugin.domain.nvidia.configuration import AllocationPolicy, IdStrategy, MigStrategy
+from gpu_device_plugin.errors import ConfigError, clip
+from gpu_device_plugin.settings.setting import (
+    Setting,
+    choice,
+    optional_directory,
+    setting,
+    settings_of,
+)
+
+
+class Fallback(StrEnum):
+    """What counts where neither the label nor `--default-config` names a file."""
+
+    NAMED = "named"
+    SINGLE = "single"
+    EMPTY = "empty"
+
+
+def _strategies(names: Sequence[str]) -> tuple[ListStrategy, ...]:
+    if not names:
+        raise ConfigError(f"the list is empty: wanted some of {', '.join(ListStrategy)}")
+    return tuple(dict.fromkeys(choice(ListStrategy, name.strip()) for name in names))
+
+
+def _fallbacks(names: Sequence[str]) -> tuple[Fallback, ...]:
+    given = [name.strip() for name in names if name.strip()]
+    return tuple(choice(Fallback, name, "wanted some of") for name in given)
+
+
+def _channels(numbers: Sequence[str]) -> tuple[int, ...]:
+    channels = [number.strip() for number in numbers if number.strip()]
+    if channels not in ([], ["0"]):
+        raise ConfigError(f"{clip(','.join(numbers))!r} is not valid: wanted no channel, or 0")
+    return tuple(map(int, channels))
+
+
+def _discovery(text: str) -> str:
+    if text not in {"auto", "nvml"}:
+        raise ConfigError(f"{clip(text)!r} is not valid: wanted auto or nvml; Tegra is not served")
+    return text
+
+
+class Names(NamedTuple):
+    """What NVIDIA's plugin calls a setting.
+
+    Attributes:
+        variables: Its environment variables, separated by spaces.
+        path: The key's path in the configuration file.
+        part: The field of `Configuration` that it decides, as a path.
+        kind: The type of the value in the file, if that is neither a text nor a switch.
+    """
+
+    variables: str = ""
+    path: str = ""
+    part: str = ""
+    kind: Any = None
+
+    @property
+    def section(self) -> str:
+        """Where the key stands in the file, for instance `flags.plugin`."""
+        return self.path.rpartition(".")[0]
+
+
+def of_nvidia(text: str, names: Names, **more: Any) -> Any:
+    """A setting that is None where it was not given; arguments as for `setting`."""
+    return setting(None, text, *names.variables.split(), extra=names, **more)
+
+
+_WITHOUT_EFFECT = "Accepted without effect, for compatibility with NVIDIA's plugin."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredSettings:
+    """Settings of NVIDIA's plugin that decide nothing here."""
+
+    HEADING: ClassVar = "NVIDIA's settings without effect"
+
+    nvidia_cdi_hook_path: str | None = of_nvidia(
+        _WITHOUT_EFFECT,
+        Names("NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH", "flags.plugin.nvidiaCTKPath"),
+        aliases=("--nvidia-ctk-path",),
+    )
+    driver_root_ctr_path: str | None = of_nvidia(
+        _WITHOUT_EFFECT,
+        Names("DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT", "flags.plugin.containerDriverRoot"),
+        aliases=("--container-driver-root",),
+    )
+    cdi_feature_flags: str | None = of_nvidia(
+        _WITHOUT_EFFECT, Names("CDI_FEATURE_FLAGS"), is_list=True
+    )
+    cdi_disable_hooks: str | None = of_nvidia(
+        _WITHOUT_EFFECT, Names("CDI_DISABLE_HOOKS"), is_list=True
+    )
+    gfd_oneshot: bool | None = of_nvidia(_WITHOUT_EFFECT, Names("GFD_ONESHOT", "flags.gfd.oneshot"))
+    gfd_sleep_interval: str | None = of_nvidia(
+        _WITHOUT_EFFECT,
+        Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int),
+    )
+    use_node_feature_api: bool | None = of_nvidia(
+        _WITHOUT_EFFECT, Names("GFD_USE_NODE_FEATURE_API", "flags.useNodeFeatureAPI")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaSettings(IgnoredSettings):
+    """Settings of whole cards, replicas and MIG instances; defaults are NVIDIA's."""
+
+    HEADING: ClassVar = "Whole cards, replicas and MIG instances, under NVIDIA's names"
+
+    config_file: str = setting(
+        "",
+        "NVIDIA's configuration file, version v1, for modes default, mig and topology.",
+        "CONFIG_FILE",
+    )
+    config_file_srcdir: str = setting(
+        "",
+        "Directory of such files; the node label of `--node-label` names the one to use.",
+        "CONFIG_FILE_SRCDIR",
+    )
+    default_config: str = setting(
+        "", "File of that directory for nodes without such a label.", "DEFAULT_CONFIG"
+    )
+    fallback_strategies: tuple[Fallback, ...] = setting(
+        (Fallback.NAMED, Fallback.SINGLE),
+        "Which file is used without label and default, tried in this order: `named` (the file `default`), `single` (the only file), `empty` (none).",
+        "FALLBACK_STRATEGIES",
+        is_list=True,
+        convert=_fallbacks,
+    )
+    node_label: str = setting(
+        "nvidia.com/device-plugin.config", "The node label that names the file.", "NODE_LABEL"
+    )
+    mig_strategy: MigStrategy | None = of_nvidia(
+        "How MIG instances are offered; by default not at all.",
+        Names("MIG_STRATEGY", "flags.migStrategy", "mig_strategy"),
+    )
+    mig_profile: str | None = of_nvidia(
+        "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` takes precedence.",
+        Names("MIG_PROFILE", "", "mig_profile"),
+    )
+    fail_on_init_error: bool | None = of_nvidia(
+        "Whether a node that cannot serve its configuration is not ready; by default it is.",
+        Names("FAIL_ON_INIT_ERROR", "flags.failOnInitError", "fails_on_init_error"),
+    )
+    device_list_strategy: tuple[ListStrategy, ...] | None = of_nvidia(
+        "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, separated by commas; by default envvar.",
+        Names(
+            "DEVICE_LIST_STRATEGY",
+            "flags.plugin.deviceListStrategy",
+            "access.strategies",
+            kind=str | tuple[str, ...],
+        ),
+        is_list=True,
+        convert=_strategies,
+    )
+    device_id_strategy: IdStrategy | None = of_nvidia(
+        "How whole cards and MIG instances are named to containers; by default uuid.",
+        Names("DEVICE_ID_STRATEGY", "flags.plugin.deviceIDStrategy", "id_strategy"),
+    )
+    pass_device_specs: bool | None = of_nvidia(
+        "Whether answers contain device nodes.",
+        Names("PASS_DEVICE_SPECS", "flags.plugin.passDeviceSpecs", "access.passes_nodes"),
+    )
+    shared_devices_allocation_policy: AllocationPolicy | None = of_nvidia(
+        "How replicas and instances are spread over the cards; by default distributed.",
+        Names(
+            "SHARED_DEVICES_ALLOCATION_POLICY",
+            "flags.plugin.sharedDevicesAllocationPolicy",
+            "allocation_policy",
+        ),
+    )
+    driver_root: str | None = of_nvidia(
+        "The host directory of the driver; by default `/`.",
+        Names("NVIDIA_DRIVER_ROOT", "flags.nvidiaDriverRoot", "driver_root"),
+        aliases=("--nvidia-driver-root",),
+        convert=optional_directory,
+    )
+    dev_root: str | None = of_nvidia(
+        "The host directory that has `dev/`; by default that of the driver.",
+        Names("NVIDIA_DEV_ROOT", "flags.nvidiaDevRoot", "dev_root"),
+        aliases=("--nvidia-dev-root",),
+        convert=optional_directory,
+    )
+    cdi_annotation_prefix: str | None = of_nvidia(
+        "Prefix of the annotation of cdi-annotations; by default `cdi.k8s.io/`.",
+        Names(
+            "CDI_ANNOTATION_PREFIX", "flags.plugin.cdiAnnotationPrefix", "access.annotation_prefix"
+        ),
+    )
+    gdrcopy_enabled: bool | None = of_nvidia(
+        "Whether containers get GDRCopy.",
+        Names("GDRCOPY_ENABLED", "flags.gdrcopyEnabled", "is_gdrcopy_on"),
+    )
+    gds_enabled: bool | None = of_nvidia(
+        "Whether containers get GPUDirect Storage.",
+        Names("GDS_ENABLED", "flags.gdsEnabled", "is_gds_on"),
+    )
+    mofed_enabled: bool | None = of_nvidia(
+        "Whether containers get Mellanox OFED.",
+        Names("MOFED_ENABLED", "flags.mofedEnabled", "is_mofed_on"),
+    )
+    imex_channel_ids: tuple[int, ...] | None = of_nvidia(
+        "IMEX channels that every container gets, if the node has them: none, or 0.",
+        Names("IMEX_CHANNEL_IDS", "imex.channelIDs", "imex_channels", kind=tuple[int, ...]),
+        is_list=True,
+        convert=_channels,
+    )
+    imex_required: bool | None = of_nvidia(
+        "Whether nothing is offered while an IMEX channel is missing.",
+        Names("IMEX_REQUIRED", "imex.required", "is_imex_required"),
+    )
+    gfd: bool | None = of_nvidia(
+        "Whether NVIDIA's feature labels (`nvidia.com/gpu.product` and others) are written to the node; by default not.",
+        Names("", "", "features.is_on"),
+    )
+    gfd_output_file: str | None = of_nvidia(
+        "File to which these labels are written as well, in the format that node feature discovery reads.",
+        Names("GFD_OUTPUT_FILE", "flags.gfd.outputFile", "features.output_file"),
+    )
+    machine_type_file: str | None = of_nvidia(
+        "The file that contains the machine's type; by default `/sys/class/dmi/id/product_name`.",
+        Names("GFD_MACHINE_TYPE_FILE", "flags.gfd.machineTypeFile", "features.machine_type_file"),
+    )
+    gfd_no_timestamp: bool | None = of_nvidia(
+        "Whether the label `nvidia.com/gfd.timestamp` is left out.",
+        Names("GFD_NO_TIMESTAMP", "flags.gfd.noTimestamp", "features.omits_timestamp"),
+    )
+    device_discovery_strategy: str | None = of_nvidia(
+        "auto or nvml; cards are found through NVML in either case.",
+        Names("DEVICE_DISCOVERY_STRATEGY", "flags.deviceDiscoveryStrategy", "discovery"),
+        convert=_discovery,
+    )
+    kubelet_socket: str | None = of_nvidia(
+        "Accepted if it is the socket in `--kubelet-dir`, which says where the kubelet is.",
+        Names("KUBELET_SOCKET"),
+    )
+    mps_root: str | None = of_nvidia(
+        "The host directory of the MPS daemon; needed with sharing.mps.",
+        Names("MPS_ROOT", "flags.mpsRoot", "mps_root"),
+        convert=optional_directory,
+    )
+
+
+def named_by_nvidia() -> tuple[tuple[Setting, Names], ...]:
+    """The settings that have names of NVIDIA's, with these."""
+    return tuple((each, each.extra) for each in settings_of(NvidiaSettings) if each.extra)

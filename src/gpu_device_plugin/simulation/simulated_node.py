@@ -1,0 +1,250 @@
+"""A simulated GPU node: made from a profile, changed while programs use it.
+
+The node is one file that every program maps through the simulated libnvidia-ml.so.1 (and
+libcuda.so.1). A program finds it by the environment variable GPU_SIMULATOR_STATE, or
+beside the library it loaded, or at /run/gpu-simulator/state.
+"""
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.simulation import driver_library
+from gpu_device_plugin.simulation.mps_control import MPS_CONTROL, write_program
+from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, node_lines
+from gpu_device_plugin.simulation.view import SimulatedCard, SimulatedNodeView, node_view
+
+STATE_NAME = "gpu-simulator.state"
+DEFAULT_STATE = Path("/run/gpu-simulator/state")
+_XID_FALLEN_OFF_THE_BUS = 79
+_RECOVERY_RESET = 1
+# After these the driver asks for a reset of the card (nvmlGpuRecoveryAction).
+_XIDS_THAT_NEED_A_RESET = frozenset({48, 74, 95, 119, 120})
+
+
+class Choices(TypedDict, total=False):
+    """Where a node differs from its profile.
+
+    Attributes:
+        driver_version: Instead of the profile's.
+        cards: How many cards instead of the profile's.
+        seed: Decides UUIDs and serial numbers; the state's path if not given.
+    """
+
+    driver_version: str | None
+    cards: int | None
+    seed: str | None
+
+
+class SimulatedNode:
+    """The controls of one node; many may hold one, in any process.
+
+    Cards are named by their slot, which stays: unplugging card 1 renumbers card 2 for NVML,
+    but not here.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    @classmethod
+    def create(cls, profile: str, state: Path, **choices: Unpack[Choices]) -> "SimulatedNode":
+        """Makes a node.
+
+        Args:
+            profile: Name of a profile.
+            state: The node's file. A directory gets `gpu-simulator.state` and the simulated
+                libraries beside it: `library` is then all that a program needs to be told.
+            choices: Where the node differs from its profile.
+        """
+        node = cls(_file(state))
+        node._write(state, node._lines(profile, choices))
+        return node
+
+    @classmethod
+    def keep(cls, profile: str, state: Path, **choices: Unpack[Choices]) -> "SimulatedNode":
+        """The node that `create` would make, or the one that is there with these cards.
+
+        Programs that use it go on with the same state file; only the libraries are renewed.
+        """
+        node = cls(_file(state))
+        lines = node._lines(profile, choices)
+        wanted = {line for line in lines if _tells(line.partition("=")[0])}
+        if node.state.exists() and node.has_exactly(wanted):
+            _prepare(state, lines)
+        else:
+            node._write(state, lines)
+        return node
+
+    def _lines(self, profile: str, choices: Choices) -> list[str]:
+        return node_lines(
+            profile,
+            seed=choices.get("seed") or str(self.state),
+            cards=choices.get("cards"),
+            driver_version=choices.get("driver_version"),
+        )
+
+    def _write(self, place: Path, lines: list[str]) -> None:
+        _prepare(place, lines)
+        driver_library.create_node(self.state, lines)
+
+    def has_exactly(self, wanted: set[str]) -> bool:
+        """Whether driver and UUIDs of cards and MIG slices are these, as lines of a profile."""
+        try:
+            fields = driver_library.describe(self.state)
+        except (ConfigError, StorageError):
+            return False
+        return {f"{key}={value}" for key, value in fields.items() if _tells(key)} == wanted
+
+    @property
+    def library(self) -> Path:
+        """The libnvidia-ml.so.1 that shows this node without any environment variable."""
+        path = self.state.parent / driver_library.NVML
+        if self.state.name != STATE_NAME or not path.exists():
+            raise ConfigError(
+                f"no driver library stands beside {self.state}: create it in a directory"
+            )
+        return path
+
+    def view(self) -> SimulatedNodeView:
+        """The node as it is now."""
+        return node_view(driver_library.describe(self.state))
+
+    def xid(self, card: int, code: int, instance: int | None = None) -> None:
+        """The card reports an XID; for some the driver then wants the card reset.
+
+        Args:
+            card: Its slot.
+            code: The XID.
+            instance: The MIG instance that it happened in, by index; None: the whole card.
+        """
+        self._present(card)
+        if code in _XIDS_THAT_NEED_A_RESET:
+            self._set_card(card, recovery_action=_RECOVERY_RESET)
+        driver_library.post_xid(self.state, card, code, instance)
+
+    def lose(self, card: int) -> None:
+        """The card falls off the bus: XID 79, and every call on it fails."""
+        self._present(card)
+        self._set_card(card, lost=1)
+        driver_library.post_xid(self.state, card, _XID_FALLEN_OFF_THE_BUS)
+
+    def restore(self, card: int) -> None:
+        """The card answers again and needs no reset any more."""
+        self._present(card)
+        self._set_card(card, lost=0, recovery_action=0)
+
+    def hang(self) -> None:
+        """Every driver call of every program blocks from now on."""
+        driver_library.set_fields(self.state, ["hang=1"])
+
+    def unhang(self) -> None:
+        """The blocked calls go on."""
+        driver_library.set_fields(self.state, ["hang=0"])
+
+    def use(
+        self, card: int, *, memory_mib: int | None = None, gpu_percent: int | None = None
+    ) -> None:
+        """Somebody not further described uses the card; None leaves a figure as it is."""
+        shown = self._present(card)
+        if memory_mib is not None and not 0 <= memory_mib <= shown.memory_mib:
+            raise ConfigError(
+                f"card {card} ({shown.name}) has {shown.memory_mib} MiB, not {memory_mib}"
+            )
+        if gpu_percent is not None and not 0 <= gpu_percent <= 100:
+            raise ConfigError(f"card {card} can be used by 0 to 100 percent, not {gpu_percent}")
+        self._set_card(card, memory_base_mib=memory_mib, gpu_percent=gpu_percent)
+
+    def temperature(self, card: int, celsius: int) -> None:
+        """The card is this warm."""
+        self._present(card)
+        self._set_card(card, temperature_celsius=celsius)
+
+    def cut(self, card: int, profiles: Sequence[str] | None) -> None:
+        """The card has these MIG instances from now on, all of them new; None: no MIG mode."""
+        shown = self._present(card)
+        if shown.used_bytes:
+            raise ConfigError(f"card {card} ({shown.uuid}) is in use and cannot be cut")
+        chosen = None if profiles is None else tuple(profiles)
+        lines = cut_lines(shown.name, card, chosen, secrets.token_hex(8))
+        driver_library.set_fields(self.state, lines)
+
+    def unplug(self, card: int) -> None:
+        """The card is gone; calls on its old handles answer GPU_IS_LOST."""
+        self._present(card)
+        self._set_card(card, present=0)
+
+    def plug(self, card: int) -> None:
+        """The card is back in its slot. Programs see it when they initialise NVML again."""
+        shown = self._card(card)
+        if shown.is_present:
+            raise ConfigError(f"card {card} ({shown.uuid}) is plugged in already")
+        self._set_card(card, present=1, lost=0, recovery_action=0)
+
+    def upgrade_driver(self, version: str) -> None:
+        """The driver is loaded again in another version; no card needs a reset any more."""
+        now = self.view()
+        lines = [f"cards.{card.slot}.recovery_action=0" for card in now.cards]
+        lines += [f"driver_loads={now.driver_loads + 1}", *driver_lines(version)]
+        driver_library.set_fields(self.state, lines)
+        if self.state.name == STATE_NAME and (self.state.parent / driver_library.NVML).exists():
+            _put_libraries(self.state.parent, lines)
+
+    def remove(self) -> None:
+        """The node is gone: who initialises NVML from now on finds no driver."""
+        with suppress(FileNotFoundError):
+            self.state.unlink()
+
+    def _set_card(self, card: int, **fields: int | None) -> None:
+        lines = [
+            f"cards.{card}.{name}={value}" for name, value in fields.items() if value is not None
+        ]
+        driver_library.set_fields(self.state, lines)
+
+    def _card(self, card: int) -> SimulatedCard:
+        cards = self.view().cards
+        if not 0 <= card < len(cards):
+            there = f"cards 0 to {len(cards) - 1}" if cards else "no cards"
+            raise ConfigError(f"there is no card {card}: the node at {self.state} has {there}")
+        return cards[card]
+
+    def _present(self, card: int) -> SimulatedCard:
+        shown = self._card(card)
+        if not shown.is_present:
+            raise ConfigError(f"card {card} ({shown.uuid}) is unplugged: plug it in first")
+        return shown
+
+
+def _tells(key: str) -> bool:
+    """Whether a field tells nodes apart that are made of different words."""
+    return key == "driver_version" or key.endswith(".uuid")
+
+
+def _file(state: Path) -> Path:
+    return state / STATE_NAME if state.is_dir() else state
+
+
+def _prepare(state: Path, lines: list[str]) -> None:
+    try:
+        _file(state).parent.mkdir(parents=True, exist_ok=True)
+        if state.is_dir():
+            _put_libraries(state, lines)
+    except OSError as error:
+        raise StorageError(f"cannot prepare {state}: {error}") from error
+
+
+def _put_libraries(directory: Path, lines: list[str]) -> None:
+    """Those of the driver that the lines tell of; in a container a library is one's own.
+
+    The MPS control daemon stands beside them.
+    """
+    versions = dict(line.split("=", 1) for line in lines)
+    for name in (driver_library.NVML, driver_library.CUDA):
+        try:
+            driver_library.put_library(name, directory, versions)
+        except ConfigError:
+            if name == driver_library.NVML:
+                raise
+    write_program(directory / MPS_CONTROL)

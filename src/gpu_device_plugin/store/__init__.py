@@ -1,1 +1,0 @@
-"""The node's file system: the state that the agent keeps, and the files of slices."""

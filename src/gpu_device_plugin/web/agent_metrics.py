@@ -1,0 +1,324 @@
+"""The agent's metrics page. Names and labels are an interface and do not change.
+
+Metrics of one moment as a table: built for each scrape, so that nothing that is gone leaves a series.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeAlias, TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from gpu_device_plugin.domain.node.pools import UnitCount
+
+_Moment = TypeVar("_Moment")
+Rows: TypeAlias = Iterable[tuple[Sequence[str], float | None]]
+"""Values of the labels and of the series; None where it is not known, and has no series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family(Generic[_Moment]):
+    """One metric.
+
+    Attributes:
+        name: Its name; of a counter without `_total`.
+        text: Its help.
+        labels: Names of its labels.
+        rows: Its series.
+        is_always: Whether it is shown without any series.
+        kind: Gauge or counter.
+    """
+
+    name: str
+    text: str
+    labels: Sequence[str]
+    rows: Callable[[_Moment], Rows]
+    is_always: bool = True
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily
+
+
+class Gauges(Collector, Generic[_Moment]):
+    """The families of a table, in its order, as of `moment`."""
+
+    def __init__(self, table: Sequence[Family[_Moment]], moment: _Moment, prefix: str = "") -> None:
+        self._prefix = prefix
+        self.moment = moment
+        self._table = table
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, for prometheus_client."""
+        moment = self.moment
+        for row in self._table:
+            family = row.kind(self._prefix + row.name, row.text, labels=row.labels)
+            for labels, value in row.rows(moment):
+                if value is not None:
+                    family.add_metric(labels, value)
+            if family.samples or row.is_always:
+                yield family
+
+
+def plain(name: str, text: str, value: Callable[[_Moment], float | None]) -> Family[_Moment]:
+    """A metric without labels; it is left out where it is not known."""
+    return Family(name, text, (), lambda now: [((), value(now))], is_always=False)
+
+
+PREFIX = "gpu_device_plugin"
+_ALLOCATE_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_CARD = ("card", "uuid")
+_SLICE = ("namespace", "pod", "container", "card")
+
+# Otherwise each counter has one more series, with the time at which the process started.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class CardSample:
+    """One card now; `index` as in `SliceSample.card`, `reason` why the card itself is out, or "".
+
+    `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
+    `door` is by what requests reach it (docs/dra.md).
+    """
+
+    index: int | str
+    uuid: str
+    is_healthy: bool
+    units: tuple[UnitCount, ...] = ()
+    reason: str = ""
+    unexplained_bytes: int | None = None
+    door: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSample:
+    """One container's slice of one card.
+
+    Attributes:
+        namespace: Of the pod.
+        pod: Its name.
+        container: The container's name.
+        card: NVML's index of the card, or its UUID where NVML does not show it.
+        memory_limit_bytes: What it may use.
+        core_percent: Of the card's time; 0 is no cap.
+        memory_used_bytes: What it uses; None while its region says nothing.
+        core_used_ratio: Share of the card's time since the last scrape, 0 to 1; None if unknown.
+        refused_total: Allocations refused because the slice was full; None as above.
+        claim: Name of the claim that holds it; empty for one by units.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    card: int | str
+    memory_limit_bytes: int
+    core_percent: int
+    memory_used_bytes: int | None = None
+    core_used_ratio: float | None = None
+    refused_total: int | None = None
+    claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the gauges show, as one immutable value.
+
+    Attributes:
+        cards: The node's cards.
+        slices: Slices held, one entry for each container and card.
+        drift: Differences between our grants and the kubelet that the last reconcile found.
+        is_api_reachable: Whether the API server answers; None where none is used.
+        faults: Reasons that keep the whole node from serving.
+        version: Of the running agent.
+    """
+
+    cards: tuple[CardSample, ...] = ()
+    slices: tuple[SliceSample, ...] = ()
+    drift: int = 0
+    is_api_reachable: bool | None = None
+    faults: tuple[str, ...] = ()
+    version: str = ""
+
+
+def _card(
+    name: str, text: str, value: Callable[[CardSample], float | None], label: str = ""
+) -> Family[Snapshot]:
+    """A metric of each card, with an attribute of it as one more label."""
+
+    def rows(now: Snapshot) -> Rows:
+        for card in now.cards:
+            more = (getattr(card, label),) if label else ()
+            yield (str(card.index), card.uuid, *more), value(card)
+
+    return Family(name, text, (*_CARD, label) if label else _CARD, rows)
+
+
+def _slice(
+    name: str, text: str, value: Callable[[SliceSample], float | None], label: str = ""
+) -> Family[Snapshot]:
+    """A metric of each slice, with an attribute of it as one more label."""
+
+    def rows(now: Snapshot) -> Rows:
+        for each in now.slices:
+            more = (getattr(each, label),) if label else ()
+            yield (each.namespace, each.pod, each.container, str(each.card), *more), value(each)
+
+    return Family(name, text, (*_SLICE, label) if label else _SLICE, rows)
+
+
+def _units(now: Snapshot) -> Rows:
+    for card in now.cards:
+        for count in card.units:
+            for state, amount in (("free", count.free), ("held", count.held)):
+                yield (count.resource, str(card.index), card.uuid, state), amount
+
+
+_GAUGES: Sequence[Family[Snapshot]] = (
+    Family(
+        "build_info",
+        "Version of the running agent.",
+        ("version",),
+        lambda now: [((now.version,), 1)],
+    ),
+    _card("card_healthy", "Whether the card is in service.", lambda card: card.is_healthy),
+    _card(
+        "card_fault",
+        "Why a card is out of service.",
+        lambda card: 1 if card.reason else None,
+        "reason",
+    ),
+    _card(
+        "card_memory_unexplained_bytes",
+        "Memory of a card in use that no slice on it accounts for.",
+        lambda card: card.unexplained_bytes,
+    ),
+    _card(
+        "card_door",
+        "API by which pods ask for the card.",
+        lambda card: 1 if card.door else None,
+        "door",
+    ),
+    Family("units", "Units of a resource on a card.", ("resource", *_CARD, "state"), _units),
+    Family(
+        "node_fault",
+        "What keeps the whole node from serving.",
+        ("reason",),
+        lambda now: [((reason,), 1) for reason in now.faults],
+    ),
+    _slice(
+        "slice_memory_limit_bytes",
+        "Memory of a card that a container may use.",
+        lambda each: each.memory_limit_bytes,
+    ),
+    _slice(
+        "slice_core_percent",
+        "Percent of a card's compute that a container may use; 0 is no cap.",
+        lambda each: each.core_percent,
+    ),
+    _slice(
+        "slice_claim",
+        "The claim (DRA) that holds a slice.",
+        lambda each: 1 if each.claim else None,
+        "claim",
+    ),
+    _slice(
+        "slice_memory_used_bytes",
+        "Memory of a card that a container uses, contexts included.",
+        lambda each: each.memory_used_bytes,
+    ),
+    _slice(
+        "slice_core_used_ratio",
+        "Share of a card's time that a container with a compute cap used recently, 0 to 1.",
+        lambda each: each.core_used_ratio,
+    ),
+    replace(
+        _slice(
+            "slice_refused",
+            "Allocations refused because the container's slice was full.",
+            lambda each: each.refused_total,
+        ),
+        kind=CounterMetricFamily,
+    ),
+    plain(
+        "reconcile_drift",
+        "Differences from the kubelet that the last reconcile found.",
+        lambda now: now.drift,
+    ),
+    plain("api_reachable", "Whether the API server answers.", lambda now: now.is_api_reachable),
+)
+_COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "allocations": (
+        "Allocate and GetPreferredAllocation decisions.",
+        ("resource", "outcome", "reason"),
+    ),
+    "registrations": ("Registrations with the kubelet.", ("resource",)),
+    "card_changes": ("Changes of a card's health.", ("uuid", "reason")),
+    "nvml_restarts": ("Restarts of the NVML child process.", ()),
+    "claims": ("Calls to prepare a claim (DRA).", ("outcome", "reason")),
+    "slice_repairs": ("Repairs of slices, by what was wrong.", ("reason",)),
+    "state_files_set_aside": ("Files of the state directory that could not be trusted.", ()),
+    "events_dropped": ("Kubernetes Events that could not be written.", ()),
+}
+
+
+class AgentMetrics:
+    """The agent's metrics, in a registry of their own."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self._registry = CollectorRegistry()
+        self._gauges = Gauges(_GAUGES, Snapshot(version=version), f"{PREFIX}_")
+        self._registry.register(self._gauges)
+        ProcessCollector(registry=self._registry)
+        self._ready = Gauge(
+            f"{PREFIX}_ready", "Whether /readyz answers 200.", registry=self._registry
+        )
+        self._allocate_seconds = Histogram(
+            f"{PREFIX}_allocate_seconds",
+            "Time to answer Allocate.",
+            buckets=_ALLOCATE_BUCKETS,
+            registry=self._registry,
+        )
+        self._counters = {
+            name: Counter(f"{PREFIX}_{name}", text, labels, registry=self._registry)
+            for name, (text, labels) in _COUNTERS.items()
+        }
+        self._nvml_restarts = 0
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Show these cards and slices from now on, and no others."""
+        self._gauges.moment = replace(snapshot, version=self._version)
+
+    def observe_allocate(self, seconds: float) -> None:
+        """One Allocate took so long."""
+        self._allocate_seconds.observe(seconds)
+
+    def count(self, counter: str, *labels: str) -> None:
+        """One more of a counter of the table.
+
+        Args:
+            counter: Its name, without prefix and `_total`.
+            labels: The values of its labels; a reason at the end may be left out.
+        """
+        counted, names = self._counters[counter], _COUNTERS[counter][1]
+        missing = ("",) * (len(names) - len(labels))
+        (counted.labels(*labels, *missing) if names else counted).inc()
+
+    def show_nvml_restarts(self, total: int) -> None:
+        """The NVML child process was started again so often by now."""
+        self._counters["nvml_restarts"].inc(total - self._nvml_restarts)
+        self._nvml_restarts = total
+
+    def page(self, accept: str, *, is_ready: bool = False) -> tuple[bytes, str]:
+        """The metrics page and its content type, as the `Accept` header wants them."""
+        self._ready.set(is_ready)
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type

@@ -1,0 +1,312 @@
+"""The controller's address for kube-scheduler and the API server: bodies in, bodies out.
+
+Bodies are bounded in size, number and time while they are read and answered.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.web.server import HttpListener
+from gpu_device_plugin.web.tls import ServingTls, caller_name
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """How much the callers of a route may make us keep.
+
+    Attributes:
+        each_bytes: A longer body is answered 413.
+        together_bytes: All bodies at a time; of more the longest unfinished one is answered 503.
+        number: Bodies at a time; of more the oldest unfinished one is answered 503.
+        seconds: One that has not arrived by then is answered 408.
+    """
+
+    each_bytes: int
+    together_bytes: int
+    number: int
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """A body that is being read, or (without `reading`) one that is being answered."""
+
+    reading: asyncio.Timeout | None
+    chunks: list[bytes] = field(default_factory=list)
+    size: int = 0
+    gave_way: bool = False
+
+    def take(self, chunk: bytes) -> None:
+        self.chunks.append(chunk)
+        self.size += len(chunk)
+
+    def give_way(self) -> None:
+        """Keep nothing of it any more; anyone who reads it is told soon."""
+        self.gave_way, self.size = True, 0
+        self.chunks.clear()
+        if self.reading is not None and not self.reading.expired():
+            self.reading.reschedule(0)
+
+
+class Bodies:
+    """The bodies of a route's callers.
+
+    Whom nobody knows can open as many requests as he likes. So what is unfinished gives way, and not
+    the newest: a caller that sends its body at once is answered beside others that never end theirs.
+    """
+
+    def __init__(self, limits: BodyLimits) -> None:
+        self._limits = limits
+        self._held: list[_Body] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of all bodies now."""
+        return sum(body.size for body in self._held)
+
+    @asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
+        """The body of a request; it counts as kept until the block ends.
+
+        Raises:
+            HTTPException: 413, 408 or 503, see `BodyLimits`.
+        """
+        limits, length = self._limits, request.content_length or 0
+        if length > limits.each_bytes:  # unread: it must not be paid for
+            raise web.HTTPRequestEntityTooLarge(limits.each_bytes, length)
+        body = _Body(reading := asyncio.timeout(limits.seconds))
+        try:
+            content = await self._content(request, body, reading)
+            yield content
+        finally:
+            if body in self._held:
+                self._held.remove(body)
+
+    async def _content(self, request: web.Request, body: _Body, reading: asyncio.Timeout) -> bytes:
+        limits = self._limits
+        try:
+            async with reading:
+                self._held.append(body)
+                while chunk := await self._chunk(request, body):
+                    body.take(chunk)
+                    self._make_room()
+        except TimeoutError:
+            if body.gave_way:
+                raise web.HTTPServiceUnavailable(
+                    text=f"{request.path}: too many and too long bodies at a time\n"
+                ) from None
+            raise web.HTTPRequestTimeout(
+                text=f"{request.path}: the body has not arrived in {limits.seconds:g} s\n"
+            ) from None
+        body.reading = None
+        content = b"".join(body.chunks)
+        body.chunks.clear()
+        return content
+
+    async def _chunk(self, request: web.Request, body: _Body) -> bytes:
+        """The next bytes; empty at the end.
+
+        Raises:
+            TimeoutError: This body has given way to others.
+        """
+        self._make_room()
+        if body.gave_way:
+            raise TimeoutError
+        chunk = await request.content.readany()
+        if body.size + len(chunk) > self._limits.each_bytes:
+            raise web.HTTPRequestEntityTooLarge(self._limits.each_bytes, body.size + len(chunk))
+        return chunk
+
+    def _make_room(self) -> None:
+        kept = [body for body in self._held if not body.gave_way]
+        unfinished = [body for body in kept if body.reading is not None]
+        if len(kept) > self._limits.number:
+            unfinished[0].give_way()
+        elif sum(body.size for body in kept) > self._limits.together_bytes:
+            max(unfinished, key=lambda body: body.size).give_way()
+
+
+PREFIX = "/gpushare-scheduler"
+MUTATE = "/mutate"
+_JSON = "application/json"
+_Handler = Callable[[bytes], bytes | Awaitable[bytes]]
+_MIB = 1 << 20
+# The API server takes objects of 3 MiB and sends each once. Anybody may send one, where it shows no
+# certificate; decoding can take twenty times its size.
+_REVIEWS = BodyLimits(8 * _MIB, 12 * _MIB, number=64, seconds=5)
+# Many at a time: each waits for the API server.
+_BINDINGS = BodyLimits(64 * 1024, 4 * _MIB, number=1024, seconds=5)
+_QUESTION_SECONDS = 30.0
+_MOST_QUESTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """Who answers.
+
+    Attributes:
+        filter: Body of a filter call -> body of the answer.
+        prioritize: The same for prioritize.
+        preempt: The same for preempt.
+        bind: The same for bind.
+        inspect: A node's name, or None for all -> status and body.
+        mutate: Body of an AdmissionReview -> body of the answer; None where none is served.
+        trouble: Why kube-scheduler cannot be answered now, or "".
+        webhook_trouble: Why the API server cannot be, or "".
+        standby: Why this replica does not serve kube-scheduler, or "".
+        took: Verb and seconds of each call that was answered.
+        answered: Verb and HTTP status of every call.
+    """
+
+    filter: _Handler
+    prioritize: _Handler
+    preempt: _Handler
+    bind: _Handler
+    inspect: Callable[[str | None], Awaitable[tuple[int, bytes]]]
+    trouble: Callable[[], str]
+    standby: Callable[[], str] = lambda: ""
+    mutate: _Handler | None = None
+    webhook_trouble: Callable[[], str] = lambda: ""
+    took: Callable[[str, float], None] = lambda _verb, _seconds: None
+    answered: Callable[[str, int], None] = lambda _verb, _status: None
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Common names of the certificates that callers have to show; "" wants none.
+
+    Attributes:
+        scheduler: Of kube-scheduler.
+        api_server: Of who asks the webhook.
+    """
+
+    scheduler: str = ""
+    api_server: str = ""
+
+
+class ExtenderServer(HttpListener):
+    """Serves `handlers` between `start` and `stop`.
+
+    With TLS only kube-scheduler, by its certificate, may call what is its own. The API server shows
+    one only where the operator has it do so; what it asks changes nothing.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handlers: Handlers,
+        max_body_bytes: int,
+        tls: ServingTls | None = None,
+        callers: Callers | None = None,
+    ) -> None:
+        """Remember what to serve.
+
+        Args:
+            address: Where.
+            handlers: Who answers.
+            max_body_bytes: A longer question of kube-scheduler is answered 413; all at a time may have
+                as much together.
+            tls: Certificate and key; None is plain HTTP, on which anybody may call.
+            callers: Who may call, where there is TLS.
+        """
+        super().__init__("address", address, tls.context if tls else None)
+        self._callers = (callers if tls else None) or Callers()
+        self._handlers = handlers
+        self._questions = Bodies(
+            BodyLimits(max_body_bytes, max_body_bytes, _MOST_QUESTIONS, _QUESTION_SECONDS)
+        )
+        self._bindings, self._reviews = Bodies(_BINDINGS), Bodies(_REVIEWS)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of all bodies now."""
+        return sum(each.kept_bytes for each in (self._questions, self._bindings, self._reviews))
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            EdgeError: The address cannot be listened on; the text names it.
+        """
+        app = web.Application()
+        handlers = self._handlers
+        questions = self._questions
+        for verb, handler, bodies in (
+            ("filter", handlers.filter, questions),
+            ("prioritize", handlers.prioritize, questions),
+            ("preempt", handlers.preempt, questions),
+            ("bind", handlers.bind, self._bindings),
+        ):
+            app.router.add_post(f"{PREFIX}/{verb}", self._called(verb, handler, bodies))
+        app.router.add_get(f"{PREFIX}/inspect", self._inspect)
+        app.router.add_get(f"{PREFIX}/inspect/{{node}}", self._inspect)
+        if handlers.mutate is not None:
+            mutate = self._called("mutate", handlers.mutate, self._reviews, is_open=True)
+            app.router.add_post(MUTATE, mutate)
+        await self.listen(app)
+
+    def _called(
+        self, verb: str, handler: _Handler, bodies: Bodies, *, is_open: bool = False
+    ) -> Handler:
+        async def answer(request: web.Request) -> web.Response:
+            if is_open:
+                _admit(request, self._callers.api_server)
+                trouble = self._handlers.webhook_trouble()
+            else:
+                _admit(request, self._callers.scheduler)
+                trouble = self._handlers.standby() or self._handlers.trouble()
+            if trouble:
+                return _unavailable(trouble)
+            async with bodies.read(request) as body:
+                return await self._answered(body, verb, handler)
+
+        async def counted(request: web.Request) -> web.Response:
+            status = 500
+            try:
+                response = await answer(request)
+                status = response.status
+            except web.HTTPException as refused:
+                status = refused.status
+                raise
+            finally:
+                self._handlers.answered(verb, status)
+            return response
+
+        return counted
+
+    async def _inspect(self, request: web.Request) -> web.Response:
+        _admit(request, self._callers.scheduler)
+        if trouble := self._handlers.trouble():
+            return _unavailable(trouble)
+        status, body = await self._handlers.inspect(request.match_info.get("node"))
+        return web.Response(body=body, status=status, content_type=_JSON)
+
+    async def _answered(self, body: bytes, verb: str, handler: _Handler) -> web.Response:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            answer = handler(body)
+            answer = answer if isinstance(answer, bytes) else await answer
+        except GpuPluginError as error:
+            return web.Response(text=f"{error}\n", status=400)
+        self._handlers.took(verb, loop.time() - began)
+        return web.Response(body=answer, content_type=_JSON)
+
+
+def _admit(request: web.Request, name: str) -> None:
+    """Only the caller of that name, where one is given: who may bind decides where pods run."""
+    shown = caller_name(request.get_extra_info("peercert"))
+    if name and shown != name:
+        raise web.HTTPForbidden(
+            text=f"{request.path} wants a certificate of {name}, shown was: {shown or 'none'}\n"
+        )
+
+
+def _unavailable(trouble: str) -> web.Response:
+    return web.Response(text=f"{trouble}\n", status=503)

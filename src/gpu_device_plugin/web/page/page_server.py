@@ -1,0 +1,314 @@
+"""The page's address: pages, events and sign-in, with the headers that a browser enforces.
+
+Templates, the script and the stylesheet; every value is escaped unless it is a template's own.
+"""
+
+import asyncio
+import hashlib
+import ipaddress
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.web.connections import MOST_CONNECTIONS
+from gpu_device_plugin.web.server import HttpListener, parse_address
+from gpu_device_plugin.web.tls import ServingTls
+
+_HERE = Path(__file__).resolve().parent
+_STATIC = {"page.js": "text/javascript", "page.css": "text/css"}
+
+
+class Html:
+    """What the page consists of, read once.
+
+    Attributes:
+        static: Name -> content and type of the files that the page refers to.
+        version: Changes with them, so that browsers may keep them.
+    """
+
+    def __init__(self) -> None:
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.static = {
+            name: ((_HERE / "static" / name).read_bytes(), kind) for name, kind in _STATIC.items()
+        }
+        contents = b"".join(content for content, _ in self.static.values())
+        self.version = hashlib.sha256(contents).hexdigest()[:12]
+
+    def render(self, template: str, **values: object) -> str:
+        """A template of this directory, filled in."""
+        text: str = self._templates.get_template(template + ".html").render(values)
+        return text
+
+    def own(self, html: str) -> Markup:
+        """What `render` has made before, to be put into another template as it is."""
+        return Markup(html)  # noqa: S704 a template has made it
+
+
+TOKEN, THEME = "gpu-page-token", "gpu-page-theme"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_NAME = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
+_OPEN = ("/static/", "/healthz", "/readyz", "/login")
+_MOST_STREAMS = 500
+_MOST_STREAMS_OF_TOKEN = 20
+_MOST_BODY = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not served: an HTTP status, and words."""
+
+    status: HTTPStatus
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """One server-sent event: its name, its data as JSON, and where the reader then is."""
+
+    name: str
+    data: Mapping[str, object]
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the server asks for.
+
+    Attributes:
+        page: Values of `page.html`.
+        events: Where a reader is -> what has changed since, and whatever changes, until cancelled.
+        pod: Namespace and name -> the pod's story as HTML; None where there is no such pod; raises
+            ClusterError where the API server does not serve it.
+        refusal: A bearer token, or "" for none, and the address that shows it -> why it may not read
+            the page; None if it may.
+        readiness: Whether there is something to show, and in words why not.
+    """
+
+    page: Callable[[], Mapping[str, object]]
+    events: Callable[[str], AsyncIterator[ServerSentEvent]]
+    pod: Callable[[str, str], Awaitable[str | None]]
+    refusal: Callable[[str, str], Awaitable[Refusal | None]]
+    readiness: Callable[[], tuple[bool, str]]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only programs of this machine reach the address.
+
+    >>> is_loopback("127.0.0.1:9448"), is_loopback("[::1]:0"), is_loopback(":9448")
+    (True, True, False)
+    """
+    host, _ = parse_address(address, "address")
+    return host == "localhost" or _is_loopback(host)
+
+
+class PageServer(HttpListener):
+    """Serves `content` between `start` and `stop`.
+
+    On a loopback address everybody on this machine may read; elsewhere each request has to show a
+    bearer token, in its header or in the cookie of the sign-in form.
+    """
+
+    def __init__(
+        self, address: str, content: Content, html: Html, tls: ServingTls | None = None
+    ) -> None:
+        connections = _MOST_STREAMS + MOST_CONNECTIONS
+        super().__init__("address", address, tls.context if tls else None, connections)
+        self._is_local = is_loopback(address)
+        self._content, self._html = content, html
+        self._readers: dict[asyncio.Task[Any], str] = {}
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            EdgeError: The address cannot be listened on; the text names it.
+        """
+        app = web.Application(middlewares=[self._guard], client_max_size=_MOST_BODY)
+        app.router.add_get("/", self._page)
+        app.router.add_get(f"/pod/{{namespace:{_NAME}}}/{{name:{_NAME}}}", self._pod)
+        app.router.add_get("/events", self._events)
+        app.router.add_get("/static/{name}", self._static)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        if not self._is_local:
+            app.router.add_post("/login", self._login)
+            app.router.add_post("/logout", self._logout)
+        app.on_shutdown.append(self._end_streams)
+        await self.listen(app)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every answer has the headers; only who may read gets more than the sign-in form."""
+        try:
+            refusal = None if request.path.startswith(_OPEN) else await self._refusal(request)
+            answer = await handler(request) if refusal is None else self._refused(refusal)
+        except web.HTTPException as error:
+            answer = self._message(HTTPStatus(error.status), error.reason)
+        if not answer.prepared:
+            answer.headers.update({**_HEADERS, **answer.headers})
+        return answer
+
+    async def _refusal(self, request: web.Request) -> Refusal | None:
+        if not self._is_local:
+            return await self._content.refusal(_token(request), request.remote or "")
+        # A page of another site whose name leads to this machine would be of the same origin.
+        host = re.sub(r":\d+$", "", request.host).strip("[]")
+        if host == "localhost" or _is_loopback(host):
+            return None
+        text = f"this address serves localhost only, not {host}"
+        return Refusal(HTTPStatus.MISDIRECTED_REQUEST, text)
+
+    def _refused(self, refusal: Refusal) -> web.Response:
+        answer = self._message(refusal.status, refusal.text)
+        if refusal.status is HTTPStatus.UNAUTHORIZED:
+            answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+    def _message(self, status: HTTPStatus, text: str) -> web.Response:
+        asks = not self._is_local and status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        values = {"text": text, "asks_token": asks, "theme": "", "version": self._html.version}
+        return _html(self._html.render("message", **values), status)
+
+    async def _page(self, request: web.Request) -> web.Response:
+        values = {**self._content.page(), "theme": _theme(request), "version": self._html.version}
+        values["has_token"] = TOKEN in request.cookies
+        answer = _html(self._html.render("page", **values))
+        answer.enable_compression()
+        return answer
+
+    async def _pod(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        try:
+            story = await self._content.pod(namespace, name)
+        except ClusterError as error:
+            return self._message(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        if story is None:
+            text = f"no pod {namespace}/{name}, and no Event tells of one"
+            return self._message(HTTPStatus.NOT_FOUND, text)
+        if "part" in request.query:
+            return _html(story)
+        values = {"theme": _theme(request), "version": self._html.version}
+        return _html(
+            self._html.render(
+                "pod", name=f"{namespace}/{name}", story=self._html.own(story), **values
+            )
+        )
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        reader, token = asyncio.current_task(), _token(request)
+        if reader is None or self._is_full(token):
+            return self._message(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many browsers follow this page"
+            )
+        kind = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        answer = web.StreamResponse(headers={**_HEADERS, **kind})
+        await answer.prepare(request)
+        at = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        self._readers[reader] = token
+        try:
+            async for event in self._content.events(at):
+                # A right may be taken away while the stream is open.
+                refusal = await self._refusal(request)
+                if refusal is not None and refusal.status is not HTTPStatus.SERVICE_UNAVAILABLE:
+                    break
+                data = json.dumps(event.data, separators=(",", ":"))
+                text = f"id: {event.at}\nevent: {event.name}\ndata: {data}\n\n"
+                await answer.write(text.encode())
+        except ConnectionError:
+            pass  # the reader has gone
+        finally:
+            self._readers.pop(reader, None)
+        return answer
+
+    def _is_full(self, token: str) -> bool:
+        """Whether no browser more may follow: none at all, or of those with this token."""
+        of_token = sum(each == token for each in self._readers.values())
+        bound = _MOST_STREAMS if self._is_local else _MOST_STREAMS_OF_TOKEN
+        return len(self._readers) >= _MOST_STREAMS or of_token >= bound
+
+    async def _end_streams(self, _: web.Application) -> None:
+        """The browsers' streams never end by themselves; closing would wait for them in vain."""
+        for reader in self._readers:
+            reader.cancel()
+
+    async def _static(self, request: web.Request) -> web.Response:
+        found = self._html.static.get(request.match_info["name"])
+        if found is None:
+            raise web.HTTPNotFound
+        content, kind = found
+        kept = {"Cache-Control": "public, max-age=86400, immutable"}
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=kept)
+
+    async def _login(self, request: web.Request) -> web.Response:
+        token = str((await request.post()).get("token", "")).strip()
+        refusal = await self._content.refusal(token, request.remote or "")
+        if refusal is not None:
+            return self._refused(refusal)
+        answer = _to_the_page()
+        is_secure = request.secure or request.headers.get("X-Forwarded-Proto") == "https"
+        answer.set_cookie(
+            TOKEN, token, httponly=True, samesite="Strict", secure=is_secure, path="/"
+        )
+        return answer
+
+    async def _logout(self, _: web.Request) -> web.Response:
+        answer = _to_the_page()
+        answer.del_cookie(TOKEN)
+        return answer
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        is_ready, text = self._content.readiness()
+        return web.Response(text=text.rstrip("\n") + "\n", status=200 if is_ready else 503)
+
+
+def _token(request: web.Request) -> str:
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else request.cookies.get(TOKEN, "")
+
+
+def _theme(request: web.Request) -> str:
+    theme = request.cookies.get(THEME, "")
+    return theme if theme in ("light", "dark") else ""
+
+
+def _html(text: str, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    return web.Response(text=text, status=status, content_type="text/html")
+
+
+def _to_the_page() -> web.Response:
+    return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": "/"})
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

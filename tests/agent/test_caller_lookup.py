@@ -1,0 +1,88 @@
+"""A pod that the API watch has not told yet is known by the text that was fetched for it."""
+
+from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, Sources
+from gpu_device_plugin.agent.state.ledger_store import LiveLedger
+from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.node.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+
+POD = PodRef("default", "late", "uid-1")
+MAIN = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: 1, Resource.CORE: 5})
+TEXT = PodRequest(POD, (MAIN,))
+
+
+class Node:
+    """One pod in the kubelet's List; the API answers a GET, and its watch when it is told to."""
+
+    def __init__(self) -> None:
+        self.listed = ListedPod(PodRef("default", "late"))
+        self.watched: dict[tuple[str, str], PodRequest] = {}
+        self.fetches = 0
+        sources = Sources(self.list_pods, lambda: self.watched, self.fetch)
+        self.caller_lookup = CallerLookup(sources, LiveLedger())
+
+    async def list_pods(self) -> list[ListedPod]:
+        """PodResources List."""
+        return [self.listed]
+
+    async def fetch(self, _namespace: str, _name: str) -> PodRequest:
+        """A GET."""
+        self.fetches += 1
+        return TEXT
+
+    def holds(self, **units: str) -> None:
+        """What List shows from now on."""
+        held: dict[str, frozenset[str]] = {
+            Resource[name]: frozenset({unit}) for name, unit in units.items()
+        }
+        self.listed = ListedPod(self.listed.pod, {"main": held})
+
+
+async def test_the_second_resource_of_a_pod_is_known_too_when_the_watch_is_late() -> None:
+    """It was refused: its text was fetched for the first call alone."""
+    node = Node()
+    first = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).asker
+    node.holds(CORE="gpu-0-core-0")
+    second = (await node.caller_lookup.identify(Call(Resource.MEM, 1), first)).asker
+
+    assert first.container == second.container == MAIN
+    assert node.fetches == 1
+
+
+async def test_what_was_fetched_is_known_where_the_kubelet_does_not_ask_first() -> None:
+    """Allocate alone goes by the texts; with none from the watch they would be all there is."""
+    node = Node()
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    assert not node.caller_lookup.specs()
+    other = PodRequest(PodRef("default", "early", "uid-0"), (MAIN,))
+    node.watched[other.ref.key] = other
+
+    assert node.caller_lookup.specs() == {POD.key: TEXT, other.ref.key: other}
+
+
+async def test_the_watch_has_the_last_word() -> None:
+    """What it tells later counts."""
+    node = Node()
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    ended = PodRequest(POD, (MAIN,), is_finished=True)
+    node.watched[POD.key] = ended
+
+    assert node.caller_lookup.specs() == {POD.key: ended}
+
+
+async def test_a_pod_that_the_kubelet_lists_no_more_is_forgotten() -> None:
+    """Its text may be another's when the name comes back."""
+    node = Node()
+    other = PodRequest(PodRef("default", "early", "uid-0"), (MAIN,))
+    node.watched[other.ref.key] = other
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.listed = ListedPod(other.ref)
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+
+    assert node.caller_lookup.specs() == {other.ref.key: other}

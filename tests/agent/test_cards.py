@@ -1,0 +1,315 @@
+"""A card that fails takes out itself and nobody else, and comes back by the rules."""
+
+import pytest
+from tests.agent.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
+
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.simulation import driver_library
+
+NEEDS_RESET_BUT_ASKS_NOTHING = 8  # not in the table of XIDs
+OUT_SECONDS = 10
+ALL = {MEM: 60, CORE: 400, COUNT: 4}
+THREE = {MEM: 45, CORE: 300, COUNT: 3}
+
+
+async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> None:
+    """XID 79 on card 1: capacity stays, allocatable falls; Event and metric tell."""
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
+        rig.cards.lose(1)
+        await rig.until_offered(THREE)
+        assert rig.kubelet.capacity(MEM) == 60
+        await until(lambda: rig.events("XID79") or rig.events("Lost"), 10)
+        _, metrics = await rig.page("metrics")
+        assert 'gpu_device_plugin_card_healthy{card="1"' in metrics
+        rig.cards.restore(1)
+
+        await rig.until_offered(ALL, 30)
+
+
+async def test_a_card_that_fails_between_the_kubelets_two_calls_gets_no_pod() -> None:
+    """GetPreferredAllocation chose it while it was well; Allocate refuses."""
+    async with running_rig() as rig:
+        pod = rig.pod("late", slice_of(2, 30))
+        await rig.api.put("/api/v1/namespaces/default/pods/late", rig.object_of(pod))
+        rig.kubelet.pods[pod.uid] = pod
+        link = rig.kubelet.registry.links[MEM]
+        chosen = await link.preferred(unit_ids(MEM, 0, 15), (), 2)
+        rig.cards.lose(0)
+        await rig.until_offered(THREE)
+
+        with pytest.raises(KubeletError, match="went out of service"):
+            await link.allocate(tuple(chosen))
+        assert rig.grants() == []
+
+
+async def test_application_xids_take_nothing_out() -> None:
+    """13, 31, 43, 45, 68 and 109 are a program's own fault; the real one after them is seen."""
+    async with running_rig() as rig:
+        for code in (13, 31, 43, 45, 68, 109):
+            rig.cards.xid(0, code)
+        rig.cards.xid(3, 48)
+        await rig.until_offered(THREE)
+
+        await rig.until_metric('card_healthy{card="3"', " 0.0")
+        for card in (0, 1, 2):
+            await rig.until_metric(f'card_healthy{{card="{card}"', " 1.0")
+
+
+async def test_informational_xids_are_told_and_take_nothing_out() -> None:
+    """63 and 92: an Event and a metric, and the card serves on."""
+    async with running_rig() as rig:
+        for card, code in ((1, 63), (2, 92)):
+            rig.cards.xid(card, code)
+            await until(lambda code=code: rig.events(f"XID{code}"), 10)
+            await rig.until_metric(f'card_changes_total{{reason="XID{code}"', " 1.0")
+
+        assert rig.allocatable() == ALL
+
+
+async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agent() -> None:
+    """XID 48: no clean probe brings it back; the operator's word does."""
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
+        rig.cards.xid(2, 48)
+        await rig.until_offered(THREE)
+        await rig.stop_agent()
+        await rig.start_agent(recovery_seconds=1)
+        await rig.until_ready()
+        assert rig.allocatable() == THREE
+        rig.cards.restore(2)
+
+        await rig.until_offered(ALL, 30)
+
+
+async def test_the_recover_command_brings_a_card_back() -> None:
+    """`gpu-device-plugin recover 2`: the operator has reset the card."""
+    async with running_rig(is_hasty=True) as rig:
+        rig.cards.xid(2, NEEDS_RESET_BUT_ASKS_NOTHING)
+        await rig.until_offered(THREE)
+
+        async def is_recovered() -> bool:  # once a probe has told that NVML asks for nothing
+            return (await command(rig, "recover", "2"))[0] == 0
+
+        await until(is_recovered, 20)
+        await rig.until_offered(ALL)
+        code, text = await command(rig, "recover", "9")
+
+        assert code == 3
+        assert "no card '9'" in text
+
+
+async def test_a_card_that_still_asks_for_a_reset_is_not_recovered() -> None:
+    """XID 48, after which NVML asks for a reset: the answer says so, the card stays out."""
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
+        rig.cards.xid(2, 48)
+        await rig.until_offered(THREE)
+        answers: list[tuple[int, str]] = []
+
+        async def is_explained() -> bool:
+            answers.append(await command(rig, "recover", "2"))
+            return "a reset of the card" in answers[-1][1]
+
+        await until(is_explained, 20, lambda: answers)
+        assert {code for code, _ in answers} == {1}
+        assert rig.allocatable() == THREE
+        rig.cards.restore(2)
+        await rig.until_offered(ALL, 30)
+
+
+async def test_a_card_that_asks_for_a_reset_without_any_xid_is_out() -> None:
+    """The XID came while nobody listened; NVML still says what it wants."""
+    async with running_rig(is_hasty=True, is_started=False) as rig:
+        driver_library.set_fields(rig.cards.state, ["cards.1.recovery_action=1"])
+        await rig.start_agent()
+        await until(lambda: rig.events("RecoveryAsked"), 20)
+
+        await rig.until_offered(THREE)
+
+
+async def test_a_card_that_is_switched_to_mig_mode_is_left_out_until_it_leaves_it() -> None:
+    """Its units stay in capacity, none can be given out, and an Event says why."""
+    async with running_rig(is_hasty=True) as rig:
+        uuid = rig.cards.view().cards[1].uuid
+        driver_library.set_fields(
+            rig.cards.state, ["cards.1.mig_capable=1", "cards.1.mig_enabled=1"]
+        )
+        await rig.until_offered(THREE, 30)
+        await until(lambda: rig.events("MigEnabled"), 10)
+        await rig.until_metric(f'card_healthy{{card="{uuid}"', " 0.0")
+        code, text = await command(rig, "recover", uuid)
+        assert code == 1
+        assert "MIG mode" in text
+        assert rig.kubelet.capacity(MEM) == 60
+        driver_library.set_fields(rig.cards.state, ["cards.1.mig_enabled=0"])
+
+        await rig.until_offered(ALL, 30)
+
+
+@pytest.mark.long
+async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_offered() -> None:
+    """The last run's cards keep the node's capacity and its pods' starts; no new pod comes."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        units = rig.grant("p").ids(Resource.MEM)
+        await rig.stop_agent()
+        rig.cards.hang()
+        offered: set[int] = set()
+        await rig.start_agent()
+
+        def is_given_up() -> bool:
+            offered.add(rig.kubelet.allocatable(MEM))
+            return bool(rig.events("NVMLStalled")) and rig.kubelet.registry.links[MEM].has_list
+
+        await until(is_given_up, 30, lambda: rig.log.read_text()[-3000:])
+        assert offered == {0}
+        assert rig.kubelet.capacity(MEM) == 60
+        await rig.kubelet.start_container(rig.uid("p"), "main-0")
+        again = await rig.kubelet.registry.links[MEM].allocate(units)
+        assert again.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+        rig.cards.unhang()
+
+        await rig.until_offered(ALL, 30)
+
+
+async def test_the_recover_command_says_that_an_unplugged_card_is_not_there() -> None:
+    """It has no index any more; under its UUID it is forgotten, and an Event says so."""
+    async with running_rig(is_hasty=True) as rig:
+        uuid = rig.cards.view().cards[1].uuid
+        rig.cards.unplug(1)
+        await rig.until_page(f"card {uuid}", 30)
+        code, text = await command(rig, "recover", "3")
+        assert code == 3
+        assert uuid not in text
+        code, text = await command(rig, "recover", uuid)
+        assert code == 0
+        assert "not there" in text
+        await until(lambda: rig.events("Forgotten"), 10)
+
+        assert not any("card -1" in event["message"] for event in rig.events())
+        await rig.until_metric(f'card_healthy{{card="{uuid}"', " 0.0")
+
+
+async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet() -> None:
+    """NVMLStalled after 10 s; a start is answered all the while."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        rig.cards.hang()
+
+        served: list[dict[str, int]] = []
+
+        async def is_out() -> bool:
+            await rig.kubelet.start_container(rig.uid("p"), "main-0")
+            served.append(rig.allocatable())
+            return served[-1] == {MEM: 0, CORE: 0, COUNT: 0}
+
+        await until(is_out, 30, rig.allocatable)
+        assert served[0] == ALL  # answered while the driver hung, and nobody had given it up yet
+        await until(lambda: rig.events("NVMLStalled"), 10)
+        rig.cards.unhang()
+
+        await rig.until_offered(ALL, 30)
+
+
+async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -> None:
+    """NVML renumbers; ids and grants go by UUID."""
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
+        await rig.admit("a", slice_of(15, 100))
+        await rig.admit("b", slice_of(2, 30))
+        before = rig.grant("b")
+        rig.cards.unplug(0)
+        await rig.until_offered(THREE, 30)
+        await rig.until_metric('card_healthy{card="0",uuid="' + before.devices[0], " 1.0", 30)
+        assert (await rig.admit("c", slice_of(2, 30))).is_admitted
+        assert rig.card_of("c") == before.devices[0]
+        start = await rig.kubelet.start_container(rig.uid("c"), "main-0")
+        assert start.env["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        rig.cards.plug(0)
+
+        await rig.until_offered(ALL, 30)
+
+
+async def test_a_new_driver_ends_the_agent_for_re_injection() -> None:
+    """The container must be made again with the libraries of the driver that is there now."""
+    async with running_rig() as rig:
+        rig.cards.upgrade_driver("550.54.15")
+
+        assert await rig.exit_code() == 75
+        assert "550.54.15" in rig.log.read_text()
+
+
+async def test_without_a_driver_the_agent_runs_on_and_says_what_is_missing() -> None:
+    """/readyz names the reason; nothing is offered."""
+    async with running_rig(is_started=False) as rig:
+        await rig.start_agent(nvml_library=rig.root / "nowhere" / "libnvidia-ml.so.1")
+        await rig.until_page("libnvidia-ml.so.1")
+
+        assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
+        assert rig.process is not None
+        assert rig.process.returncode is None
+
+
+async def test_cards_of_different_size_are_counted_by_their_own() -> None:
+    """One T4 (14 units) and one V100 (15 units)."""
+    async with running_rig("mixed") as rig:
+        assert rig.allocatable() == {MEM: 29, CORE: 200, COUNT: 2}
+
+
+async def test_a_missing_isolation_library_makes_the_cards_unhealthy_with_an_event() -> None:
+    """A node that could not enforce a slice must not attract pods; it heals by itself."""
+    async with running_rig(is_started=False, has_library=False) as rig:
+        await rig.start_agent()
+        await until(lambda: rig.kubelet.capacity(MEM) == 60, 20)
+        assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
+        await until(lambda: rig.events("IsolationLibraryMissing"), 10)
+        rig.install_library()
+
+        await rig.until_offered(ALL)
+
+
+async def test_a_card_that_shows_less_than_was_granted_keeps_its_slices_as_they_were() -> None:
+    """ECC or another driver takes memory: what was promised stays, and nothing crashes."""
+    async with running_rig() as rig:
+        await rig.admit("full", slice_of(15, 30))
+        limits = rig.run / "slices" / rig.grant("full").slice_id / "config" / "limits"
+        before = limits.read_text()
+        await rig.stop_agent()
+        driver_library.set_fields(rig.cards.state, ["cards.0.memory_total_mib=15000"])
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert rig.kubelet.allocatable(MEM) == 59
+        assert limits.read_text() == before
+
+
+async def test_a_slice_keeps_its_limits_while_its_card_is_away() -> None:
+    """Nothing in a slice's config changes while its container runs."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        limits = rig.run / "slices" / rig.grant("p").slice_id / "config" / "limits"
+        before = limits.read_text()
+        await rig.stop_agent()
+        rig.cards.unplug(0)
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert limits.read_text() == before
+
+
+async def test_a_damaged_cards_file_gives_no_card_another_number() -> None:
+    """Numbers stand in the units that running pods hold: grants and the kubelet tell them."""
+    async with running_rig(is_started=False) as rig:
+        rig.cards.unplug(0)
+        await rig.start_agent()
+        await rig.until_ready()
+        await rig.admit("old", slice_of(8, 30))
+        card = rig.card_of("old")
+        await rig.stop_agent()
+        rig.cards.plug(0)
+        path = rig.state / "cards"
+        path.write_bytes(path.read_bytes()[:-1] + b"X")
+        await rig.start_agent()
+        await rig.until_ready()
+        await rig.admit("new", slice_of(8, 30))
+
+        assert rig.card_of("new") != card
+        assert rig.grant("new").devices != rig.grant("old").devices

@@ -1,0 +1,166 @@
+"""A front of claims gets and gives back grants without any call of the kubelet's."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.held import fraction
+
+from gpu_device_plugin.agent.kubelet_calls.caller_lookup import Sources
+from gpu_device_plugin.agent.node_edges import real_edges
+from gpu_device_plugin.agent.publish.api_cluster import NoCluster
+from gpu_device_plugin.agent.wiring import Wiring
+from gpu_device_plugin.disk.grant_file import GrantStore
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.grant import Demand, Holder
+from gpu_device_plugin.domain.grants.ledger import DeviceUse, expired_grants, live
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
+from gpu_device_plugin.settings.agent_settings import load_settings
+
+CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(2))
+
+
+def claim(name: str) -> Holder:
+    """A claim of a pod of that name."""
+    return Holder(PodRef("default", name, f"uid-{name}"), claim=f"claim-{name}")
+
+
+@pytest.fixture
+def wiring(short_dir: Path) -> Wiring:
+    """The agent's parts without a kubelet, on a node of two cards whose library is there."""
+    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
+    directories = {name: str(short_dir / name) for name in names}
+    for path in directories.values():
+        Path(path).mkdir()
+    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
+    edges = replace(real_edges(settings), cluster=lambda *_: NoCluster())
+    wiring = Wiring(settings, edges)
+    version = short_dir / "library_dir" / "0.0.1"
+    version.mkdir()
+    (version / "libgpuslice.so").write_bytes(b"")
+    (version / "ld.so.preload").write_text("")
+    state = wiring.node_store
+    state.update(mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1")
+    return wiring
+
+
+def on_disk(wiring: Wiring) -> list[Holder]:
+    """Who holds, as the next agent reads it."""
+    ledger = GrantStore(Path(wiring.settings.state_dir), "").read()
+    return [grant.holder for grant in ledger.grants.values()]
+
+
+async def test_a_claim_gets_one_durable_grant_with_its_files(wiring: Wiring) -> None:
+    """Asked again, for instance after a restart of the kubelet, it is the same slice."""
+    grant = await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    again = await wiring.admission.reserve(claim("a"), Demand(2, 30))
+
+    assert again == grant
+    assert on_disk(wiring) == [claim("a")]
+    limits = Path(wiring.settings.run_dir) / "slices" / grant.slice_id / "config" / "limits"
+    assert "memory_bytes=2258632704 core_percent=30" in limits.read_text()
+    assert "2 units, 30 %" in wiring.recorder.why("default", "a", wiring.ledger_store.ledger)
+
+
+async def test_a_released_claim_leaves_nothing(wiring: Wiring) -> None:
+    """Grant and files end at once; a second release finds nothing to do."""
+    grant = await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    for _ in range(2):
+        await wiring.admission.release(claim("a"))
+
+    assert on_disk(wiring) == []
+    assert wiring.ledger_store.ledger.use() == {}
+    assert not (Path(wiring.settings.run_dir) / "slices" / grant.slice_id).exists()
+
+
+async def test_two_fronts_count_on_one_ledger(wiring: Wiring) -> None:
+    """What the kubelet's units hold of a card is not there for claims, and nothing is given twice."""
+    units: dict[str, tuple[str, ...]] = {Resource.MEM: unit_ids(Resource.MEM, 0, 10)}
+    pod = PodRef("default", "classic", "uid-classic")
+    await wiring.ledger_store.hold(
+        fraction("s1", pod, "main", units=units, cards=("GPU-0",), core_percent=50)
+    )
+    on_first = ("GPU-0",)
+
+    with pytest.raises(DoesNotFitError, match="card 0: 5 of 15 units free"):
+        await wiring.admission.reserve(claim("a"), Demand(6, 30), on_first)
+    await wiring.admission.reserve(claim("a"), Demand(5, 30), on_first)
+    with pytest.raises(DoesNotFitError):
+        await wiring.admission.reserve(claim("b"), Demand(1, 5), on_first)
+    await wiring.admission.release(claim("a"))
+    await wiring.admission.reserve(claim("b"), Demand(1, 5), on_first)
+    use = wiring.ledger_store.ledger.use()["GPU-0"]
+    assert use == DeviceUse(11 * 1024, 55, (pod, claim("b").pod))
+
+
+async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
+    """The kubelet admits a pod of that name, whose spec is known, by its two pairs of calls."""
+    asked: dict[str, int] = {Resource.MEM: mem, Resource.CORE: core}
+    ref = PodRef("default", name, f"uid-{name}")
+    spec = PodRequest(ref, (ContainerRequest("main", ContainerKind.APP, 0, asked),))
+
+    async def listed() -> Sequence[ListedPod]:
+        return [ListedPod(PodRef("default", name))]
+
+    async def get(_: PodRef) -> ListedPod | None:
+        return None
+
+    async def fetch(_namespace: str, _name: str) -> PodRequest | None:
+        return spec
+
+    wiring.caller_lookup.sources = Sources(listed, lambda: {ref.key: spec}, fetch)
+    for resource, amount in asked.items():
+        count = 15 if resource == Resource.MEM else 100
+        free = [text for number in (0, 1) for text in unit_ids(Resource(resource), number, count)]
+        given = await wiring.calls.prefer(resource, free, (), amount)
+        await wiring.calls.allocate(resource, given)
+
+
+async def test_the_kubelets_pods_get_nothing_of_what_claims_hold(wiring: Wiring) -> None:
+    """A claim has no units of the kubelet's, which offers all of the card; the ledger knows."""
+    for name in "ab":
+        await wiring.admission.reserve(claim(name), Demand(10, 60))
+
+    with pytest.raises(DoesNotFitError, match="5 of 15 units free"):
+        await kubelet_asks(wiring, "big", 10, 50)
+    await kubelet_asks(wiring, "small", 5, 40)
+    held = wiring.ledger_store.ledger.use().values()
+    assert sorted(use.memory_mib for use in held) == [10 * 1024, 15 * 1024]
+
+
+async def test_of_claims_at_the_same_moment_each_sees_the_others(wiring: Wiring) -> None:
+    """Two cards have room for four of these; the fifth is refused, in whatever order."""
+    asked = [wiring.admission.reserve(claim(name), Demand(7, 45)) for name in "abcde"]
+    results = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert sum(isinstance(found, DoesNotFitError) for found in results) == 1
+    assert {u.memory_mib for u in wiring.ledger_store.ledger.use().values()} == {14 * 1024}
+
+
+async def test_only_its_front_ends_the_grant_of_a_claim(wiring: Wiring) -> None:
+    """The kubelet's List lacks a pod that was deleted by force, and its container may still run."""
+    await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    ledger = wiring.ledger_store.ledger
+
+    assert live(ledger, ()) == ledger
+    first = expired_grants(ledger, (), (), {}, 1000.0, 0.0)
+    assert expired_grants(ledger, (), (), first[1], 2000.0, 0.0) == (frozenset(), {})
+
+
+async def test_a_node_that_divides_nothing_refuses_a_claim(wiring: Wiring) -> None:
+    """With node and mode in the text."""
+    wiring.node_store.update(mode=NodeMode.DISABLED)
+
+    with pytest.raises(RequestError, match=r"node n1 \(mode disabled\) divides no cards"):
+        await wiring.admission.reserve(claim("a"), Demand(2, 30))

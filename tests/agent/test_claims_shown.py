@@ -1,0 +1,188 @@
+"""What the agent says of claims where people and other parts look: annotations, metrics, `why`."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.agent.claim_node import ClaimsOnly, Node, node_at
+from tests.waiting import until
+
+from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
+from gpu_device_plugin.domain.grants.caller import Specs
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
+from gpu_device_plugin.kubernetes.objects.metadata_writer import Wanted
+
+
+@pytest.fixture(name="tmp_path")
+def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names of sockets are at most 107 characters long."""
+    return tmp_path_factory.mktemp("n")
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """An agent that publishes."""
+    made = node_at(tmp_path, ClaimsOnly())
+    task = asyncio.ensure_future(made.wiring.publisher.run())
+    yield made
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def recorded(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Wanted], list[str]]:
+    """What is wanted on pods, and the node's annotation of cards, as they are written."""
+    pods: dict[str, Wanted] = {}
+    cards: list[str] = []
+
+    def annotate(ref: PodRef, values: Wanted) -> None:
+        pods[ref.name] = values
+
+    def describe(*, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:  # noqa: ARG001
+        if text := (annotations or {}).get("gpu-device-plugin/cards"):
+            cards.append(text)
+
+    monkeypatch.setattr(node.wiring.cluster, "annotate_pod", annotate)
+    monkeypatch.setattr(node.wiring.cluster, "describe_node", describe)
+    return pods, cards
+
+
+def doors(text: str) -> list[str | None]:
+    """Each card's allocation API."""
+    return [card.get("door") for card in json.loads(text)["cards"]]
+
+
+async def test_a_pod_with_a_claim_has_the_annotations_of_one_with_units(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods, _ = recorded(node, monkeypatch)
+    await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 1))
+
+    await until(lambda: "pod-a" in pods)
+    assert pods["pod-a"][ALLOCATION] == '{"0":{"1":2}}'
+    assert pods["pod-a"][CORE_ALLOCATION] == '{"0":{"1":30}}'
+
+
+async def test_the_node_tells_which_cards_are_given_by_claims(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All with allocation API `dra`; after that, those that a claim still holds."""
+    _, cards = recorded(node, monkeypatch)
+    await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 1))
+    await until(lambda: cards and doors(cards[-1]) == ["dra", "dra"])
+    node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+    await until(lambda: doors(cards[-1]) == [None, "dra"])
+
+
+def page_of(node: Node) -> list[str]:
+    """The lines of the metrics page."""
+    node.wiring.publisher.show()
+    return node.wiring.metrics.page("")[0].decode().splitlines()
+
+
+def spec_of(name: str, *containers: str) -> Specs:
+    """A pod of app containers, as the watch has it; the first one asks for whole cards."""
+    ref = PodRef("default", f"pod-{name}", f"pod-uid-{name}")
+    asked = {"nvidia.com/gpu": 1}
+    listed = tuple(
+        ContainerRequest(each, ContainerKind.APP, index, {} if index else asked)
+        for index, each in enumerate(containers)
+    )
+    return {ref.key: PodRequest(ref, listed)}
+
+
+async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet's units say nothing of it; two claims of a pod are two series."""
+    specs = spec_of("a", "first", "second")
+    monkeypatch.setattr(node.wiring.cluster, "specs", lambda: specs)
+    door = node.wiring.claim_endpoint
+    await door.prepare(node.cluster.allocate("a", 1))
+    other = node.cluster.allocate("b", 1, units=3, percent=10)
+    first, second = (node.cluster.claims[name] for name in "ab")
+    node.cluster.claims["b"] = replace(
+        second, pod=first.pod, owners=first.owners, name_in_pod="slice-3-10-c1"
+    )
+    await door.prepare(other)
+
+    lines = page_of(node)
+    of = 'card="1",{}container="{}",namespace="default",pod="pod-a"'
+    for claim, container, percent in (
+        ("slice-2-30-c0", "first", 30),
+        ("slice-3-10-c1", "second", 10),
+    ):
+        labels = of.format(f'claim="{claim}",', container)
+        assert f"gpu_device_plugin_slice_claim{{{labels}}} 1.0" in lines
+        labels = of.format("", container)
+        assert f"gpu_device_plugin_slice_core_percent{{{labels}}} {percent}.0" in lines
+    for state, amount in (("held", 5.0), ("free", 10.0)):
+        labels = f'card="1",resource="aliyun.com/gpu-mem",state="{state}",uuid="GPU-1"'
+        assert f"gpu_device_plugin_units{{{labels}}} {amount}" in lines
+    assert 'gpu_device_plugin_card_door{card="0",door="dra",uuid="GPU-0"} 1.0' in lines
+    assert 'gpu_device_plugin_claims_total{outcome="granted",reason=""} 2.0' in lines
+
+
+async def test_why_names_claim_and_scheduler_and_tells_a_refusal_once(node: Node) -> None:
+    """The kubelet asks again and again."""
+    why, door = node.wiring.recorder.why, node.wiring.claim_endpoint
+    await door.prepare(node.cluster.allocate("a", 0, units=10, percent=80))
+    second = node.cluster.allocate("b", 0, units=10, percent=80)
+    for _ in range(3):
+        with pytest.raises(DoesNotFitError):
+            await door.prepare(second)
+
+    ledger = node.wiring.ledger_store.ledger
+    given = why("default", "pod-a", ledger)
+    assert "claim slice-10-80-c0: 10 units, 80 % compute" in given
+    assert "card 0: the scheduler's choice" in given
+    told = why("default", "pod-b", ledger)
+    assert told.count("refused: ") == 1
+    assert "claim b" in told
+    assert 'claims_total{outcome="refused",reason="NoRoom"} 3.0' in "\n".join(page_of(node))
+
+
+async def test_a_claim_of_whole_cards_is_told_as_whole_cards(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kube-scheduler makes it, and no pod names it; it is of one container."""
+    pods, _ = recorded(node, monkeypatch)
+    ref = node.cluster.allocate("a", 1, units=15, percent=100)
+    claim = replace(node.cluster.claims["a"], name_in_pod="")
+    (device,) = claim.devices
+    of = [replace(device, request=f"container-{n}-request-0", device=f"gpu-{n}") for n in range(2)]
+    node.cluster.claims["a"] = replace(claim, devices=tuple(of))
+    with pytest.raises(RequestError, match="has the requests container-0-request-0, container-1"):
+        await node.wiring.claim_endpoint.prepare(ref)
+    node.cluster.claims["a"] = replace(claim, devices=(of[1],))
+    await node.wiring.claim_endpoint.prepare(ref)
+
+    await until(lambda: "pod-a" in pods)
+    assert pods["pod-a"] == {"gpu-device-plugin/devices": '{"0":["GPU-1"]}'}
+    (grant,) = node.wiring.ledger_store.ledger.grants.values()
+    specs = spec_of("a", "main", "beside")
+    (spec,) = specs.values()
+    assert node.wiring.schemes.container_of(grant, spec) == "main"
+    assert node.wiring.schemes.container_of(grant, None) == "a"
+
+
+async def test_cards_that_have_gone_back_are_told_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No grant changes then: what was withheld was never allocated."""
+    _, cards = recorded(node, monkeypatch)
+    door = node.wiring.claim_endpoint
+    door.handover.settle_seconds = 0.05
+    door.begin()
+    task = asyncio.ensure_future(door.run())
+    try:
+        await until(lambda: node.cluster.offers)
+        node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+        await until(lambda: cards and doors(cards[-1]) == [None, None])
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

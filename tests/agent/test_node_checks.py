@@ -1,0 +1,96 @@
+"""What keeps the whole node from serving becomes a fault of it, and ends when it is over."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.waiting import until
+
+from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, too_old_text
+from gpu_device_plugin.agent.wiring import Wiring
+from gpu_device_plugin.agent.wiring_checks import node_checks
+from gpu_device_plugin.disk.selinux import SelinuxKernel
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.settings.agent_settings import load_settings
+
+FAULT = "LabelsMissing"
+
+
+class Policy:
+    """A kernel with SELinux, whose policy lets us label or not."""
+
+    def __init__(self, place: Path) -> None:
+        self.is_refusing = True
+        (place / "enforce").write_text("1")
+        self.labels: dict[Path, str] = {}
+        self.kernel = SelinuxKernel(place / "enforce", place / "no", self.read, self.write)
+
+    def read(self, path: Path) -> str:
+        return self.labels.get(path, "system_u:object_r:var_run_t:s0")
+
+    def write(self, path: Path, label: str) -> None:
+        if self.is_refusing:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        self.labels[path] = label
+
+
+async def test_directories_that_containers_may_not_read_stop_the_node_until_they_may(
+    short_dir: Path,
+) -> None:
+    """In modes that mount nothing from there it is no matter."""
+    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
+    for name in names:
+        (short_dir / name).mkdir()
+    directories = {name: str(short_dir / name) for name in names}
+    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
+    policy = Policy(short_dir)
+    wiring = Wiring(settings, kernel=policy.kernel)
+
+    def is_stopped() -> bool:
+        return FAULT in wiring.node_store.read().faults
+
+    wiring.node_store.update(mode=NodeMode.SHARE)
+    every = node_checks(wiring)
+    checks = asyncio.create_task(every.run())
+    await asyncio.wait_for(every.has_checked.wait(), 60)
+    assert not is_stopped()
+    wiring.node_store.update(mode=NodeMode.CORE_MEM)
+    await until(is_stopped, 20)
+    text = wiring.node_store.read().faults[FAULT]
+    assert f"{short_dir / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
+    policy.is_refusing = False
+    await until(lambda: not is_stopped(), 20)
+    checks.cancel()
+    await asyncio.gather(checks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("v1.33.9", True),
+        ("v1.9.11-gke.5", True),
+        ("v1.34.0", False),
+        ("v1.34.2-eks-113cf36", False),
+        ("v1.36.3", False),
+        ("v2.0.0", False),
+        ("", False),
+        ("unknown", False),
+    ],
+)
+def test_a_kubelet_before_the_oldest_supported_one_is_reported(
+    version: str,
+    expected: bool,  # noqa: FBT001
+) -> None:
+    assert (too_old_text(version) is not None) is expected
+
+
+def test_the_chart_and_the_pages_name_the_same_oldest_version() -> None:
+    root = Path(__file__).parents[2]
+    oldest = ".".join(map(str, OLDEST_KUBELET))
+    chart = yaml.safe_load((root / "charts/gpu-device-plugin/Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={oldest}.0-0"
+    for page in ("README.md", "docs/install.md", "docs/operations.md"):
+        text = (root / page).read_text()
+        assert f"{oldest} or later" in text, page

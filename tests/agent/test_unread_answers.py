@@ -1,0 +1,46 @@
+"""The promise: a reconcile pass follows a burst of answers, and does not wait for ever for its end."""
+
+import asyncio
+
+import pytest
+from tests.waiting import until
+
+from gpu_device_plugin.agent.reconcile import reconciler
+from gpu_device_plugin.agent.reconcile.reconciler import UnreconciledAllocations
+
+
+async def test_one_pass_follows_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps calls waiting while it reads."""
+    monkeypatch.setattr(reconciler, "NOTED_SECONDS", 0.05)
+    passes: list[bool] = []
+    answers = UnreconciledAllocations(lambda: passes.append(bool(answers)))
+    for _ in range(100):
+        answers.note()
+
+    await until(lambda: bool(passes), 10)
+    assert passes == [True]
+
+
+async def test_a_burst_without_end_is_read_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the holders of a node that never rests are known."""
+    monkeypatch.setattr(reconciler, "NOTED_SECONDS", 1000.0)
+    monkeypatch.setattr(reconciler, "BURST_SECONDS", 0.05)
+    passes: list[bool] = []
+    answers = UnreconciledAllocations(lambda: passes.append(True))
+    async with asyncio.timeout(60):
+        while len(passes) < 2:
+            answers.note()
+            await asyncio.sleep(0)
+
+
+async def test_an_answer_is_unread_until_a_pass_that_began_after_the_kubelet_noted_it() -> None:
+    """An earlier one may have missed it."""
+    answers = UnreconciledAllocations(lambda: None)
+    assert not answers
+    answers.note()
+    now = asyncio.get_running_loop().time()
+
+    answers.were_read(now)
+    assert answers
+    answers.were_read(now + reconciler.NOTED_SECONDS)
+    assert not answers

@@ -1,0 +1,64 @@
+"""A claim's CDI file is there whole or not at all, and goes with the claim."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.errors import StorageError
+
+CONTENT = {"kind": "gpu-device-plugin/slice"}
+
+
+def test_a_file_is_written_once_and_removed_once(tmp_path: Path) -> None:
+    files = CdiFiles(tmp_path / "cdi")
+    files.write("u1", CONTENT)
+    (made,) = (tmp_path / "cdi").iterdir()
+    before = made.stat().st_ino
+    files.write("u1", CONTENT)
+
+    assert (made.name, made.stat().st_ino) == ("gpu-device-plugin-u1.json", before)
+    assert files.present() == {"u1"}
+    assert (files.read("u1"), files.read("u2")) == (CONTENT, {})
+    for _ in range(2):
+        files.remove("u1")
+    assert files.present() == frozenset()
+
+
+def test_what_a_kill_leaves_half_written_is_not_there_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next file takes its place."""
+
+    def killed(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    files = CdiFiles(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("gpu_device_plugin.disk.cdi.failpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            files.write("u1", CONTENT)
+    assert files.present() == frozenset()
+    files.write("u2", CONTENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu-device-plugin-u2.json"]
+
+
+def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
+    """NVIDIA's own specification lies there too."""
+    (tmp_path / "nvidia.json").write_text("{}")
+    files = CdiFiles(tmp_path)
+    files.write("u1", CONTENT)
+    files.remove("u1")
+
+    assert files.present() == frozenset()
+    assert (tmp_path / "nvidia.json").exists()
+
+
+def test_a_directory_that_cannot_be_used_is_told_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    files = CdiFiles(tmp_path / "file" / "cdi")
+
+    assert str(tmp_path / "file") in files.check()
+    assert CdiFiles(tmp_path / "new").check() == ""
+    with pytest.raises(StorageError, match="cannot be written"):
+        files.write("u1", CONTENT)

@@ -1,0 +1,206 @@
+"""In a real browser: what is drawn, filters, keys, themes, updates; no error and no refused script.
+
+Skipped where there is no Chromium. With GPU_DEVICE_PLUGIN_PICTURES=DIRECTORY pictures are left there.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.controller.objects import held, path, pod
+from tests.fakes.api_server import FakeApiServer, running
+from tests.page.browser import Browser, browser
+from tests.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
+from tests.waiting import until
+
+pytestmark = pytest.mark.long
+
+PICTURES = os.environ.get("GPU_DEVICE_PLUGIN_PICTURES", "")
+SHOWN = "[...document.querySelectorAll('.node:not([hidden])')].map(n => n.dataset.name).join(' ')"
+FOCUS = (
+    "document.activeElement.id || document.activeElement.dataset.pod || document.activeElement.name"
+)
+Seen = tuple[FakeApiServer, Browser, str]
+
+
+@pytest.fixture
+async def seen() -> AsyncIterator[Seen]:
+    """The small cluster in a browser."""
+    async with running() as (server, api), browser() as tab:
+        small(server)
+        with_prometheus(server)
+        async with served(api, {"prometheus": PROMETHEUS}) as url:
+            await tab.looks(1440, 900, "light")
+            await tab.open(url + "/")
+            await until(lambda: tab.value("document.querySelectorAll('.use').length > 40"))
+            yield server, tab, url
+            assert tab.complaints == []
+
+
+async def holds(tab: Browser, expression: str) -> None:
+    """It becomes true."""
+    await until(lambda: tab.value(f"Boolean({expression})"), tell=lambda: expression)
+
+
+async def typed(tab: Browser, name: str, value: str) -> None:
+    """Fill in a filter."""
+    await tab.value(
+        f"(f => {{ f.value = {value!r}; f.dispatchEvent(new Event('input', {{bubbles: true}})) }})"
+        f"(document.querySelector('#filters [name={name}]'))"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 800])
+async def test_everything_fits_the_window(seen: Seen, width: int, scheme: str) -> None:
+    """No scrolling to the side, and the colours are those of the system."""
+    _, tab, _ = seen
+    await tab.looks(width, 900, scheme)
+
+    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+    dark = "getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'"
+    assert await tab.value(dark) is (scheme == "dark")
+    if PICTURES:
+        await tab.picture(Path(PICTURES) / f"page-{width}-{scheme}.png")
+
+
+async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> None:
+    _, tab, url = seen
+    await typed(tab, "state", "faulty")
+    assert await tab.value(SHOWN) == "gpu-004 gpu-005 gpu-007"
+    await typed(tab, "node", "4")
+    assert await tab.value(SHOWN) == "gpu-004"
+    await typed(tab, "text", "no such thing")
+    assert await tab.value(SHOWN) == ""
+    assert await tab.value("!document.querySelector('#none').hidden")
+
+    await tab.open(f"{url}/?state=waiting")
+    assert await tab.value(SHOWN) == "gpu-005"
+    await typed(tab, "state", "")
+    await typed(tab, "namespace", "ads")
+    other = "[...document.querySelectorAll('.node:not([hidden]) .slice:not(.dim)')]"
+    assert await tab.value(f"{other}.every(s => s.dataset.pod.startsWith('ads/'))")
+    assert await tab.value("location.search") == "?namespace=ads"
+
+    await typed(tab, "text", "Asr")
+    named = "[...document.querySelectorAll('.slice:not(.dim)')].map(s => s.dataset.pod)"
+    both = f"{named}.length > 0 && {named}.every(p => p.startsWith('ads/asr'))"
+    assert await tab.value(both.replace(".slice", ".node:not([hidden]) .slice"))
+    lit = ".every(n => n.querySelector('.slice:not(.dim)'))"
+    assert await tab.value(f"[...document.querySelectorAll('.node:not([hidden])')]{lit}")
+
+
+async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
+    """/ to the text, j and k over nodes, h and l over slices, Enter opens, Esc closes."""
+    _, tab, _ = seen
+    await tab.press("/")
+    assert await tab.value(FOCUS) == "text"
+    await tab.press("Escape", "j", "ArrowDown", "k")
+    assert await tab.value(FOCUS) == "node-gpu-000"
+    await tab.press("l", "ArrowRight")
+    chosen = await tab.value(FOCUS)
+    assert "/" in chosen
+    await tab.press("Enter")
+    await holds(tab, "document.querySelector('#detail article')")
+    assert await tab.value("document.querySelector('#detail h2').textContent") == chosen
+    assert "MiB" in await tab.value("document.querySelector('#detail').textContent")
+    assert await tab.value("document.querySelectorAll('.slice.open').length") >= 1
+    if PICTURES:
+        await tab.picture(Path(PICTURES) / "page-pod.png")
+    await tab.press("Escape")
+    assert await tab.value("document.querySelector('#detail').hidden")
+    assert await tab.value(FOCUS) == chosen
+
+
+async def test_the_focus_is_seen(seen: Seen) -> None:
+    _, tab, _ = seen
+    await tab.press("j")
+    assert await tab.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    await tab.press("l")
+    first = "document.activeElement.querySelector('rect')"
+    assert await tab.value(f"getComputedStyle({first}).strokeWidth") == "4px"
+
+
+async def test_a_change_of_the_cluster_is_seen_and_the_focus_stays(seen: Seen) -> None:
+    """The node is drawn again below the person's hands."""
+    server, tab, _ = seen
+    await tab.press("j", "l")
+    chosen = await tab.value(FOCUS)
+    added = place(pod("added", 1, 10, on="gpu-000", annotations=held(6, 1, 10)), "ns")
+    await server.put(path(added), added)
+    await holds(tab, "document.querySelector('[data-pod=\"ns/added\"]')")
+
+    assert await tab.value(FOCUS) == chosen
+    await server.delete("/api/v1/nodes/gpu-001")
+    await holds(tab, "!document.querySelector('#node-gpu-001')")
+
+
+async def test_what_is_open_follows_its_pod(seen: Seen) -> None:
+    server, tab, _ = seen
+    await tab.value("document.querySelector('[data-pod=\"batch/big-1\"]').focus()")
+    await tab.press("Enter")
+    await holds(tab, "document.querySelector('#detail .state')?.textContent.startsWith('Pending')")
+    bound = place(pod("big-1", 15, 30, on="gpu-000", annotations=held(2, 15, 30)), "batch")
+    await server.put("/api/v1/namespaces/batch/pods/big-1", bound)
+
+    await holds(tab, "document.querySelector('#detail .state').textContent.startsWith('Running')")
+
+
+async def test_what_a_person_has_unfolded_stays_so_when_the_story_changes(seen: Seen) -> None:
+    """The third node of the pod's story, which begins folded; the first, which was folded."""
+    server, tab, _ = seen
+    await tab.value("document.querySelector('[data-pod=\"batch/big-1\"]').focus()")
+    await tab.press("Enter")
+    await holds(tab, "document.querySelectorAll('#detail details').length > 3")
+    folds = (
+        "[...document.querySelectorAll('#detail details')].slice(0, 4).map(d => d.open).join(' ')"
+    )
+    assert await tab.value(folds) == "true false false false"
+    for n in (0, 2):
+        await tab.value(f"document.querySelectorAll('#detail summary')[{n}].click()")
+    text = "document.querySelector('#detail').textContent"
+    before = await tab.value(text)
+    added = place(pod("added", 1, 10, on="gpu-000", annotations=held(6, 1, 10)), "ns")
+    await server.put(path(added), added)
+    await until(lambda: differs(tab, text, before))
+
+    assert await tab.value(folds) == "false false true false"
+
+
+async def differs(tab: Browser, expression: str, before: str) -> bool:
+    """Whether it is another than before."""
+    return bool(await tab.value(expression) != before)
+
+
+async def test_the_theme_that_was_chosen_stays(seen: Seen) -> None:
+    _, tab, url = seen
+    await tab.value("document.querySelector('#theme').click()")
+    await tab.open(url + "/")
+
+    assert await tab.value("document.documentElement.dataset.theme") == "dark"
+    assert await tab.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+
+
+async def test_while_the_api_server_is_away_the_page_says_so(seen: Seen) -> None:
+    server, tab, _ = seen
+    await server.stop()
+    await holds(
+        tab, "document.querySelector('#age.stale')?.textContent.includes('not current for')"
+    )
+    await server.start()
+    await holds(tab, "document.querySelector('#age').textContent === 'live'")
+
+
+async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> None:
+    """How fast is measured by `python -m tools.bench page`."""
+    async with running() as (server, api), browser() as tab:
+        count = fill(server, 500, 8)
+        async with served(api) as url:
+            await tab.open(url + "/")
+            assert await tab.value("document.querySelectorAll('.card').length") == 4000
+            assert await tab.value("document.querySelectorAll('.slice').length") == count
+            await asyncio.gather(*(server.delete(f"/api/v1/nodes/gpu-{n:03}") for n in range(400)))
+            await holds(tab, "document.querySelectorAll('.node').length === 100")
+            assert tab.complaints == []

@@ -1,0 +1,359 @@
+"""The page shows what `kubectl gpu` shows, only reads, and follows the cluster; a browser is not needed."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from tests.controller.objects import held, node, path, pod
+from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
+from tests.page.clusters import (
+    PROMETHEUS,
+    add_node,
+    add_pod,
+    place,
+    served,
+    slices_in_use,
+    small,
+    with_prometheus,
+)
+from tests.waiting import until
+
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.overview.questions import read_cluster
+from gpu_device_plugin.page.drawing import PageParts
+from gpu_device_plugin.page.run_page import Page, PageSettings
+from gpu_device_plugin.web import server as web_server
+
+Cluster = tuple[FakeApiServer, ApiServer]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """Eight nodes, and pods that run, wait and were refused."""
+    async with running() as (server, api):
+        small(server)
+        yield server, api
+
+
+async def text_of(url: str, status: int = 200, **options: Any) -> str:
+    """A page, which is answered with that status."""
+    async with aiohttp.ClientSession() as session, session.get(url, **options) as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.text()
+
+
+class Reader:
+    """One reader of the events."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self._answer = answer
+
+    async def next(self, wanted: str) -> dict[str, Any]:
+        """The data of the next event of that name."""
+        name = ""
+        async with asyncio.timeout(30):
+            async for line in self._answer.content:
+                key, _, value = line.decode().strip().partition(": ")
+                name = value if key == "event" else name
+                if key == "data" and name == wanted:
+                    found: dict[str, Any] = json.loads(value)
+                    return found
+        raise AssertionError(f"the stream ended before {wanted}")
+
+
+@asynccontextmanager
+async def reading(url: str, at: str = "") -> AsyncIterator[Reader]:
+    """The events from where the page is now, or from a place of before."""
+    if not at:
+        found = re.search(r'data-at="([^"]+)"', await text_of(url))
+        assert found
+        at = found[1]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/events?after={at}") as answer,
+    ):
+        yield Reader(answer)
+
+
+async def test_the_page_shows_every_slice_that_the_map_shows(cluster: Cluster) -> None:
+    """With the same letter, units and state; the rules are those of `kubectl gpu map`."""
+    cards = (await read_cluster(cluster[1])).cards
+    async with served(cluster[1]) as url:
+        page = await text_of(url)
+
+    shown = set(re.findall(r"<title>(\S+): (\d+) of (\d+) units", page))
+    views = [(card, holder) for n in cards.nodes for card in n.cards for holder in card.holders]
+    assert {(str(h.pod), str(h.units), str(c.units)) for c, h in views} == shown
+    assert len(shown) > 40
+    for view in cards.nodes:
+        for ref, letter in view.letters.items():
+            assert f'letter">{letter}</tspan> {ref.name}<' in page
+    assert "<title>ads/reserved-1: 5 of 15 units, reserved</title>" in page
+    assert "<title>vision/finetune-1: the whole card</title>" in page
+    assert "<title>vision/pretrain-2: a replica</title>" in page
+    assert cards.summary in page
+    for words in ("out of service", "not ready", "cordoned", "its cards cannot be read"):
+        assert words in page
+    assert re.search(r"vision/starting-1</a> \(6 units\)", page)
+
+
+async def test_pods_without_a_card_are_listed_with_what_keeps_them(cluster: Cluster) -> None:
+    async with served(cluster[1]) as url:
+        page = await text_of(url)
+
+    assert "batch/big-1</a> pending Unschedulable" in page
+    assert "search/late-1</a> refused on gpu-000" in page
+
+
+async def test_a_pods_story_is_that_of_why(cluster: Cluster) -> None:
+    """What it asks, what was said, and what each node has for it, the fitting ones first."""
+    async with served(cluster[1]) as url:
+        refused = await text_of(f"{url}/pod/search/late-1?part")
+        alone = await text_of(f"{url}/pod/batch/big-1")
+        missing = await text_of(f"{url}/pod/ns/nobody", 404)
+
+    assert "Allocate failed: the largest free slice is 9 units" in refused
+    assert "<html" not in refused
+    assert "card 1: 15 of 15 units" in refused
+    assert refused.index('summary class="fits"') < refused.index('summary class="lacks"')
+    assert "<html" in alone
+    assert "has no card with room for it" in alone
+    assert "no pod ns/nobody, and no Event tells of one" in missing
+
+
+async def test_a_story_that_the_api_server_does_not_tell_says_so(cluster: Cluster) -> None:
+    """The page goes on showing the rest; what a browser enforces goes with this answer too."""
+    server, api = cluster
+    async with served(api) as url, aiohttp.ClientSession() as session:
+        server.fault = lambda seen: status(500, "etcd is away") if "events" in seen.path else None
+        async with session.get(f"{url}/pod/batch/big-1?part") as answer:
+            assert answer.status == 503
+            assert "etcd is away" in await answer.text()
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_names_are_input_and_never_become_markup(cluster: Cluster) -> None:
+    server, api = cluster
+    evil = '<img src=x onerror="alert(1)">'
+    bad = node("gpu-bad")
+    cards = json.loads(bad["metadata"]["annotations"]["gpu-device-plugin/cards"])
+    cards["cards"][0]["model"] = evil
+    bad["metadata"]["annotations"]["gpu-device-plugin/cards"] = json.dumps(cards)
+    add_node(server, bad)
+    add_pod(server, place(pod(evil, 2, on="gpu-bad", annotations=held(0, 2, 0)), evil))
+    await server.put(
+        "/api/v1/namespaces/ns/events/e",
+        {
+            "involvedObject": {"kind": "Pod", "name": "gone"},
+            "type": "Warning",
+            "reason": evil,
+            "message": evil,
+        },
+    )
+    async with served(api) as url:
+        page = await text_of(url)
+        story = await text_of(f"{url}/pod/ns/gone")
+
+    for each in (page, story):
+        assert "<img" not in each
+        assert "&lt;img" in each
+
+
+async def test_a_reader_gets_the_nodes_that_have_changed_and_no_others(cluster: Cluster) -> None:
+    server, api = cluster
+    async with served(api) as url, reading(url) as reader:
+        added = pod("new", 2, 10, on="gpu-002", annotations=held(5, 2, 10))
+        await server.put(path(added), place(added, "ns"))
+        parts = await reader.next("parts")
+        assert {name for name in parts if name.startswith("node-")} == {"node-gpu-002"}
+        assert "ns/new: 2 of 15 units" in parts["node-gpu-002"]
+        assert "summary" in parts
+
+        await server.delete("/api/v1/nodes/gpu-003")
+        assert (await reader.next("parts"))["node-gpu-003"] == ""
+
+
+async def test_a_reader_of_another_start_of_the_program_reads_all_of_it_again(
+    cluster: Cluster,
+) -> None:
+    async with served(cluster[1]) as url, reading(url, "other-7") as reader:
+        assert await reader.next("restart") == {}
+
+
+def test_a_reader_that_was_away_while_many_nodes_came_and_went_reads_all_of_it_again() -> None:
+    """What is gone is not remembered for ever."""
+    parts = PageParts()
+    parts.put("node-kept", "k")
+    before = parts.at
+    for number in range(1001):
+        parts.put(f"node-{number}", "x")
+        parts.put(f"node-{number}", "")
+
+    assert parts.since(before) is None
+    assert list(parts.nodes()) == ["k"]
+    assert parts.since(parts.at) == {}
+
+
+async def test_while_the_api_server_is_away_the_page_says_how_old_its_data_are(
+    cluster: Cluster,
+) -> None:
+    server, api = cluster
+    async with served(api) as url, reading(url) as reader:
+        assert (await reader.next("age"))["trouble"] == ""
+        await server.stop()
+        async with asyncio.timeout(60):
+            while not (told := await reader.next("age"))["trouble"] or not told["seconds"]:
+                pass
+        assert "gpu-000" in await text_of(url)
+        await server.start()
+        async with asyncio.timeout(60):
+            while (await reader.next("age"))["trouble"]:
+                pass
+
+
+async def test_an_open_browser_does_not_hold_up_the_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream is ended, however long other requests may take."""
+    monkeypatch.setattr(web_server, "_SHUTDOWN_SECONDS", 600.0)
+    page = served(cluster[1])
+    async with reading(await page.__aenter__()) as reader:
+        await reader.next("age")
+        async with asyncio.timeout(60):
+            await page.__aexit__(None, None, None)
+
+
+async def test_use_is_shown_where_there_is_a_prometheus(cluster: Cluster) -> None:
+    """In the bars, and in the story with its limits."""
+    with_prometheus(cluster[0])
+    async with served(cluster[1], {"prometheus": PROMETHEUS}) as url:
+
+        async def shows_use() -> bool:
+            return 'class="use"' in await text_of(url)
+
+        await until(shows_use)
+        found = re.search(
+            r'data-pod="([^"]+)"><title>[^<]*uses \d+ % of its memory', await text_of(url)
+        )
+        assert found
+        assert re.search(r"\d+ of \d+ MiB, \d+ %", await text_of(f"{url}/pod/{found[1]}?part"))
+
+
+async def test_a_prometheus_may_have_an_address_of_its_own(cluster: Cluster) -> None:
+    """Then the API server's proxy is not asked."""
+    server, api = cluster
+
+    async def answered(_: web.Request) -> web.Response:
+        return slices_in_use(server)
+
+    app = web.Application()
+    app.router.add_get("/prom/api/v1/query", answered)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        where = f"http://127.0.0.1:{runner.addresses[0][1]}/prom/"
+        async with served(api, {"prometheus": where}) as url:
+
+            async def shows_use() -> bool:
+                return 'class="use"' in await text_of(url)
+
+            await until(shows_use)
+    finally:
+        await runner.cleanup()
+    assert not [seen for seen in server.requests if "proxy" in seen.path]
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (web.json_response({"data": {"result": []}}), "does it scrape the agents?"),
+        (web.Response(text="<html>"), "not the answer of a Prometheus"),
+        (web.Response(status=503, text="no endpoints"), "503 no endpoints"),
+    ],
+)
+async def test_without_an_answer_of_prometheus_use_is_absent_with_a_hint(
+    cluster: Cluster, answer: web.Response, hint: str
+) -> None:
+    server, api = cluster
+
+    def proxied(seen: Seen) -> web.Response | None:
+        text = answer.text or ""
+        asked = "services/prometheus" in seen.path
+        return web.Response(status=answer.status, text=text) if asked else None
+
+    server.fault = proxied
+    async with served(api, {"prometheus": PROMETHEUS}) as url:
+
+        async def hints() -> bool:
+            return "use is not shown" in await text_of(url) and hint in await text_of(url)
+
+        await until(hints)
+        page = await text_of(url)
+        assert 'class="use"' not in page
+        assert "gpu-000" in page
+
+
+async def test_without_prometheus_the_story_says_how_to_have_use(cluster: Cluster) -> None:
+    async with served(cluster[1]) as url:
+        assert "start the page with --prometheus" in await text_of(f"{url}/pod/batch/big-1")
+        assert "use is not shown" not in await text_of(url)
+
+
+async def test_nothing_is_written(cluster: Cluster) -> None:
+    server, api = cluster
+    async with served(api) as url:
+        await text_of(url)
+        await text_of(f"{url}/pod/batch/big-1")
+
+    assert {seen.method for seen in server.requests} == {"GET"}
+    listed = [seen.path for seen in server.requests if "watch" not in seen.query]
+    assert listed.count("/api/v1/pods") == 1
+
+
+@pytest.mark.parametrize("page", ["/", "/pod/ns/nobody", "/nothing", "/static/page.js", "/healthz"])
+async def test_every_answer_has_the_headers_that_a_browser_enforces(
+    cluster: Cluster, page: str
+) -> None:
+    async with (
+        served(cluster[1]) as url,
+        aiohttp.ClientSession() as session,
+        session.get(url + page) as answer,
+    ):
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["X-Frame-Options"] == "DENY"
+
+
+async def test_a_name_of_another_site_that_leads_to_this_machine_is_not_served(
+    cluster: Cluster,
+) -> None:
+    """A page of that site would be of the same origin, and could read it."""
+    async with served(cluster[1]) as url:
+        for host in ("evil.example", "evil.example:9448", "10.0.0.1"):
+            text = await text_of(url, 421, headers={"Host": host})
+            assert "gpu-000" not in text
+        await text_of(url, headers={"Host": "localhost:9448"})
+        await text_of(url, headers={"Host": "[::1]:9448"})
+
+
+async def test_until_the_cluster_was_read_the_page_is_not_ready_and_says_why() -> None:
+    async with running(is_up=False) as (_, api):
+        page = Page(PageSettings("127.0.0.1:0"), api)
+        async with working(page.run):
+            await until(lambda: page.server.port)
+            url = f"http://127.0.0.1:{page.server.port}"
+
+            async def says_why() -> bool:
+                return "connection refused" in await text_of(f"{url}/readyz", 503)
+
+            await until(says_why)
+            assert "connection refused" in await text_of(url)

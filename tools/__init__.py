@@ -1,0 +1,1 @@
+"""Programs of the developers: measurements, checks of a real card, what writes the dashboards."""

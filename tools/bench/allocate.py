@@ -1,0 +1,56 @@
+"""Allocate with durable grants on a node that is full of pods."""
+
+from tools.bench.bench_node import HELD_PODS, BenchNode, Times, timed_calls
+from tools.bench.bench_node import POD as ASKED
+from tools.bench.rows import Chapter, Row, at_most, median, quantile, shown
+
+PODS = 500
+_METHOD = """\
+{pods} pods of 8 units and 5 % are admitted and deleted one after the other beside {held} that stay,
+on 8 H200 in mode core_mem: so each Allocate meets 110 pods, as many as a kubelet takes. As the
+kubelet does it, each resource is a pair, GetPreferredAllocation then Allocate, in random order; the
+client is grpcio in a process of its own. Right before each Allocate the same client sends the same
+bytes to an empty grpc.aio server, so both see the same load (A/B alternating, {calls} calls each).
+A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. Of an
+Allocate the empty server's part is gRPC's and the event loop's; the rest is one flush of the grants
+(docs/adr/0010) and Python. The pair includes a PodResources List, answered by the stand-in kubelet,
+which is Python; the real one is not."""
+
+
+async def measure(node: BenchNode) -> Chapter:
+    """Admit and delete; the node is left with the pods it had."""
+    async with timed_calls(node.rig) as times:
+        for number in range(PODS):
+            admission = await node.rig.admit(f"brief-{number}", ASKED)
+            assert admission.is_admitted, admission.message
+            await node.rig.delete(node.rig.uid(f"brief-{number}"))
+    return Chapter("Allocate", _method(node), _rows(times))
+
+
+def _method(node: BenchNode) -> str:
+    return _METHOD.format(
+        pods=PODS,
+        held=HELD_PODS,
+        calls=2 * PODS,
+        state=node.state_file_system,
+        run=node.run_file_system,
+    )
+
+
+def _rows(times: Times) -> tuple[Row, ...]:
+    alone = [ns / 1e6 for ns in times.allocate]
+    empty = [ns / 1e6 for ns in times.empty]
+    pairs = [(a + b) / 1e6 for a, b in zip(times.preferred, times.allocate, strict=True)]
+    return (
+        at_most("Allocate, p50", median(alone), 2, "ms"),
+        at_most("Allocate, p99", quantile(alone, 0.99), 5, "ms"),
+        at_most(
+            "Allocate p50 / empty grpc.aio server p50", median(alone) / median(empty), 2.5, "x"
+        ),
+        shown("empty grpc.aio server, p50 / p99", _both(empty)),
+        shown("GetPreferredAllocation + Allocate, p50 / p99", _both(pairs)),
+    )
+
+
+def _both(values: list[float]) -> str:
+    return f"{median(values):.2f} / {quantile(values, 0.99):.2f} ms"

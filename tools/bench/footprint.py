@@ -1,0 +1,68 @@
+"""What the agent takes of a node while nothing happens."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from tools.bench.bench_node import HELD_PODS, BenchNode, bench_node
+from tools.bench.machine import children, cpu_seconds, resident_mib
+from tools.bench.rows import Chapter, at_most, shown
+
+IDLE_SECONDS = 60.0
+_QUIET_SECONDS = 10.0
+_METHOD = f"""\
+Two nodes at once, nobody asking anything for {IDLE_SECONDS:.0f} s, their watches of the API server open: one
+with 4 V100 and no pod, and the 8 H200 of the chapters before with {HELD_PODS} pods, whose slices are
+checked every 30 s; their use is read at a scrape, and nobody scrapes. Threads of gRPC's C core that
+wake by themselves, calls or none, are part of the agent's figure. CPU is utime + stime by the clock
+of each process; the simulated NVML answers at once, a driver may take longer. Resident is VmRSS
+afterwards, pages of the interpreter and of libraries included that other processes share."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """Of one node: milli-cores and MiB."""
+
+    agent_cpu: float
+    child_cpu: float
+    agent_mib: float
+    child_mib: float
+
+    @property
+    def cpu(self) -> float:
+        """Of both processes."""
+        return self.agent_cpu + self.child_cpu
+
+    @property
+    def parts(self) -> str:
+        """Which of them takes how much."""
+        return f"{self.agent_cpu:.2f} / {self.child_cpu:.2f} milli-cores"
+
+
+async def measure(node: BenchNode) -> Chapter:
+    """Wait and read the clocks."""
+    async with bench_node("v100") as empty_node:
+        empty, full = await asyncio.gather(_idle(empty_node), _idle(node))
+    return Chapter(
+        "Footprint",
+        _METHOD,
+        (
+            at_most("agent, resident, no pods", empty.agent_mib, 80, "MiB", 1),
+            at_most(f"agent, resident, {HELD_PODS} pods", full.agent_mib, 80, "MiB", 1),
+            at_most("NVML child, resident", max(empty.child_mib, full.child_mib), 20, "MiB", 1),
+            at_most("idle, agent and child together, no pods", empty.cpu, 2, "milli-cores"),
+            shown("of which agent / child", empty.parts),
+            at_most(f"the same, {HELD_PODS} pods", full.cpu, 2, "milli-cores"),
+            shown("of which agent / child", full.parts),
+        ),
+    )
+
+
+async def _idle(node: BenchNode) -> _Idle:
+    await asyncio.sleep(_QUIET_SECONDS)
+    pids = (node.agent_pid, children(node.agent_pid)[0])
+    started, before = time.monotonic(), [cpu_seconds(pid) for pid in pids]
+    await asyncio.sleep(IDLE_SECONDS)
+    elapsed, after = time.monotonic() - started, [cpu_seconds(pid) for pid in pids]
+    agent, child = (1000 * (b - a) / elapsed for a, b in zip(before, after, strict=True))
+    return _Idle(agent, child, resident_mib(pids[0]), resident_mib(pids[1]))

@@ -1,0 +1,105 @@
+"""The openb trace: nodes and pods of one of Alibaba's clusters, and the published curves.
+
+The files are test data beside the repository (`../shared/openb`), not part of it. They come from
+hkust-adsl/kubernetes-scheduler-simulator (Apache-2.0) of "Beware of Fragmentation: Scheduling
+GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023.
+"""
+
+import csv
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI, NodeRoom, Shape
+
+FOLDER = Path(__file__).parents[4] / "shared" / "openb"
+_ARRIVING = 1.3  # of the cluster's cards
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the trace."""
+
+    room: NodeRoom
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of the trace."""
+
+    shape: Shape
+    memory_mib: int
+
+    @property
+    def card_milli(self) -> int:
+        """What it takes of all its cards."""
+        return self.shape.cards * self.shape.card_milli
+
+
+def nodes() -> list[Node]:
+    """The nodes with cards, by name."""
+    rows = sorted(_rows("openb_node_list_gpu_node.csv"), key=lambda row: row["sn"])
+    return [
+        Node(
+            NodeRoom(int(row["cpu_milli"]), (WHOLE_CARD_MILLI,) * int(row["gpu"])),
+            int(row["memory_mib"]),
+        )
+        for row in rows
+    ]
+
+
+def pods() -> list[Pod]:
+    """The default list."""
+    return [
+        Pod(
+            Shape(int(row["cpu_milli"]), int(row["num_gpu"]), int(row["gpu_milli"])),
+            int(row["memory_mib"]),
+        )
+        for row in _rows("openb_pod_list_default.csv")
+    ]
+
+
+def fractional(pods: Sequence[Pod], seed: int) -> list[Pod]:
+    """As much demand as `pods` have, drawn from those that ask for a part of one card."""
+    parts = [pod for pod in pods if 0 < pod.card_milli < WHOLE_CARD_MILLI]
+    drawn, wanted = random.Random(seed), sum(pod.card_milli for pod in pods)  # noqa: S311
+    found: list[Pod] = []
+    taken = 0
+    while taken < wanted:
+        found.append(drawn.choice(parts))
+        taken += found[-1].card_milli
+    return found
+
+
+def arrivals(pods: Sequence[Pod], capacity_milli: int, seed: int) -> list[Pod]:
+    """The list, filled up with draws from itself to 130 % of the cluster, shuffled."""
+    drawn = random.Random(seed)  # noqa: S311
+    found, asked = list(pods), sum(pod.card_milli for pod in pods)
+    while True:
+        pod = drawn.choice(pods)
+        asked += pod.card_milli
+        if asked > _ARRIVING * capacity_milli:
+            drawn.shuffle(found)
+            return found
+        found.append(pod)
+
+
+def published() -> dict[str, list[float]]:
+    """Policy -> the published median of ten runs, allocated percent by arrived percent 0 to 130."""
+    runs: dict[str, list[list[float]]] = {}
+    for row in _rows("expected_alloc_curves.csv"):
+        if row["workload"] == "openb_pod_list_default":
+            curve = [float(row[str(percent)]) for percent in range(131)]
+            runs.setdefault(row["sc_policy"].split("-")[-1], []).append(curve)
+    return {
+        name: [statistics.median(values) for values in zip(*curves, strict=True)]
+        for name, curves in runs.items()
+    }
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,75 @@
+"""How soon a browser shows a large cluster, and how soon it shows a change."""
+
+import asyncio
+import time
+
+from tests.controller.objects import held, pod
+from tests.fakes.api_server import FakeApiServer, running
+from tests.page.browser import Browser, browser
+from tests.page.clusters import fill, place, served
+from tools.bench.rows import Chapter, at_most, median, quantile, shown
+
+NODES, CARDS, OPENINGS, CHANGES = 500, 8, 9, 50
+_METHOD = """\
+{nodes} nodes of {cards} cards with {pods} slices, at the small API server of our tests, in a headless Chromium of
+1440 x 900 pixels on the same cores as the page's server and the API server. Render: from the
+navigation's start until the first contentful paint of the page, which has all nodes in it, and until its last
+byte is parsed, the script has filled in the filters, and a frame after that is drawn. Update: from
+just before a pod is written to the API server until its slice stands in the browser's document; then one pod on
+each of the {nodes} nodes at once. No Prometheus."""
+_DRAWN = """new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done([
+    performance.getEntriesByName("first-contentful-paint")[0].startTime, performance.now()]))))"""
+
+
+async def measure() -> Chapter:
+    """Open the page again and again, then change what it shows."""
+    async with running() as (server, api), browser() as tab:
+        pods = fill(server, NODES, CARDS)
+        async with served(api) as url:
+            await tab.looks(1440, 900, "light")
+            opened = []
+            for _ in range(OPENINGS):
+                await tab.open(url + "/")
+                opened.append(await tab.value(_DRAWN))
+            changes = [await _one_change(server, tab, number) for number in range(CHANGES)]
+            all_at_once = await _all_nodes(server, tab)
+    paints, drawn = ([each[at] / 1000 for each in opened] for at in (0, 1))
+    return Chapter(
+        "The page",
+        _METHOD.format(nodes=NODES, cards=CARDS, pods=pods),
+        (
+            at_most("render: first contentful paint, median", median(paints), 1, "s"),
+            at_most("render: complete, median", median(drawn), 1, "s"),
+            shown("render: complete, best / worst", f"{min(drawn):.2f} / {max(drawn):.2f} s"),
+            at_most("update of one node, p99", quantile(changes, 0.99), 2, "s"),
+            shown("update of one node, median", f"{median(changes):.2f} s"),
+            at_most(f"update of all {NODES} nodes at once", all_at_once, 2, "s"),
+        ),
+    )
+
+
+async def _one_change(server: FakeApiServer, tab: Browser, number: int) -> float:
+    on = f"gpu-{(number * 37) % NODES:03}"
+    began = time.perf_counter()
+    await _write(server, f"one-{number}", on)
+    await _seen(tab, f"document.querySelector('[data-pod=\"bench/one-{number}\"]') ? 1 : 0", 1)
+    return time.perf_counter() - began
+
+
+async def _all_nodes(server: FakeApiServer, tab: Browser) -> float:
+    began = time.perf_counter()
+    for number in range(NODES):
+        await _write(server, f"all-{number}", f"gpu-{number:03}")
+    await _seen(tab, "document.querySelectorAll('[data-pod^=\"bench/all-\"]').length", NODES)
+    return time.perf_counter() - began
+
+
+async def _write(server: FakeApiServer, name: str, on: str) -> None:
+    value = place(pod(name, 1, on=on, annotations=held(7, 1, 0)), "bench")
+    await server.put(f"/api/v1/namespaces/bench/pods/{name}", value)
+
+
+async def _seen(tab: Browser, expression: str, count: int) -> None:
+    async with asyncio.timeout(60):
+        while await tab.value(expression) < count:
+            await asyncio.sleep(0.005)

@@ -1,0 +1,49 @@
+"""How soon after its start the kubelet has the agent's list."""
+
+import asyncio
+import time
+
+from tests.agent.rig import CORE, COUNT, MEM, Rig
+from tools.bench.bench_node import BenchNode
+from tools.bench.rows import Chapter, at_most, median, shown
+
+STARTS = 9
+_LOOK_SECONDS = 0.001
+_DEADLINE_SECONDS = 60
+_METHOD = f"""\
+The agent is ended and started again {STARTS} times on the node of the chapter before, whose state
+directory knows the mode and holds a grant for every pod; files are in the page cache and the
+bytecode is compiled. From just before fork and exec until the stand-in kubelet has received a list
+of all three resources, over ListAndWatch."""
+
+
+async def measure(node: BenchNode) -> Chapter:
+    """Restart again and again."""
+    seconds = [await _one_start(node) for _ in range(STARTS)]
+    return Chapter(
+        "Start",
+        _METHOD,
+        (
+            at_most("exec to first list, median", median(seconds), 1, "s"),
+            shown("exec to first list, best / worst", f"{min(seconds):.2f} / {max(seconds):.2f} s"),
+        ),
+    )
+
+
+async def _one_start(node: BenchNode) -> float:
+    await node.rig.stop_agent()
+    async with asyncio.timeout(_DEADLINE_SECONDS):
+        while _listed(node.rig):
+            await asyncio.sleep(_LOOK_SECONDS)
+    started = time.perf_counter()
+    await node.rig.start_agent()
+    async with asyncio.timeout(_DEADLINE_SECONDS):
+        while _listed(node.rig) < 3:
+            await asyncio.sleep(_LOOK_SECONDS)
+    seconds = time.perf_counter() - started
+    await node.rig.until_ready()
+    return seconds
+
+
+def _listed(rig: Rig) -> int:
+    return sum(rig.kubelet.allocatable(resource) > 0 for resource in (MEM, CORE, COUNT))
