@@ -82,6 +82,7 @@ static struct card {
 /* What the pages say at a moment. */
 struct view {
 	uint64_t blocked_until_ns; /* somebody has the card; 0: nobody */
+	uint64_t held_until_ns;    /* and may go on with its lease until then */
 	bool is_outranked;	   /* somebody who waits is before us */
 };
 
@@ -211,6 +212,8 @@ static void see(struct card *card, struct neighbour *neighbour, struct view *vie
 	const uint64_t until_ns = claimed_until(neighbour, &head, now_ns);
 
 	view->blocked_until_ns = later(view->blocked_until_ns, until_ns);
+	if (until_ns)
+		view->held_until_ns = later(view->held_until_ns, head.hold_until_ns);
 	if (head.want_until_ns > now_ns && head.want_until_ns < now_ns + CLAIM_MOST_NS &&
 	    head.key > key)
 		view->is_outranked = true;
@@ -307,6 +310,16 @@ static uint64_t nap_until(uint64_t left_ns)
 		       : NAP_WATCH_NS;
 }
 
+/* In the middle of a lease of short kernels nobody need watch the clock. */
+static uint64_t nap_blocked(const struct view *view, uint64_t now_ns)
+{
+	const uint64_t nap_ns = nap_until(view->blocked_until_ns - now_ns);
+
+	return nap_ns == NAP_WATCH_NS && view->held_until_ns > now_ns + 3 * NAP_LEAST_NS
+		       ? NAP_LEAST_NS
+		       : nap_ns;
+}
+
 static void give_up(struct activity *page)
 {
 	atomic_store(&page->hold_until_ns, 0);
@@ -340,7 +353,7 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 
 	if (view.blocked_until_ns > now_ns) {
 		atomic_store(&page->hold_until_ns, 0);
-		return want(page, key, nap_until(view.blocked_until_ns - now_ns), now_ns);
+		return want(page, key, nap_blocked(&view, now_ns), now_ns);
 	}
 	if (view.is_outranked) {
 		atomic_store(&page->hold_until_ns, 0);
