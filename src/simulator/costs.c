@@ -3,10 +3,10 @@
 #include <stdlib.h>
 
 /*
- * The one place that says whether a simulated card costs what a card costs by itself, or only
- * where GPU_SIMULATOR_CARD_LIKE=1 asks for it.
+ * The one place that says whether a simulated card costs what a card costs by itself, unless
+ * GPU_SIMULATOR_CARD_LIKE=0 asks for none of it.
  */
-enum { IS_CARD_LIKE = 0, SLOW_EACH = 8 };
+enum { IS_CARD_LIKE = 1, SLOW_EACH = 8 };
 
 static const struct {
 	const char *variable;

@@ -24,15 +24,7 @@ def _region() -> bytes:
     return bytes(content)
 
 
-def _activity() -> bytes:
-    """A page with work of another slice now."""
-    now_ns = 1_000_000_000_000
-    newest = now_ns // 128_000, now_ns // 4_096_000
-    head = struct.pack("<QQQIIQQQII", 0x3254434153555047, *newest, 1, 2, 1 << 30, now_ns, 0, 1, 0)
-    return head + struct.pack("<QQ", now_ns - 5_000_000, now_ns) * 64 + b"\x00\x10" * 1504
-
-
-_MADE = {"region": _region, "activity": _activity}
+_MADE = {"region": _region}
 
 
 def examples(target: str) -> Sequence[bytes]:

@@ -16,7 +16,6 @@ _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", f"-I{_ROOT / 'src/isolation'
 _SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 PROGRAMS: dict[str, Sequence[str]] = {
     "limits": ("slice/limits.c",),
-    "activity": ("books/activity.c",),
 }
 """Source of `c` -> files of the library that it is built with."""
 

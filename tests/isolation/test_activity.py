@@ -22,43 +22,45 @@ def test_a_container_cannot_write_itself_a_larger_share(make_box: MakeBox, kind:
     assert is_kept(had[0], 10), had
 
 
-def test_a_neighbours_page_counts_as_no_more_than_four_processes(make_box: MakeBox) -> None:
-    """What it claims is taken from what this slice pays: bounded, as it may claim anything."""
-    box = tenant(make_box, "a", 10)
-    put(box, "forger", activity.page(64, 1))
-    had = shares((box, "sync"))
-
-    assert had[0] <= 5 * 10 + POINTS
-
-
-def test_a_page_that_always_asks_for_the_card_gets_a_twentieth_of_the_time(
-    make_box: MakeBox,
+@pytest.mark.parametrize("version", [0, 1, activity.VERSION])
+def test_a_page_without_leases_counts_as_one_that_takes_its_turns(
+    make_box: MakeBox, version: int
 ) -> None:
-    """For a moment others begin nothing where one asks for that; what they lack then they get after."""
-    for percent, least in ((60, 60 - POINTS), (99, 94)):
-        box = tenant(make_box, f"a{percent}", percent)
-        put(box, "forger", activity.page(0, 1, activity.FOR_EVER))
-        had = shares((box, "sync@1000000"))
-
-        assert least <= had[0] <= percent + POINTS, percent
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_pages_of_other_versions_are_read(make_box: MakeBox, version: int) -> None:
-    """A process that is always there, says a library older or newer: half of the time is its."""
+    """Of a library before leases, or of a slice without a cap: half of the time is its."""
     box = tenant(make_box, "a", 30)
-    put(box, "old", activity.page(1, version))
+    put(box, "other", activity.page(1, version))
     had = shares((box, "sync"))
 
     assert 2 * 30 * OF_SHARE <= had[0] <= 2 * 30 + POINTS
 
 
-def test_a_page_can_be_read_by_a_library_that_knows_of_no_versions(make_box: MakeBox) -> None:
-    """Magic and buckets stand where they stood; the version is in what was reserved."""
-    box = tenant(make_box, "a", 30)
+def test_however_many_processes_it_claims(make_box: MakeBox) -> None:
+    """What it claims is taken from what this slice pays: bounded, as it may claim anything."""
+    box = tenant(make_box, "a", 10)
+    put(box, "forger", activity.page(64, 1))
     had = shares((box, "sync"))
-    magic, version, worked_ms = activity.read(box.root / "cards" / box.node.uuids[0] / "a")
 
-    assert (magic, version) == (activity.MAGIC, 1)
-    # The last round of the ring: 2 s.
-    assert worked_ms == pytest.approx(20.6 * had[0], rel=0.1)
+    assert had[0] <= 2 * 10 + POINTS
+
+
+@pytest.mark.parametrize("kind", ["sync@1000000", "stream"])
+@pytest.mark.parametrize("word", ["want_until_ns", "hold_until_ns", "out_until_ns"])
+def test_a_page_that_always_claims_the_card_costs_its_neighbours_a_tenth_of_a_second(
+    make_box: MakeBox, word: str, kind: str
+) -> None:
+    """Who lacks 100 ms of its share asks nobody."""
+    box = tenant(make_box, "a", 60)
+    claim = {word: activity.FOR_EVER} | ({"out_until_ns": 1} if word == "want_until_ns" else {})
+    put(box, "forger", activity.claim(**claim))
+    had = shares((box, kind))
+
+    assert 60 - POINTS <= had[0] <= 60 + POINTS
+
+
+def test_a_page_says_what_earlier_libraries_look_for(make_box: MakeBox) -> None:
+    """Magic and version stand where they stood."""
+    box = tenant(make_box, "a", 30)
+    shares((box, "sync"), seconds=1)
+
+    path = box.root / "cards" / box.node.uuids[0] / "a"
+    assert activity.read(path) == (activity.MAGIC, activity.VERSION, 1)

@@ -19,13 +19,14 @@ from tests.isolation.shares import (
     BESIDE_POINTS,
     BURST_NS,
     CARD_TURN_US,
-    LONG_TURN_US,
     OF_SHARE,
     POINTS,
     SECONDS,
+    SHORT_TURN_US,
     STEPPING,
     WORK,
     alone,
+    in_turns,
     is_kept,
     mix,
     ready,
@@ -54,6 +55,9 @@ def free(make_box: MakeBox) -> Free:
 
 _FREE: dict[tuple[str, float], float] = {}
 
+# Percent of a card's time that changes of process take where none is alone: 152 us for each turn.
+CHANGES = 6.8
+
 
 @sweep("kind", WORK)
 @sweep("percent", [30, 10, 50, 90])
@@ -69,7 +73,7 @@ def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: st
     ), had
 
 
-@sweep("turn_us", [CARD_TURN_US, LONG_TURN_US])
+@sweep("turn_us", [CARD_TURN_US, SHORT_TURN_US])
 @sweep(
     "tasks",
     [
@@ -95,7 +99,7 @@ def test_short_and_long_kernels_keep_their_shares_in_turns(
     assert had == pytest.approx([part for part, _ in tasks], abs=BESIDE_POINTS)
 
 
-@sweep("turn_us", [CARD_TURN_US, LONG_TURN_US])
+@sweep("turn_us", [CARD_TURN_US, SHORT_TURN_US])
 @sweep("unit_us", [1500, 3000, 5000, 8000])
 @sweep("percent", [10, 20, 30])
 def test_kernels_of_a_few_turns_keep_a_small_share_beside_all_the_rest(
@@ -144,11 +148,11 @@ def test_copies_between_the_kernels_of_a_stream_are_not_charged(
 
 
 def test_copies_between_kernels_are_not_charged_beside_a_neighbour(make_box: MakeBox) -> None:
-    """The card's turns leave it its share: only its kernels take them."""
+    """Only its kernels are; but what it copies within its lease keeps the neighbour waiting."""
     box, other = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
     had = shares((box, "copies@300000"), (other, "sync"))
 
-    assert had == pytest.approx([30, 60], abs=BESIDE_POINTS)
+    assert had == pytest.approx([30, 60], abs=2 * BESIDE_POINTS)
 
 
 @sweep(
@@ -273,7 +277,7 @@ STREAMS_POINTS = 5.0
     [
         (((30, "streams@20000"),), CARD_TURN_US),
         (((30, "streams@100000"), (60, "sync@5000000")), CARD_TURN_US),
-        (((30, "streams@100000"), (60, "sync@5000000")), LONG_TURN_US),
+        (((30, "streams@100000"), (60, "sync@5000000")), SHORT_TURN_US),
         (((50, "streams@20000"), (50, "sync")), CARD_TURN_US),
         (((30, "streams@100000"), (60, "stream")), CARD_TURN_US),
         (((30, "streams@100000"), (60, "streams@100000")), CARD_TURN_US),
@@ -321,7 +325,7 @@ def test_work_is_charged_to_the_card_it_runs_on(
     make_box: MakeBox, way: str, percents: tuple[int, int]
 ) -> None:
     """Seen in HAMi-core 104: a second card had no cap, or that of the current one."""
-    box = make_box(library=STEPPING)
+    box = in_turns(make_box(library=STEPPING))
     lines = (f"device={box.node.uuids[i]} core_percent={each}\n" for i, each in enumerate(percents))
     box.write(f"version=1\nslice=a\n{''.join(lines)}")
     ran = box.run("cards", way, str(WORK["sync"]), str(SECONDS))
@@ -511,12 +515,17 @@ def test_a_native_share_is_the_drivers(make_box: MakeBox) -> None:
     had = shares((box, "sync"), (tenant(make_box, "b", 30), "sync"))
 
     assert alone_it_had[0] > 99
-    assert had == pytest.approx([70, 30], abs=BESIDE_POINTS)
+    assert had[1] == pytest.approx(30, abs=BESIDE_POINTS)
+    assert had[0] == pytest.approx(100 - CHANGES - had[1], abs=BESIDE_POINTS)
 
 
 @sweep(
     "percent, kind, other, turns_allow",
-    [(60, "sync", "sync", 50), (60, "stream", "sync", 50), (30, "sync", "stream", 30)],
+    [
+        (60, "sync", "sync", 50 - CHANGES / 2),
+        (60, "stream", "sync", 50 - CHANGES / 2),
+        (30, "sync", "stream", 30),
+    ],
 )
 def test_a_neighbour_without_a_cap_is_seen(
     make_box: MakeBox, percent: int, kind: str, other: str, turns_allow: int

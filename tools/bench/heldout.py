@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.isolation.box import Box, Node
 from tests.isolation.compile import compile_programs
-from tests.isolation.shares import CARD_TURN_US, LONG_TURN_US, shares, tenant
+from tests.isolation.shares import CARD_TURN_US, SHORT_TURN_US, shares, tenant
 from tools.bench.rows import Row, shown
 
 SEED, VARIED_SEED, MIXES = 20_261_122, 20_261_123, 30
@@ -63,7 +63,7 @@ def mixes(*, varied: bool = False) -> Iterator[Mix]:
             caps.append(draw.randint(1, left - others))
             left -= caps[-1]
         tenants = tuple((5 * cap, kind(draw)) for cap in caps)
-        yield Mix(tenants, draw.choice((CARD_TURN_US, LONG_TURN_US)))
+        yield Mix(tenants, draw.choice((CARD_TURN_US, SHORT_TURN_US)))
 
 
 def _kind(draw: random.Random) -> str:

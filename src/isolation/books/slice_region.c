@@ -87,7 +87,7 @@ int slice_slot(void)
 	return claimed;
 }
 
-/* Mapped, as those of neighbours never are (compute/neighbours.c). */
+/* Mapped, as those of neighbours never are (compute/lease.c). */
 static struct activity *_Atomic own[LIMITS_CARDS];
 
 /* Where the slices of a card have their pages. */

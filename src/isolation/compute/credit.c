@@ -11,6 +11,8 @@
 
 /* Saved up while idle: the reaction time of the cap. */
 #define IDLE_LIMIT_NS 20000000LL
+/* At first: no window should show a lease too much. */
+#define FIRST_NS 2000000LL
 /* Saved up while neighbours keep the card from us: theirs to give back. */
 #define BUSY_LIMIT_NS 1000000000LL
 /* Shorter busy periods wait for the next time. */
@@ -76,7 +78,7 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 	if (is_busy)
 		atomic_store(&own->idle_since_ns, 0);
 	if (!last_ns) {
-		add(own, IDLE_LIMIT_NS, IDLE_LIMIT_NS);
+		add(own, FIRST_NS, FIRST_NS);
 		return;
 	}
 	const uint64_t passed_ns = now_ns > last_ns ? now_ns - last_ns : 0;
@@ -135,19 +137,18 @@ int64_t credit_inflight(int card)
 	return sum;
 }
 
+int64_t credit_balance(int card)
+{
+	return believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
+}
+
 uint64_t credit_wait_ns(int card)
 {
-	const int64_t balance =
-		believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
+	const int64_t balance = credit_balance(card);
 
 	if (balance > 0)
 		return 0;
 	return (uint64_t)(1 - balance) * 100 / slice_limits()->cards[card].core_percent + 1;
-}
-
-bool credit_is_left(int card)
-{
-	return believed(atomic_load(&books(card)->credit_ns)) > 0;
 }
 
 void credit_note_wait(int card, uint64_t waited_ns)

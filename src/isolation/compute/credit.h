@@ -23,7 +23,7 @@ int64_t credit_inflight(int card);
 
 /* Nanoseconds until something may be launched; 0: now. */
 uint64_t credit_wait_ns(int card);
-/* Is there credit, whatever is queued? */
-bool credit_is_left(int card);
+/* Credit, less what is launched and not yet spent. */
+int64_t credit_balance(int card);
 
 void credit_note_wait(int card, uint64_t waited_ns);

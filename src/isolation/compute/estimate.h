@@ -1,46 +1,23 @@
-/* How long launches of a kind take; see compute/estimate.c. With the meter's lock. */
+/* How long launches of a kind take; see compute/estimate.c. With the meters' lock. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ESTIMATE_UNKNOWN_NS (1ull << 40)
-
 struct estimate {
-	uint64_t work_ns;    /* card time of one launch, as of late */
-	uint64_t solo_ns;    /* its mean without neighbours; ESTIMATE_UNKNOWN_NS: not known */
-	uint64_t least_ns;   /* that passed beside neighbours; ESTIMATE_UNKNOWN_NS: not known */
-	uint64_t sampled_ns; /* one by itself, on an idle card; ESTIMATE_UNKNOWN_NS: not known */
-	uint64_t worst_ns;   /* what it may take for all we know */
-	uint64_t longest_ns; /* that one took of late */
-	bool is_sure;        /* that was seen, and not only the least beside neighbours */
-	bool is_known;       /* measured before */
-	bool varies;         /* some of late took longer than others */
+	uint64_t mean_ns;  /* card time of one launch */
+	uint64_t worst_ns; /* what it may take for all we know */
+	bool is_known;     /* measured before, */
+	bool is_sure;      /* and by itself */
 };
 
 struct estimate estimate_of(uint64_t what);
-
-/* A launch of this took so long, beside neighbours perhaps. */
-void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
-/*
- * These launches took so long together, and nobody else was on the card. `is_fair`: however
- * long they took. `is_single`: one launch, and nothing but that.
- */
-void estimate_learn_solo(const uint64_t *whats, uint32_t launches, uint64_t took_ns, bool is_fair,
-			 bool is_single, uint64_t now_ns);
-/* So long passed beside neighbours, their turns included. */
-void estimate_note_passed(uint64_t what, uint64_t passed_ns);
-
-/*
- * One is launched: should it be measured by itself, on an idle card? Between launches that
- * come more slowly than kernels end the card is idle, and only so it is told from work.
- */
+/* One is launched: is it to be measured by itself, with an event on both sides? */
 bool estimate_wants_sample(uint64_t what);
-/* What was measured was far longer than the samples: sample soon. */
-void estimate_doubt_sample(uint64_t what);
-/* It took so long by itself; 0: the card was not idle. */
-void estimate_sample(uint64_t what, uint64_t took_ns);
-
-/* One is launched: should it be measured without neighbours? */
-bool estimate_wants_quiet(uint64_t what, uint64_t now_ns);
+/* One took so long by itself; true when that is far longer than the mean was. */
+bool estimate_sample(uint64_t what, uint64_t took_ns);
+/* Launches of one kind took so long each, with what lay between them. */
+void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches);
+/* Something took longer than known: sample the next ones. */
+void estimate_doubt(uint64_t what);
 void estimate_forget_all(void);

@@ -1,17 +1,33 @@
 /* Events are made once and used again: making one costs more than a launch. */
 #include "compute/events.h"
 
-#include "books/slice_region.h"
-#include "compute/backlog.h"
 #include "driver/stream.h"
-#include "driver/context_scope.h"
-#include "slice/slice.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
+static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
 static struct meter *meters; /* METERS of them, made at the first use */
 static unsigned ever_used;   /* the first so many; all looks are at these */
+
+void events_lock(void)
+{
+	pthread_mutex_lock(&metering);
+}
+
+void events_unlock(void)
+{
+	pthread_mutex_unlock(&metering);
+}
+
+void events_after_fork(void)
+{
+	metering = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	/* The parent's pages may be half written: take new ones. */
+	meters = NULL;
+	ever_used = 0;
+}
 
 static struct meter *all_meters(void)
 {
@@ -22,13 +38,6 @@ static struct meter *all_meters(void)
 		meters = room == MAP_FAILED ? NULL : room;
 	}
 	return meters;
-}
-
-void events_forget_all(void)
-{
-	/* In a child the parent's pages may be half written: take new ones. */
-	meters = NULL;
-	ever_used = 0;
 }
 
 unsigned events_count(void)
@@ -67,28 +76,37 @@ struct meter *events_meter(CUcontext context, int card)
 	memset(meter, 0, sizeof(*meter));
 	meter->context = context;
 	meter->card = card;
-	/* Several contexts of a process are several processes to the card. */
-	meter->place = (int)((unsigned)(slice_slot() + (int)(meter - meters) * 17) % ACTIVITY_OPEN);
 	return meter;
 }
 
-static CUevent take_event(struct meter *meter)
+static CUevent make_event(CUcontext context)
 {
 	CUevent event = NULL;
 	CUcontext current;
-
-	if (meter->spare_count)
-		return meter->spares[--meter->spare_count];
 	/* Of the meter's own context: a green one that is current ends before it. */
 	const bool is_elsewhere = green_is_possible() && cuda.cuCtxPushCurrent_v2 &&
 				  cuda.cuCtxPopCurrent_v2 &&
-				  cuda.cuCtxPushCurrent_v2(meter->context) == CUDA_SUCCESS;
+				  cuda.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
 
 	if (!cuda.cuEventCreate || cuda.cuEventCreate(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
 		event = NULL;
 	if (is_elsewhere)
 		cuda.cuCtxPopCurrent_v2(&current);
 	return event;
+}
+
+/* Without the lock. The stream is named as the plain functions name it: the plain record serves. */
+static bool record(CUcontext context, CUevent *event, CUstream stream)
+{
+	const CUstreamCaptureMode mode = capture_exempt();
+
+	if (!*event)
+		*event = make_event(context);
+	const bool is_set = *event && cuda.cuEventRecord &&
+			    cuda.cuEventRecord(*event, stream) == CUDA_SUCCESS;
+
+	capture_restore(mode);
+	return is_set;
 }
 
 static void give_event(struct meter *meter, CUevent event)
@@ -101,59 +119,50 @@ static void give_event(struct meter *meter, CUevent event)
 		cuda.cuEventDestroy_v2(event);
 }
 
-/* The stream is named as the plain functions name it, so the plain record serves all. */
-static CUevent record(struct meter *meter, CUstream stream)
+/* What could not be put behind an event is in front of what was launched since. */
+static void put_back(struct meter *meter, const struct work *work)
 {
-	const CUstreamCaptureMode mode = capture_exempt();
-	CUevent event = cuda.cuEventRecord ? take_event(meter) : NULL;
+	struct work *tail = &meter->tail;
+	const struct work later = *tail;
 
-	if (event && cuda.cuEventRecord(event, stream) != CUDA_SUCCESS) {
-		give_event(meter, event);
-		event = NULL;
-	}
-	capture_restore(mode);
-	return event;
+	*tail = *work;
+	tail->launches += later.launches;
+	tail->mean_ns += later.mean_ns;
+	tail->gaps_ns += later.gaps_ns;
+	tail->worst_ns += later.worst_ns;
+	tail->is_alike = tail->is_alike && (!later.launches || later.is_alike);
+	tail->is_sure = tail->is_sure && (!later.launches || later.is_sure);
+	tail->is_sample = tail->is_blank = false;
 }
 
-void events_begin(struct meter *meter, CUstream stream, bool is_measured, uint64_t now_ns)
+struct meter *events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 {
-	give_event(meter, meter->reference);
-	meter->reference = is_measured ? record(meter, stream) : NULL;
-	meter->has_reference = meter->reference != NULL;
-	meter->reference_ns = now_ns;
-	meter->lead_ns = 0;
-	meter->has_lead = false;
-}
+	struct timed_event timed = {.stream = stream, .work = meter->tail, .set_ns = now_ns};
+	const CUcontext context = meter->context;
 
-bool events_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_t now_ns)
-{
-	CUevent event = meter->count < METER_EVENTS ? record(meter, stream) : NULL;
-
-	if (!event)
-		return false;
-	if (!meter->count) {
-		meter->progress_ns = meter->first_ns = now_ns;
-		meter->aside_ns = 0;
-	}
-	meter->events[(meter->first + meter->count++) % METER_EVENTS] =
-		(struct timed_event){.event = event,
-				     .work = meter->tail,
-				     .known_ns = known_ns,
-				     .worst_ns = backlog_behind_event(meter, stream)};
-	meter->queued_ns += meter->tail.work_ns;
+	if (meter->count >= METER_EVENTS)
+		return meter;
+	if (meter->spare_count)
+		timed.event = meter->spares[--meter->spare_count];
 	meter->tail = (struct work){0};
-	return true;
-}
+	events_unlock();
+	const bool is_set = record(context, &timed.event, stream);
 
-/* An error is as good as an end: the work will not be heard of again. */
-static bool is_reached(const struct timed_event *timed)
-{
-	return !cuda.cuEventQuery || cuda.cuEventQuery(timed->event) != CUDA_ERROR_NOT_READY;
-}
-
-bool events_is_reached(const struct meter *meter)
-{
-	return is_reached(&meter->events[meter->first]);
+	events_lock();
+	meter = events_meter_of(context);
+	if (!meter) {
+		if (timed.event && cuda.cuEventDestroy_v2)
+			cuda.cuEventDestroy_v2(timed.event);
+	} else if (is_set && meter->count < METER_EVENTS) {
+		if (!meter->count)
+			meter->first_ns = now_ns;
+		meter->events[meter->count++] = timed;
+		meter->recorded_ns = now_ns;
+	} else {
+		give_event(meter, timed.event);
+		put_back(meter, &timed.work);
+	}
+	return meter;
 }
 
 /* The second version differs only for events that have no time. */
@@ -165,87 +174,40 @@ static bool elapsed(CUevent from, CUevent to, float *took_ms)
 	       cuda.cuEventElapsedTime_v2(took_ms, from, to) == CUDA_SUCCESS;
 }
 
-bool events_took(const struct meter *meter, uint64_t *took_ns)
+bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *later_ns)
 {
-	float took_ms = 0;
+	const CUevent event = meter->events[index].event, reference = meter->reference;
+	float later_ms = 0;
 
-	if (!meter->has_reference ||
-	    !elapsed(meter->reference, meter->events[meter->first].event, &took_ms))
-		return false;
-	/* Of another stream, and reached before the reference: it took nothing more. */
-	*took_ns = took_ms > 0 ? (uint64_t)((double)took_ms * 1e6) : 0;
-	*took_ns -= meter->lead_ns < *took_ns ? meter->lead_ns : *took_ns;
-	return true;
+	events_unlock();
+	const CUstreamCaptureMode mode = capture_exempt();
+	/* An error is as good as an end: the work will not be heard of again. */
+	const bool is_reached =
+		!cuda.cuEventQuery || cuda.cuEventQuery(event) != CUDA_ERROR_NOT_READY;
+
+	*is_timed = is_reached && reference && elapsed(reference, event, &later_ms);
+	capture_restore(mode);
+	events_lock();
+	*later_ns = (int64_t)((double)later_ms * 1e6);
+	return is_reached;
 }
 
-void events_pass(struct meter *meter, uint64_t reached_ns)
+void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns)
 {
-	struct timed_event *timed = &meter->events[meter->first];
-	float later_ms = 1;
+	const CUevent event = meter->events[index].event;
 
-	meter->queued_ns -= timed->work.work_ns;
-	backlog_end(meter, timed->worst_ns);
-	if (meter->has_reference)
-		(void)elapsed(meter->reference, timed->event, &later_ms);
-	meter->lead_ns = 0;
-	meter->has_lead = false;
-	if (later_ms >= 0) {
-		give_event(meter, meter->reference);
-		meter->reference = timed->event;
-		meter->reference_ns = reached_ns;
-		meter->has_reference = true;
-	} else {
-		give_event(meter, timed->event);
-	}
-	meter->first = (meter->first + 1) % METER_EVENTS;
 	meter->count--;
-}
-
-static struct timed_event *timed_at(struct meter *meter, uint32_t index)
-{
-	return &meter->events[(meter->first + index) % METER_EVENTS];
-}
-
-bool events_overtake(struct meter *meter, struct timed_event *gone)
-{
-	uint32_t index = 1;
-
-	while (index < meter->count && !is_reached(timed_at(meter, index)))
-		index++;
-	/* Not if the first was just then reached as well. */
-	if (index >= meter->count || events_is_reached(meter))
-		return false;
-	*gone = *timed_at(meter, index);
-	for (; index + 1 < meter->count; index++)
-		*timed_at(meter, index) = *timed_at(meter, index + 1);
-	meter->count--;
-	meter->queued_ns -= gone->work.work_ns;
-	backlog_end(meter, gone->worst_ns);
-	give_event(meter, gone->event);
-	return true;
-}
-
-static int64_t reprice(struct work *work, uint64_t what, uint64_t each_ns)
-{
-	const uint64_t before_ns = work->work_ns;
-
-	if (work->launches && work->is_alike && work->what == what)
-		work->work_ns = each_ns * work->launches;
-	return (int64_t)(work->work_ns - before_ns);
-}
-
-int64_t events_reprice(struct meter *meter, uint64_t what, uint64_t each_ns)
-{
-	int64_t more_ns = reprice(&meter->tail, what, each_ns);
-
-	for (uint32_t i = 1; i < meter->count; i++) {
-		struct timed_event *timed = timed_at(meter, i);
-		const int64_t its_ns = timed->known_ns ? 0 : reprice(&timed->work, what, each_ns);
-
-		meter->queued_ns += (uint64_t)its_ns;
-		more_ns += its_ns;
+	memmove(&meter->events[index], &meter->events[index + 1],
+		(meter->count - index) * sizeof(meter->events[0]));
+	if (!index)
+		meter->first_ns = now_ns;
+	if (!is_later) {
+		give_event(meter, event);
+		return;
 	}
-	return more_ns;
+	give_event(meter, meter->reference);
+	meter->reference = event;
+	meter->reference_ns = now_ns;
 }
 
 void events_forget(struct meter *meter)
@@ -254,8 +216,7 @@ void events_forget(struct meter *meter)
 		if (meter->reference)
 			cuda.cuEventDestroy_v2(meter->reference);
 		for (uint32_t i = 0; i < meter->count; i++)
-			cuda.cuEventDestroy_v2(
-				meter->events[(meter->first + i) % METER_EVENTS].event);
+			cuda.cuEventDestroy_v2(meter->events[i].event);
 		for (uint32_t i = 0; i < meter->spare_count; i++)
 			cuda.cuEventDestroy_v2(meter->spares[i]);
 	}

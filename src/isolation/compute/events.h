@@ -1,10 +1,13 @@
 /*
- * The events by which work is measured: one meter a context, a queue of events
- * each. Everything here with the lock of compute/await.h.
+ * The events by which work is measured: one meter a context, with the events that were set and
+ * not reached. Everything with the meters' lock, which no call of the driver is made with.
  */
 #pragma once
 
 #include "compute/meter_state.h"
+
+void events_lock(void);
+void events_unlock(void);
 
 /* The meter of a context, made if it has none; the last one is shared when all are taken. */
 struct meter *events_meter(CUcontext context, int card);
@@ -14,20 +17,19 @@ struct meter *events_meter_of(CUcontext context);
 unsigned events_count(void);
 struct meter *events_meter_at(unsigned index);
 
-/* A busy period begins; with `is_measured` an event on the stream says when. */
-void events_begin(struct meter *meter, CUstream stream, bool is_measured, uint64_t now_ns);
-/* Puts the tail behind an event; false when none could be set. */
-bool events_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_t now_ns);
-bool events_is_reached(const struct meter *meter);
-/* From the reference to the first event; false when it cannot be told. */
-bool events_took(const struct meter *meter, uint64_t *took_ns);
-/* The first event becomes the reference. */
-void events_pass(struct meter *meter, uint64_t reached_ns);
-/* A later one, of another stream, was reached before the first: it goes, and its work is told. */
-bool events_overtake(struct meter *meter, struct timed_event *gone);
-/* A launch of this takes `each_ns` now: changes what is queued, and says by how much. */
-int64_t events_reprice(struct meter *meter, uint64_t what, uint64_t each_ns);
+/*
+ * Puts the tail behind an event on the stream; where none can be set it stays the tail. The lock
+ * is given up meanwhile. NULL when the context ended.
+ */
+struct meter *events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
+/*
+ * Was event `index` reached, and how long after the reference? False: not yet. The lock is given
+ * up meanwhile; only for who has `is_polled`. `is_timed`: the time could be told.
+ */
+bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *later_ns);
+/* Takes it out; it becomes the reference where it was reached after that. */
+void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns);
 
 /* The context ends, its events with it. */
 void events_forget(struct meter *meter);
-void events_forget_all(void);
+void events_after_fork(void);

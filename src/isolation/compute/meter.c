@@ -1,53 +1,51 @@
 /*
- * Measuring card time with events, and holding launches back when it is spent.
- *
- * Work is measured in busy periods: a reference event when the card was idle, and
- * events behind long launches or now and then behind short ones. The time from
- * one to the next is what the work took, less what neighbours had of it. There
- * is no thread of ours: the threads that launch and wait do it on the way.
+ * Measuring card time with events, and holding launches back when it is spent. There is no thread
+ * of ours: the threads that launch and wait do it on the way.
  */
 #include "compute/meter.h"
 
 #include "books/slice_region.h"
-#include "compute/await.h"
-#include "compute/backlog.h"
-#include "compute/busy.h"
+#include "compute/charge.h"
 #include "compute/credit.h"
-#include "compute/estimate.h"
 #include "compute/events.h"
-#include "compute/neighbours.h"
-#include "driver/stream.h"
+#include "compute/lease.h"
 #include "driver/cards.h"
+#include "driver/stream.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
-/*
- * Behind how much estimated work, and how many launches, an event is set. A launch
- * that had to wait for credit is always measured: it does not lack the time.
- */
+/* Behind so much work, so many launches, or after so long an event is set. */
 #define EVENT_WORK_NS 200000u
 #define EVENT_EVERY_NS 5000000u
-enum { EVENT_LAUNCHES = 16 };
+enum { EVENT_LAUNCHES = 16, EVENT_LAUNCHES_SURE = 64 };
 
-/* Shorter launches are told from gaps by samples; see compute/estimate.c. */
-#define GAP_FROM_NS 50000u
-enum { GAP_EVERY = 8 };
+#define POLL_EVERY_NS 200000u
+/* Since the last launch, beyond what was out: the card had likely nothing of ours. */
+#define GAP_NS 20000u
+#define MIXED_LASTS_NS 1000000000u
 
-/* How often one without a cap looks for neighbours. */
+/* Shorter than a thread sleeps at least. */
+#define SPIN_NS 60000u
+/* Waiting this long, look whether it is a dead process's work that we wait for. */
+#define REAP_AFTER_NS 100000000u
+
+/* How often one without a cap looks for neighbours, and for how long it then tells of itself. */
 #define BESIDE_EVERY_NS 20000000u
 #define BESIDE_NS 2000000000u
+#define TELL_NS 100000000u
+enum { TELL_LAUNCHES = 8 };
 
 static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
-static atomic_bool is_any_running;
-static atomic_bool is_beside; /* slices at work that measure */
+static atomic_bool is_any_out;
+static atomic_bool is_beside; /* slices that take leases */
 
 void meter_after_fork(void)
 {
-	await_after_fork();
-	atomic_store(&is_any_running, false);
-	events_forget_all();
+	atomic_store(&is_any_out, false);
+	events_after_fork();
 	estimate_forget_all();
 }
 
@@ -65,53 +63,37 @@ static bool is_any_capped(void)
 	return answer == 1;
 }
 
-static bool has_neighbours_at_work(void)
+/* A slice without a cap: its neighbours have to know when it is on the card with them. */
+static void tell_neighbours(void)
 {
-	for (unsigned i = 0; i < slice_limits()->card_count; i++)
-		if (neighbours_are_at_work((int)i, BESIDE_NS))
-			return true;
-	return false;
-}
+	static _Atomic uint64_t looked_ns, told_ns;
+	static __thread unsigned launches;
 
-/*
- * Is there anything to measure? A slice without a cap tells of its work as well while
- * a neighbour that measures is at work: that one has to know what was not its own.
- */
-static bool is_metered(void)
-{
-	static _Atomic uint64_t looked_ns;
-	uint64_t last_ns, now_ns;
+	if (++launches % TELL_LAUNCHES &&
+	    (!atomic_load_explicit(&is_beside, memory_order_relaxed) ||
+	     atomic_load_explicit(&is_any_out, memory_order_relaxed)))
+		return;
+	const uint64_t now_ns = timer_now_ns();
+	uint64_t last_ns = atomic_load_explicit(&looked_ns, memory_order_relaxed);
 
-	if (is_any_capped())
-		return true;
-	now_ns = timer_now_ns();
-	last_ns = atomic_load_explicit(&looked_ns, memory_order_relaxed);
 	if (now_ns - last_ns >= BESIDE_EVERY_NS &&
 	    atomic_compare_exchange_strong(&looked_ns, &last_ns, now_ns)) {
-		await_lock();
-		atomic_store(&is_beside, has_neighbours_at_work());
-		await_unlock();
+		bool is_seen = false;
+
+		events_lock();
+		for (unsigned i = 0; i < slice_limits()->card_count; i++)
+			is_seen = lease_is_seen((int)i, BESIDE_NS, now_ns) || is_seen;
+		events_unlock();
+		atomic_store(&is_beside, is_seen);
 	}
-	return atomic_load_explicit(&is_beside, memory_order_relaxed);
-}
-
-/* The card was idle: from here on it is at work. */
-static void begin_busy(struct meter *meter, const struct meter_launch *launch)
-{
-	const uint64_t now_ns = launch->now_ns;
-	const bool will_be_timed = launch->is_held_back || launch->estimate.varies ||
-				   !launch->estimate.is_known ||
-				   launch->estimate.work_ns >= EVENT_WORK_NS || meter->wary ||
-				   backlog_wants_event(meter, launch->stream, now_ns) ||
-				   now_ns - meter->recorded_ns >= EVENT_EVERY_NS;
-
-	if (!meter->begun_ns || now_ns - meter->launched_ns >= BESIDE_NS)
-		meter->begun_ns = now_ns;
-	meter->is_running = true;
-	meter->cursor_ns = now_ns;
-	meter->unfinished_ns = now_ns;
-	events_begin(meter, launch->stream, will_be_timed, now_ns);
-	atomic_store_explicit(&is_any_running, true, memory_order_relaxed);
+	if (!atomic_load_explicit(&is_beside, memory_order_relaxed) ||
+	    (atomic_load_explicit(&is_any_out, memory_order_relaxed) &&
+	     now_ns - atomic_load_explicit(&told_ns, memory_order_relaxed) < TELL_NS / 4))
+		return;
+	atomic_store_explicit(&told_ns, now_ns, memory_order_relaxed);
+	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
+	for (unsigned i = 0; i < slice_limits()->card_count; i++)
+		lease_tell_without((int)i, now_ns + TELL_NS);
 }
 
 /* The meter of the current context; NULL where the card has no cap. With the lock. */
@@ -120,79 +102,178 @@ static struct meter *meter_here(CUcontext context)
 	struct meter *meter = events_meter_of(context);
 	int card;
 
-	if (!meter && card_current(&card) == CUDA_SUCCESS)
+	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
 		meter = events_meter(context, card);
-	return meter && (credit_is_capped(meter->card) || atomic_load(&is_beside)) ? meter : NULL;
+	return meter;
 }
 
-/* With the lock: the meter that may go on; NULL where nothing has to be measured. */
-static struct meter *meter_with_credit(struct meter_launch *launch)
+static void reap(void)
 {
-	return await_credit(meter_here(launch->there.context), launch);
+	if (region_lock(slice_region())) {
+		region_reap(slice_region());
+		region_unlock(slice_region());
+	}
+}
+
+/* The launch's meter, after a while without the lock; NULL when its context ended meanwhile. */
+static struct meter *sleep_unlocked(const struct meter_launch *launch, uint64_t nap_ns)
+{
+	events_unlock();
+	if (nap_ns <= SPIN_NS)
+		timer_spin_ns(nap_ns);
+	else
+		timer_sleep_ns(nap_ns);
+	events_lock();
+	return events_meter_of(launch->there.context);
+}
+
+/* Nanoseconds until it is worth asking again; 0: it may go. */
+static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
+{
+	if (charge_holds(meter, launch->estimate.worst_ns, launch->now_ns)) {
+		const uint64_t nap_ns = meter->out_ns / 2;
+
+		return nap_ns < SPIN_NS ? SPIN_NS : nap_ns < 1000000 ? nap_ns : 1000000;
+	}
+	return lease_wait_ns(meter, launch);
+}
+
+/* Until the launch may go; what is out is measured meanwhile. */
+static struct meter *await_turn(struct meter *meter, struct meter_launch *launch)
+{
+	uint64_t waited_ns = 0, reaped_ns = 0;
+
+	while (meter) {
+		launch->now_ns = timer_now_ns();
+		launch->estimate = estimate_of(launch->what);
+		if (waited_ns || launch->now_ns - meter->polled_ns >= POLL_EVERY_NS)
+			meter = charge_poll(meter, launch->now_ns);
+		uint64_t nap_ns = must_wait_ns(meter, launch);
+
+		if (nap_ns && !waited_ns) {
+			meter = charge_poll(meter, launch->now_ns);
+			nap_ns = must_wait_ns(meter, launch);
+		}
+		if (!nap_ns)
+			break;
+		/* What is out would be measured together with our nap. */
+		if (meter->tail.launches && meter->stream == launch->stream)
+			meter = events_set(meter, launch->stream, launch->now_ns);
+		meter = meter ? sleep_unlocked(launch, nap_ns) : NULL;
+		waited_ns += nap_ns;
+		if (waited_ns - reaped_ns >= REAP_AFTER_NS) {
+			events_unlock();
+			reap();
+			events_lock();
+			meter = events_meter_of(launch->there.context);
+			reaped_ns = waited_ns;
+		}
+	}
+	launch->is_held_back = waited_ns > 0;
+	if (meter && waited_ns)
+		credit_note_wait(meter->card, waited_ns);
+	return meter;
 }
 
 void meter_await(CUstream stream)
 {
 	struct meter_launch launch = {.stream = stream};
 
-	if (!is_metered())
+	if (!is_any_capped())
 		return;
 	launch.there = scope_stream(stream);
 	if (launch.there.context && !capture_has(stream)) {
-		await_lock();
-		(void)meter_with_credit(&launch);
-		await_unlock();
+		events_lock();
+		(void)await_turn(meter_here(launch.there.context), &launch);
+		events_unlock();
 	}
 	scope_end(launch.there);
 }
 
-/*
- * Copies between two launches of a stream are no kernels, nor is its standing idle: an event
- * behind them, before the launch. Before short launches only now and then, until one is found.
- */
-static void set_gap_event(struct meter *meter, const struct meter_launch *launch)
+/* How long the card had nothing of ours, or likely had not, before this launch. */
+static void note_idle(struct meter *meter, uint64_t now_ns)
 {
-	const bool is_long = launch->estimate.work_ns >= EVENT_WORK_NS;
+	const uint64_t since_ns = meter->launched_ns + meter->out_ns + GAP_NS;
 
-	if (meter->tail.launches || meter->stream != launch->stream ||
-	    (launch->estimate.work_ns < GAP_FROM_NS && !launch->estimate.varies) ||
-	    meter_is_mixed(meter, launch->now_ns))
-		return;
-	if (is_long || meter->wary || ++meter->groups % GAP_EVERY == 0)
-		events_set(meter, launch->stream, 0, launch->now_ns);
+	if (meter->idle_since_ns)
+		meter->tail.idle_ns = meter->reference ? now_ns - meter->reference_ns : 0;
+	else if (meter->launched_ns && now_ns > since_ns)
+		meter->tail.pause_ns += now_ns - since_ns;
+}
+
+/*
+ * An event right before the launch, and at first two, which tell what an event costs. NULL when
+ * the context ended.
+ */
+static struct meter *begin_sample(struct meter *meter, struct meter_launch *launch)
+{
+	if (meter->count + 3 >= METER_EVENTS)
+		return meter;
+	meter = events_set(meter, launch->stream, launch->now_ns);
+	if (meter && meter->number < EVENT_LAUNCHES && !meter->tail.launches) {
+		meter->tail.is_blank = true;
+		meter = events_set(meter, launch->stream, launch->now_ns);
+	}
+	if (!meter)
+		return NULL;
+	launch->is_sample = !meter->tail.launches && meter->count;
+	if (launch->is_sample)
+		launch->front = meter->events[meter->count - 1].event;
+	launch->now_ns = timer_now_ns();
+	return meter;
 }
 
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
+	bool wants_sample = estimate_wants_sample(launch->what);
+
+	if (meter->wary) {
+		meter->wary--;
+		wants_sample = true;
+	}
+	const bool is_from_idle = meter->idle_since_ns != 0 || !meter->launched_ns;
+
+	note_idle(meter, launch->now_ns);
+	/* Who waited for credit has the time, and our clock saw the end of what was out too late. */
+	const bool wants_mark = is_from_idle && launch->is_held_back && !wants_sample;
+
+	meter->idle_since_ns = 0;
+	credit_add_inflight(meter->card, (int64_t)launch->estimate.mean_ns);
+	meter->out_ns += launch->estimate.mean_ns;
+	meter->worst_ns += launch->estimate.worst_ns;
+	meter->number++;
+	lease_tell(meter->card, launch->now_ns);
 	launch->is_metered = true;
 	launch->card = meter->card;
-	launch->estimate = estimate_of(launch->what);
-	if (meter->is_running)
-		set_gap_event(meter, launch);
-	backlog_add(meter, launch->stream, launch->estimate.worst_ns, launch->now_ns);
-	if (!meter->is_running) {
-		begin_busy(meter, launch);
-		launch->is_first = meter->has_reference;
-		launch->begun_ns = timer_now_ns();
+	if (!meter->tail.launches) {
+		meter->tail.begun_ns = launch->now_ns;
+		meter->tail.is_from_idle = is_from_idle;
 	}
-	credit_add_inflight(launch->card, (int64_t)launch->estimate.work_ns);
+	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
+	if (wants_sample)
+		(void)begin_sample(meter, launch);
+	else if (wants_mark)
+		(void)events_set(meter, launch->stream, launch->now_ns);
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 {
-	*launch = (struct meter_launch){.what = what, .stream = stream};
-	if (!is_metered())
+	launch->what = what;
+	launch->stream = stream;
+	launch->is_metered = launch->is_sample = false;
+	launch->blocked_ns = 0;
+	if (!is_any_capped()) {
+		tell_neighbours();
 		return;
+	}
 	launch->there = scope_stream(stream);
 	if (launch->there.context && !capture_has(stream)) {
-		await_lock();
-		struct meter *meter = meter_with_credit(launch);
+		events_lock();
+		struct meter *meter = await_turn(meter_here(launch->there.context), launch);
 
 		if (meter)
-			meter = await_measurement(meter, launch);
-		if (meter)
 			begin(meter, launch);
-		await_unlock();
+		events_unlock();
 	}
 	scope_end(launch->there);
 }
@@ -200,64 +281,51 @@ void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 {
 	struct work *tail = &meter->tail;
+	const struct estimate *estimate = &launch->estimate;
 
 	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
+	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_sure;
+	/* Behind another kernel there is a gap, on an idle card there is not. */
+	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns() : 0;
 	tail->what = launch->what;
-	if (tail->launches < METER_KINDS)
-		tail->whats[tail->launches] = launch->what;
+	tail->mean_ns += estimate->mean_ns;
+	tail->worst_ns += estimate->worst_ns;
+	if (!tail->begun_ns)
+		tail->begun_ns = launch->now_ns;
 	tail->launches++;
-	tail->varies = tail->varies || launch->estimate.varies;
-	tail->work_ns += launch->estimate.work_ns;
-	tail->solo_ns += launch->estimate.solo_ns;
-	tail->sampled_ns += launch->estimate.sampled_ns;
-	if (launch->stream != meter->stream)
+	if (launch->is_sample && tail->launches == 1) {
+		tail->is_sample = true;
+		tail->lag_ns = launch->lag_ns;
+	}
+	if (meter->number > 1 && launch->stream != meter->stream) {
 		meter->mixed_ns = launch->now_ns;
+		meter->is_mixed = true;
+	}
 	meter->stream = launch->stream;
-	meter->launched_ns = launch->now_ns;
+	meter->launched_ns = tail->ended_ns = launch->now_ns;
 }
 
-static bool is_event_due(struct meter *meter, const struct meter_launch *launch)
+static bool is_event_due(const struct meter *meter, const struct meter_launch *launch)
 {
 	const struct work *tail = &meter->tail;
-	const uint64_t now_ns = launch->now_ns;
 
-	if (meter->wary) {
-		meter->wary--;
-		return true;
-	}
 	/* Once others wait on other streams, nothing can be set behind it any more. */
-	if (meter_is_mixed(meter, now_ns) && credit_wait_ns(meter->card))
+	if (meter->is_mixed && launch->now_ns - meter->mixed_ns < MIXED_LASTS_NS &&
+	    credit_wait_ns(meter->card))
 		return true;
-	return !launch->estimate.is_known || launch->is_held_back ||
-	       tail->work_ns >= EVENT_WORK_NS || tail->launches >= EVENT_LAUNCHES ||
-	       now_ns - meter->recorded_ns >= EVENT_EVERY_NS ||
-	       backlog_wants_event(meter, launch->stream, now_ns);
+	return tail->is_sample || !launch->estimate.is_known || tail->mean_ns >= EVENT_WORK_NS ||
+	       tail->launches >= (tail->is_sure ? EVENT_LAUNCHES_SURE : EVENT_LAUNCHES) ||
+	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
 }
 
-/* Sets an event where one is due; a stranger among known work is measured by what they leave. */
-static void record_if_due(struct meter *meter, const struct meter_launch *launch)
+/* If the event before the launch was reached by now, the card waited for the launch. */
+static void note_lag(struct meter_launch *launch)
 {
-	struct work *tail = &meter->tail;
-	const bool is_stranger = !launch->estimate.is_known;
-	const uint64_t known_ns = is_stranger && tail->launches > 1 && !tail->is_alike
-					  ? tail->work_ns - launch->estimate.work_ns
-					  : 0;
+	const CUstreamCaptureMode mode = capture_exempt();
+	const bool is_reached = cuda.cuEventQuery && cuda.cuEventQuery(launch->front) == CUDA_SUCCESS;
 
-	if (!is_event_due(meter, launch))
-		return;
-	if (is_stranger && known_ns)
-		tail->is_alike = true;
-	if (events_set(meter, launch->stream, known_ns, launch->now_ns))
-		meter->recorded_ns = launch->now_ns;
-}
-
-/* The card was idle until the first launch came to it, somewhat later than the reference. */
-static void note_lead(struct meter *meter, const struct meter_launch *launch)
-{
-	const uint64_t lead_ns = timer_now_ns() - launch->begun_ns;
-
-	meter->has_lead = lead_ns < BUSY_GAP_NS;
-	meter->lead_ns = lead_ns < BUSY_GAP_NS ? lead_ns : BUSY_GAP_NS;
+	capture_restore(mode);
+	launch->lag_ns = is_reached ? timer_now_ns() - launch->now_ns : 0;
 }
 
 void meter_after(struct meter_launch *launch, CUresult result)
@@ -265,80 +333,93 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (!launch->is_metered)
 		return;
 	scope_again(&launch->there);
-	await_lock();
+	if (launch->is_sample)
+		note_lag(launch);
+	events_lock();
 	struct meter *meter = events_meter_of(launch->there.context);
 
 	if (meter && result == CUDA_SUCCESS) {
-		if (launch->is_first)
-			note_lead(meter, launch);
 		add_to_tail(meter, launch);
-		record_if_due(meter, launch);
-		busy_extend(meter, launch->now_ns);
+		if (is_event_due(meter, launch))
+			(void)events_set(meter, launch->stream, launch->now_ns);
 	} else {
-		credit_add_inflight(launch->card, -(int64_t)launch->estimate.work_ns);
-		if (meter)
-			backlog_withdraw(meter, launch->stream, launch->estimate.worst_ns);
+		credit_add_inflight(launch->card, -(int64_t)launch->estimate.mean_ns);
+		if (meter) {
+			meter->out_ns -= launch->estimate.mean_ns;
+			meter->worst_ns -= launch->estimate.worst_ns;
+		}
 	}
-	await_unlock();
+	events_unlock();
 	scope_end(launch->there);
 }
 
-/* Others may have been destroyed since their last launch. */
-static bool is_there(CUstream stream, CUstream waited_for)
+void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all)
 {
-	return stream == waited_for || !stream || stream == CU_STREAM_LEGACY ||
-	       stream == CU_STREAM_PER_THREAD;
+	*wait = (struct meter_wait){.stream = stream, .is_for_all = is_for_all};
+	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed) || !is_any_capped())
+		return;
+	wait->context = stream == METER_NO_STREAM ? NULL : scope_context(stream);
+	events_lock();
+	const struct meter *meter = events_meter_of(wait->context);
+
+	wait->number = meter ? meter->number : 0;
+	events_unlock();
 }
 
-void meter_before_sync(CUstream stream)
+/* All that the meter has out was waited for. */
+static bool is_all_over(const struct meter *meter, const struct meter_wait *wait)
 {
-	if (!atomic_load_explicit(&is_any_running, memory_order_relaxed))
+	return meter->context == wait->context && meter->number == wait->number &&
+	       (wait->is_for_all || (!meter->is_mixed && meter->stream == wait->stream));
+}
+
+void meter_after_wait(const struct meter_wait *wait)
+{
+	bool is_out = false;
+
+	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed))
 		return;
-	await_lock();
+	const uint64_t now_ns = timer_now_ns();
+
+	if (!is_any_capped()) {
+		for (unsigned i = 0; wait->is_for_all && i < slice_limits()->card_count; i++)
+			lease_tell_without((int)i, now_ns);
+		atomic_store_explicit(&is_any_out, !wait->is_for_all, memory_order_relaxed);
+		return;
+	}
+	events_lock();
 	for (unsigned i = 0; i < events_count(); i++) {
 		struct meter *meter = events_meter_at(i);
 
-		if (meter && meter->is_running && meter->tail.varies &&
-		    is_there(meter->stream, stream))
-			(void)events_set(meter, meter->stream, 0, timer_now_ns());
+		if (!meter)
+			continue;
+		meter = is_all_over(meter, wait) ? charge_all(meter, now_ns)
+						 : charge_poll(meter, now_ns);
+		is_out = is_out || !charge_is_idle(meter);
 	}
-	await_unlock();
-}
-
-void meter_after_sync(void)
-{
-	bool is_running = false;
-
-	if (!atomic_load_explicit(&is_any_running, memory_order_relaxed))
-		return;
-	await_lock();
-	for (unsigned i = 0; i < events_count(); i++) {
-		struct meter *meter = events_meter_at(i);
-
-		if (meter)
-			busy_poll(meter, timer_now_ns(), true);
-		is_running = is_running || (meter && meter->is_running);
-	}
-	atomic_store_explicit(&is_any_running, is_running, memory_order_relaxed);
-	await_unlock();
+	atomic_store_explicit(&is_any_out, is_out, memory_order_relaxed);
+	events_unlock();
 }
 
 void meter_forget_context(CUcontext context)
 {
 	if (!events_count())
 		return;
-	await_lock();
+	events_lock();
 	struct meter *meter = events_meter_of(context);
 
+	while (meter && meter->is_polled) {
+		events_unlock();
+		timer_spin_ns(1000);
+		events_lock();
+		meter = events_meter_of(context);
+	}
 	if (meter) {
 		const uint64_t now_ns = timer_now_ns();
 
-		busy_poll(meter, now_ns, true);
-		credit_add_inflight(meter->card,
-				    -(int64_t)(meter->queued_ns + meter->tail.work_ns));
-		meter->is_running = false;
-		busy_publish(meter, now_ns);
+		meter = charge_poll(meter, now_ns);
+		charge_forget(meter, now_ns);
 		events_forget(meter);
 	}
-	await_unlock();
+	events_unlock();
 }

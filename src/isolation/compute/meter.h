@@ -33,11 +33,13 @@ void meter_after(struct meter_launch *launch, CUresult result);
 /* The waiting alone: before work on several cards begins, each has to have time left. */
 void meter_await(CUstream stream);
 
-/* Work of `stream`, or of all if NULL, is about to be waited for: an event behind what has none,
- * where guesses are no good. */
-void meter_before_sync(CUstream stream);
-/* Work has been waited for: charge what is found to have ended. Cheap without a cap. */
-void meter_after_sync(void);
+/*
+ * The thread waits for work: of `stream`; of the current context with `is_for_all`; or, where
+ * `is_for_all` is false and `stream` is METER_NO_STREAM, for some of it. Cheap without a cap.
+ */
+#define METER_NO_STREAM ((CUstream)(intptr_t)-1)
+void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all);
+void meter_after_wait(const struct meter_wait *wait);
 
 /* A context is about to end, and our events with it. */
 void meter_forget_context(CUcontext context);

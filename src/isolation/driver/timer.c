@@ -2,6 +2,7 @@
 #include "driver/timer.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <time.h>
 
 #ifdef GPUSLICE_TESTING
@@ -68,4 +69,22 @@ void timer_sleep_ns(uint64_t duration_ns)
 #endif
 	while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR)
 		;
+}
+
+void timer_spin_ns(uint64_t duration_ns)
+{
+#ifdef GPUSLICE_TESTING
+	static void (*simulated_spin)(uint64_t);
+
+	if (!simulated_spin)
+		*(void **)&simulated_spin = simulated("gpusim_spin_ns");
+	if (simulated_spin) {
+		simulated_spin(duration_ns);
+		return;
+	}
+#endif
+	const uint64_t end_ns = timer_real_now_ns() + duration_ns;
+
+	while (timer_real_now_ns() < end_ns)
+		sched_yield();
 }

@@ -119,18 +119,19 @@ LAUNCHES_GRAPH(stream, cuGraphLaunch)
 LAUNCHES_GRAPH(stream_per_thread(stream), cuGraphLaunch_ptsz)
 
 /* The driver may have let pools shrink. */
-static void after_wait(void)
+static void after_wait(const struct meter_wait *wait)
 {
-	meter_after_sync();
+	meter_after_wait(wait);
 	PAUSEPOINT(pool_synchronized);
 	pools_after_sync();
 }
 
-#define WAITS(stream, name, parameters, arguments)                                                 \
-	HOOK(name, parameters, arguments, meter_before_sync(stream), after_wait())
+#define WAITS(stream, is_for_all, name, parameters, arguments)                                     \
+	HOOK(name, parameters, arguments, struct meter_wait wait;                                  \
+	     meter_before_wait(&wait, stream, is_for_all), after_wait(&wait))
 
-WAITS(stream, cuStreamSynchronize, (CUstream stream), (stream))
-WAITS(stream_per_thread(stream), cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-WAITS(NULL, cuEventSynchronize, (CUevent event), (event))
-WAITS(NULL, cuCtxSynchronize, (void), ())
-WAITS(NULL, cuCtxSynchronize_v2, (CUcontext context), (context))
+WAITS(stream, false, cuStreamSynchronize, (CUstream stream), (stream))
+WAITS(stream_per_thread(stream), false, cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAITS(METER_NO_STREAM, false, cuEventSynchronize, (CUevent event), (event))
+WAITS(NULL, true, cuCtxSynchronize, (void), ())
+WAITS(METER_NO_STREAM, false, cuCtxSynchronize_v2, (CUcontext context), (context))

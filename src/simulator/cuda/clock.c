@@ -197,6 +197,14 @@ void gpusim_sleep_ns(uint64_t virtual_ns)
 	sleep_real(virtual_ns / speed * 1000 + virtual_ns % speed * 1000 / speed);
 }
 
+void gpusim_spin_ns(uint64_t virtual_ns)
+{
+	struct gpusim_node *node = ready_node();
+
+	if (node && steps_is_member())
+		step(node, virtual_ns);
+}
+
 int gpusim_step_together(unsigned count)
 {
 	struct gpusim_node *node = ready_node();

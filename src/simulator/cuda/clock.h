@@ -55,5 +55,7 @@ void clock_pay_launch(struct gpusim_node *node);
  */
 GPUSIM_EXPORT uint64_t gpusim_now_ns(void);
 GPUSIM_EXPORT void gpusim_sleep_ns(uint64_t virtual_ns);
+/* In steps: the same to the nanosecond, as a thread that looks at the clock all the while. */
+GPUSIM_EXPORT void gpusim_spin_ns(uint64_t virtual_ns);
 
 #endif

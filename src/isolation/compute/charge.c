@@ -1,0 +1,300 @@
+/*
+ * Work is charged by segments: what lies between two events. A segment is charged the time that
+ * passed, less what the events cost and less the time in which the card was known to have nothing
+ * of ours; and no more than the kinds of its launches take by themselves where these are known,
+ * since the host may have been slower than the card. What a segment took less than known the next
+ * may take more. The slice is alone on the card while it has the lease; beside slices that take
+ * none, and beside other processes of its own, it is charged its part of the turns.
+ */
+#include "compute/charge.h"
+
+#include "books/slice_region.h"
+#include "compute/credit.h"
+#include "compute/events.h"
+#include "compute/lease.h"
+#include "slice/slice.h"
+
+/* Less than known so far, and to be made up for. */
+#define SLACK_MOST_NS 20000000u
+
+/* Took more than twice what is known, and this: have the kinds become longer? */
+#define DOUBT_NS 100000u
+#define DOUBT_MOST_NS 1000000000u
+/* So much of it, and each launch waits until the one before it was measured. */
+#define DOUBT_HOLDS_NS 20000000u
+enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
+
+/* Hardly anything is out. */
+#define FEW_NS 1000000u
+
+/* A sample so long has turns of others in it. */
+#define TURN_NS 500000u
+
+/*
+ * While what is out and not measured takes as long as it may, the slice earns its share: 90 % may
+ * have ten times as much out as nearly nothing, and either has had a second too much then.
+ */
+#define EXCESS_NS 900000000ull
+#define LATE_NS 1000000u
+enum { LATE_TIMES = 4 };
+/* What is first may wait for what the program does next: a launch more for each second. */
+#define PATIENCE_NS 1000000000u
+
+/* Streams that one look asks about. */
+enum { STREAMS_LOOKED_AT = 4 };
+
+static uint64_t event_ns = UINT64_MAX; /* what an event takes; UINT64_MAX: not measured */
+
+static uint64_t less(uint64_t from, uint64_t by)
+{
+	return from > by ? from - by : 0;
+}
+
+static uint64_t smaller(uint64_t one, uint64_t other)
+{
+	return one < other ? one : other;
+}
+
+static uint64_t event_cost_ns(void)
+{
+	return event_ns == UINT64_MAX ? 0 : event_ns;
+}
+
+/* On a card about half as much more. */
+uint64_t charge_gap_ns(void)
+{
+	return event_cost_ns() + event_cost_ns() / 2;
+}
+
+/* Others that the card goes round to while this work is on it. */
+static unsigned beside(const struct meter *meter, uint64_t now_ns)
+{
+	const struct region *region = slice_region();
+	unsigned count = lease_beside(meter->card, now_ns);
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
+		count += (int)i != slice_slot() &&
+			 atomic_load_explicit(&region->cards[meter->card].inflight_ns[i],
+					      memory_order_relaxed) > 0;
+	for (unsigned i = 0; i < events_count(); i++) {
+		const struct meter *other = events_meter_at(i);
+
+		count += other && other != meter && other->card == meter->card &&
+			 !charge_is_idle(other);
+	}
+	return count;
+}
+
+static void end(struct meter *meter, const struct work *work)
+{
+	meter->out_ns -= smaller(meter->out_ns, work->mean_ns);
+	meter->worst_ns -= smaller(meter->worst_ns, work->worst_ns);
+	credit_add_inflight(meter->card, -(int64_t)work->mean_ns);
+}
+
+/* A sample is charged as it is; if its kind has become longer, so is what was doubted. */
+static uint64_t charge_sample(struct meter *meter, const struct work *work, uint64_t took_ns,
+			      unsigned others)
+{
+	if (others && took_ns > TURN_NS)
+		took_ns /= 1 + others;
+	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, took_ns), SLACK_MOST_NS);
+	if (estimate_sample(work->what, took_ns)) {
+		took_ns += meter->doubt_ns;
+		meter->doubt_ns = 0;
+	} else if (!meter->wary) {
+		meter->doubt_ns = 0;
+	}
+	return took_ns;
+}
+
+/* Were they launched more slowly than the card could do them? Then none was behind another. */
+static bool is_host_bound(const struct meter *meter, const struct work *work, uint64_t part_ns)
+{
+	return (work->ended_ns - work->begun_ns) * 4 >= part_ns * 3 && meter->out_ns < FEW_NS;
+}
+
+static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns)
+{
+	const bool is_slow = is_host_bound(meter, work, part_ns);
+	const uint64_t most_ns =
+		work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
+	const uint64_t charged_ns = smaller(part_ns, most_ns);
+
+	/* What kernels of several streams take by themselves does not add up. */
+	if (meter->is_mixed && !meter->aside_ns && !is_slow)
+		return part_ns;
+	meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
+	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
+		estimate_doubt(work->what);
+		meter->wary = WARY_LAUNCHES;
+		meter->doubt_ns = smaller(meter->doubt_ns + part_ns - charged_ns, DOUBT_MOST_NS);
+	}
+	return charged_ns;
+}
+
+/* `passed_ns`: without the idle time of the segment. */
+static void charge(struct meter *meter, const struct work *work, uint64_t passed_ns,
+		   uint64_t now_ns)
+{
+	uint64_t charged_ns;
+
+	if (!work->launches)
+		return;
+	const unsigned others = beside(meter, now_ns);
+	/* On several streams our clock alone knows when nothing was out. */
+	const uint64_t there_ns = meter->is_mixed ? less(passed_ns, work->pause_ns) : passed_ns;
+	const uint64_t part_ns = there_ns / (1 + others);
+
+	if (work->is_sample)
+		charged_ns = charge_sample(meter, work, passed_ns, others);
+	else if (work->is_sure)
+		charged_ns = charge_known(meter, work, part_ns);
+	else
+		charged_ns = part_ns;
+	if (!work->is_sure && !work->is_sample && work->is_alike)
+		estimate_learn(work->what, part_ns / work->launches, work->launches);
+	end(meter, work);
+	if (lease_is_free(meter->card, now_ns))
+		credit_spend_alone(meter->card, charged_ns);
+	else
+		credit_spend(meter->card, (int64_t)charged_ns);
+}
+
+/* The event at `index` was reached, `later_ns` after the reference if that is known. */
+static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t later_ns,
+		   uint64_t now_ns)
+{
+	const struct work work = meter->events[index].work;
+	const uint64_t there_ns = is_timed && later_ns > 0 ? (uint64_t)later_ns : 0;
+	uint64_t passed_ns = less(now_ns, work.begun_ns);
+
+	if (work.is_blank && is_timed && there_ns < event_ns)
+		event_ns = there_ns;
+	if (is_timed && work.is_sample) {
+		passed_ns = less(there_ns, work.lag_ns > event_cost_ns() ? work.lag_ns
+									  : event_cost_ns());
+	} else if (is_timed) {
+		const uint64_t by_events_ns = less(there_ns, event_cost_ns() + work.idle_ns);
+
+		/* Our clock knows when the first was launched. */
+		passed_ns = work.is_from_idle ? smaller(passed_ns, by_events_ns) : by_events_ns;
+	}
+	events_pass(meter, index, !is_timed || later_ns >= 0, now_ns);
+	charge(meter, &work, passed_ns, now_ns);
+}
+
+static void become_idle(struct meter *meter, uint64_t now_ns)
+{
+	meter->idle_since_ns = now_ns;
+	meter->is_mixed = false;
+	meter->aside_ns = 0;
+}
+
+/* The next event of a stream that was not asked about. */
+static uint32_t next_stream(const struct meter *meter, uint32_t index, const CUstream *asked,
+			    unsigned count)
+{
+	for (; index < meter->count; index++) {
+		unsigned i = 0;
+
+		while (i < count && asked[i] != meter->events[index].stream)
+			i++;
+		if (i == count)
+			break;
+	}
+	return index;
+}
+
+static void poll(struct meter *meter, uint64_t now_ns)
+{
+	CUstream asked[STREAMS_LOOKED_AT];
+	unsigned count = 0;
+	uint32_t index = 0;
+
+	while (index < meter->count && count < STREAMS_LOOKED_AT) {
+		bool is_timed;
+		int64_t later_ns;
+
+		if (events_look(meter, index, &is_timed, &later_ns)) {
+			/* The first waits for the program, it seems, and holds nobody up. */
+			if (index && less(now_ns, meter->first_ns) >= PATIENCE_NS)
+				meter->aside_ns = meter->worst_ns;
+			settle(meter, index, is_timed, later_ns, now_ns);
+		} else {
+			asked[count++] = meter->events[index].stream;
+		}
+		index = next_stream(meter, index, asked, count);
+	}
+}
+
+struct meter *charge_poll(struct meter *meter, uint64_t now_ns)
+{
+	if (meter->is_polled || !meter->count)
+		return meter;
+	meter->is_polled = true;
+	meter->polled_ns = now_ns;
+	poll(meter, now_ns);
+	meter->is_polled = false;
+	if (charge_is_idle(meter) && !meter->idle_since_ns)
+		become_idle(meter, now_ns);
+	lease_tell(meter->card, now_ns);
+	return meter;
+}
+
+struct meter *charge_all(struct meter *meter, uint64_t now_ns)
+{
+	const struct work tail = meter->tail;
+
+	meter = charge_poll(meter, now_ns);
+	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
+		meter->tail = (struct work){0};
+		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.pause_ns), now_ns);
+		become_idle(meter, now_ns);
+		lease_tell(meter->card, now_ns);
+	}
+	return meter;
+}
+
+void charge_forget(struct meter *meter, uint64_t now_ns)
+{
+	credit_add_inflight(meter->card, -(int64_t)meter->out_ns);
+	lease_tell(meter->card, now_ns);
+}
+
+/* Only of a card with a cap. */
+static uint64_t worst_most_ns(const struct meter *meter)
+{
+	const uint32_t percent = slice_limits()->cards[meter->card].core_percent;
+
+	return EXCESS_NS * 100 / (percent < 100 ? 100 - percent : 1);
+}
+
+/* The first event took far longer than it should, and other streams do not pass it. */
+static bool is_late(const struct meter *meter, uint64_t now_ns)
+{
+	const struct timed_event *first = &meter->events[0];
+	const uint64_t since_ns = first->set_ns > meter->first_ns ? first->set_ns : meter->first_ns;
+
+	return first->work.launches &&
+	       less(now_ns, since_ns) > first->work.mean_ns * LATE_TIMES + LATE_NS;
+}
+
+bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
+{
+	if (!meter->count ||
+	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
+	     (meter->aside_ns ||
+	      (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
+		return false;
+	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
+	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)
+		return true;
+	meter->let_go_ns = now_ns;
+	return false;
+}
+
+bool charge_wants_event(const struct meter *meter)
+{
+	return meter->tail.worst_ns >= EXCESS_NS / 2;
+}

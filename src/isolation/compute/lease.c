@@ -1,0 +1,426 @@
+/*
+ * Leases. A slice that wants the card says so on its page. It starts when nobody holds the card or
+ * has work out, and nobody who wants it is before it. Then it alone launches, for some
+ * milliseconds, and only what ends within the lease; a launch that is longer goes first in a
+ * lease, and alone. The lease ends with its time, with the slice's credit, or when the slice had
+ * nothing on the card for a moment.
+ *
+ * Next is who has the most credit for its share. Credit grows at the same pace for all who wait,
+ * so the key (credit over share, less the time) stands still meanwhile.
+ *
+ * Pages are believed within bounds, since a container writes its own: a claim for 100 ms, and by a
+ * slice that lacks 100 ms of its share not at all. A slice with work out on another card waits
+ * 20 ms: two jobs that wait for each other over two cards must not stop each other.
+ */
+#include "compute/lease.h"
+
+#include "books/slice_region.h"
+#include "compute/credit.h"
+#include "slice/slice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LEASE_NS 8000000u
+/* Credit to ask with: each change of process costs time. */
+#define NEED_NS 5000000
+/* Idle for so long, the holder has given its lease up. */
+#define LAPSE_NS 200000u
+
+#define CLAIM_MOST_NS 100000000u
+#define OVERDUE_NS 100000000
+#define ELSEWHERE_NS 20000000u
+
+/* Who did nothing for so long does not want the card. */
+#define ALONE_NS 50000000u
+
+#define WANT_NS 1000000u
+#define NAP_LEAST_NS 100000u
+#define NAP_MOST_NS 1000000u
+#define NAP_IDLE_NS 10000000u
+/* A holder may give up early; a thread wakes so late. */
+#define NAP_BLOCKED_NS 250000u
+#define NAP_LATE_NS 60000u
+#define NAP_WATCH_NS 20000u
+
+#define SCAN_EVERY_NS 500000000ull
+#define LOOK_EVERY_NS 4000000u
+#define BESIDE_EVERY_NS 2000000u
+
+/* More slices than the agent places on a card. */
+enum { NEIGHBOURS = 31 };
+
+/* The head of a page, read with pread and never mapped: a neighbour may cut its file off. */
+struct head {
+	uint64_t magic, earlier[2];
+	uint32_t version, takes_leases;
+	uint64_t want_until_ns, hold_until_ns, earlier_quiet;
+	int64_t key;
+	struct {
+		uint64_t since_ns, until_ns;
+	} out;
+};
+
+_Static_assert(sizeof(struct head) == ACTIVITY_HEAD_BYTES, "layout");
+
+struct neighbour {
+	int fd;
+	dev_t device;
+	ino_t inode;
+	uint64_t claim_ns, claimed_until_ns; /* since when it claims the card by this lease */
+};
+
+static struct card {
+	uint64_t scanned_ns, looked_ns, seen_ns; /* 0: never */
+	unsigned beside;			 /* at work without leases */
+	unsigned count;
+	struct neighbour neighbours[NEIGHBOURS];
+} cards[LIMITS_CARDS];
+
+/* What the pages say at a moment. */
+struct view {
+	uint64_t blocked_until_ns; /* somebody has the card; 0: nobody */
+	uint64_t held_until_ns;    /* and may go on with its lease until then */
+	bool is_outranked;	   /* somebody who waits is before us */
+};
+
+static uint64_t later(uint64_t one, uint64_t other)
+{
+	return one > other ? one : other;
+}
+
+static uint64_t sooner(uint64_t one, uint64_t other)
+{
+	return one < other ? one : other;
+}
+
+/* Clients of an MPS server are on the card at once: nobody is alone there. */
+static bool is_off(void)
+{
+	static atomic_int answer; /* 0: not asked, 1: yes, 2: no */
+	int known = atomic_load_explicit(&answer, memory_order_relaxed);
+	char path[300];
+
+	if (known)
+		return known == 1;
+	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY"); // NOLINT(concurrency-mt-unsafe)
+
+	(void)snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control.pid",
+		       directory ? directory : "/tmp/nvidia-mps");
+	known = access(path, F_OK) == 0 ? 1 : 2;
+	atomic_store(&answer, known);
+	return known == 1;
+}
+
+/* The number may by now be another file's: an application may have closed it under us. */
+static bool is_still(const struct neighbour *neighbour)
+{
+	struct stat status;
+
+	return fstat(neighbour->fd, &status) == 0 && status.st_dev == neighbour->device &&
+	       status.st_ino == neighbour->inode;
+}
+
+/* More than there are places for are left out. */
+static void add_page(int fd, void *argument)
+{
+	struct card *card = argument;
+	struct stat status;
+
+	if (card->count == NEIGHBOURS || fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+		close(fd);
+		return;
+	}
+	for (unsigned i = 0; i < card->count; i++)
+		if (card->neighbours[i].fd < 0 && card->neighbours[i].inode == status.st_ino) {
+			card->neighbours[i].fd = fd;
+			return;
+		}
+	card->neighbours[card->count++] =
+		(struct neighbour){.fd = fd, .device = status.st_dev, .inode = status.st_ino};
+}
+
+/* Slices come and go; what is known of those that stay is kept. */
+static void scan(int number, uint64_t now_ns)
+{
+	struct card *card = &cards[number];
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < card->count; i++) {
+		if (is_still(&card->neighbours[i]))
+			close(card->neighbours[i].fd);
+		card->neighbours[i].fd = -1;
+	}
+	activity_each_neighbour(number, add_page, card);
+	for (unsigned i = 0; i < card->count; i++)
+		if (card->neighbours[i].fd >= 0)
+			card->neighbours[kept++] = card->neighbours[i];
+	card->count = kept;
+	card->scanned_ns = now_ns;
+}
+
+/* A library that knows no leases tells of each process by itself. */
+static bool is_earlier_at_work(int fd, uint64_t now_ns)
+{
+	struct activity_open open[ACTIVITY_OPEN];
+
+	if (pread(fd, open, sizeof(open), offsetof(struct activity, open)) != sizeof(open))
+		return false;
+	for (int i = 0; i < ACTIVITY_OPEN; i++)
+		if (atomic_load(&open[i].since_ns) && atomic_load(&open[i].until_ns) > now_ns)
+			return true;
+	return false;
+}
+
+/* Until when it has the card; 0: it has not, or says so for too long. */
+static uint64_t claimed_until(struct neighbour *neighbour, const struct head *head, uint64_t now_ns)
+{
+	const uint64_t held_ns = sooner(head->hold_until_ns, head->out.until_ns + LAPSE_NS);
+	const uint64_t until_ns = later(held_ns, head->out.until_ns);
+
+	if (until_ns <= now_ns) {
+		neighbour->claim_ns = 0;
+		return 0;
+	}
+	if (!neighbour->claim_ns || neighbour->claimed_until_ns != head->hold_until_ns) {
+		neighbour->claim_ns = now_ns;
+		neighbour->claimed_until_ns = head->hold_until_ns;
+	}
+	return now_ns - neighbour->claim_ns < CLAIM_MOST_NS
+		       ? sooner(until_ns, neighbour->claim_ns + CLAIM_MOST_NS)
+		       : 0;
+}
+
+static void see(struct card *card, struct neighbour *neighbour, struct view *view, int64_t key,
+		uint64_t now_ns)
+{
+	struct head head;
+
+	if (pread(neighbour->fd, &head, sizeof(head), 0) != sizeof(head) ||
+	    head.magic != ACTIVITY_MAGIC)
+		return;
+	if (head.version < ACTIVITY_VERSION) {
+		card->beside += is_earlier_at_work(neighbour->fd, now_ns);
+		return;
+	}
+	if (!head.takes_leases) {
+		card->beside += head.out.until_ns > now_ns;
+		return;
+	}
+	const uint64_t until_ns = claimed_until(neighbour, &head, now_ns);
+
+	view->blocked_until_ns = later(view->blocked_until_ns, until_ns);
+	if (until_ns)
+		view->held_until_ns = later(view->held_until_ns, head.hold_until_ns);
+	if (head.want_until_ns > now_ns && head.want_until_ns < now_ns + CLAIM_MOST_NS &&
+	    head.key > key)
+		view->is_outranked = true;
+	card->seen_ns = later(card->seen_ns, sooner(now_ns, later(until_ns, head.want_until_ns)));
+}
+
+static struct view look(int number, int64_t key, uint64_t now_ns)
+{
+	struct card *card = &cards[number];
+	struct view view = {0};
+
+	if (!card->scanned_ns || now_ns - card->scanned_ns >= SCAN_EVERY_NS)
+		scan(number, now_ns);
+	card->looked_ns = now_ns;
+	card->beside = 0;
+	for (unsigned i = 0; i < card->count; i++)
+		see(card, &card->neighbours[i], &view, key, now_ns);
+	return view;
+}
+
+static bool is_alone(int number, uint64_t now_ns)
+{
+	if (now_ns - cards[number].looked_ns >= LOOK_EVERY_NS)
+		(void)look(number, INT64_MAX, now_ns);
+	return !cards[number].beside && now_ns - cards[number].seen_ns >= ALONE_NS;
+}
+
+bool lease_is_free(int card, uint64_t now_ns)
+{
+	return slice_limits()->policy == POLICY_WORK_CONSERVING && is_alone(card, now_ns);
+}
+
+unsigned lease_beside(int card, uint64_t now_ns)
+{
+	if (cards[card].count && now_ns - cards[card].looked_ns >= BESIDE_EVERY_NS)
+		(void)look(card, INT64_MAX, now_ns);
+	return cards[card].beside;
+}
+
+bool lease_is_seen(int card, uint64_t lately_ns, uint64_t now_ns)
+{
+	(void)look(card, INT64_MAX, now_ns);
+	return cards[card].seen_ns && now_ns - cards[card].seen_ns < lately_ns;
+}
+
+static void sign(struct activity *page, bool takes_leases)
+{
+	atomic_store_explicit(&page->magic, ACTIVITY_MAGIC, memory_order_relaxed);
+	atomic_store_explicit(&page->version, ACTIVITY_VERSION, memory_order_relaxed);
+	atomic_store_explicit(&page->takes_leases, takes_leases, memory_order_relaxed);
+}
+
+static void tell_until(struct activity *page, uint64_t until_ns, uint64_t now_ns)
+{
+	if (atomic_load_explicit(&page->open[0].until_ns, memory_order_relaxed) < now_ns)
+		atomic_store_explicit(&page->open[0].since_ns, now_ns, memory_order_relaxed);
+	atomic_store_explicit(&page->open[0].until_ns, until_ns, memory_order_release);
+}
+
+void lease_tell(int card, uint64_t now_ns)
+{
+	const uint64_t out_ns = (uint64_t)credit_inflight(card);
+
+	/* What takes somewhat longer than known is still waited for. */
+	tell_until(activity_own_page(card), now_ns + out_ns + out_ns / 8, now_ns);
+}
+
+void lease_tell_without(int card, uint64_t until_ns)
+{
+	struct activity *page = activity_own_page(card);
+
+	sign(page, false);
+	tell_until(page, until_ns, until_ns);
+}
+
+static bool is_elsewhere(int card)
+{
+	for (unsigned i = 0; i < slice_limits()->card_count; i++)
+		if ((int)i != card && credit_inflight((int)i) > 0)
+			return true;
+	return false;
+}
+
+static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
+{
+	return value < least ? least : sooner(value, most);
+}
+
+/* In short steps towards the end; at last the clock is watched. */
+static uint64_t nap_until(uint64_t left_ns)
+{
+	return left_ns > NAP_LATE_NS + NAP_LEAST_NS
+		       ? sooner(left_ns - NAP_LATE_NS, NAP_BLOCKED_NS)
+		       : NAP_WATCH_NS;
+}
+
+/* In the middle of a lease of short kernels nobody need watch the clock. */
+static uint64_t nap_blocked(const struct view *view, uint64_t now_ns)
+{
+	const uint64_t nap_ns = nap_until(view->blocked_until_ns - now_ns);
+
+	return nap_ns == NAP_WATCH_NS && view->held_until_ns > now_ns + 3 * NAP_LEAST_NS
+		       ? NAP_LEAST_NS
+		       : nap_ns;
+}
+
+static void give_up(struct activity *page)
+{
+	atomic_store(&page->hold_until_ns, 0);
+	atomic_store(&page->want_until_ns, 0);
+}
+
+static uint64_t for_credit(const struct meter *meter, uint64_t wait_ns, uint64_t out_ns)
+{
+	if (!out_ns)
+		return between(NAP_LEAST_NS, wait_ns, NAP_IDLE_NS);
+	return between(NAP_LEAST_NS, sooner(wait_ns, meter->out_ns / 2), NAP_MOST_NS);
+}
+
+/* It waits for others, and says so. */
+static uint64_t want(struct activity *page, int64_t key, uint64_t nap_ns, uint64_t now_ns)
+{
+	atomic_store_explicit(&page->key, key, memory_order_relaxed);
+	atomic_store(&page->want_until_ns, now_ns + nap_ns + WANT_NS);
+	return nap_ns;
+}
+
+/* A new lease, or the next in a row. */
+static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t worth_ns,
+		     uint64_t out_ns)
+{
+	const uint64_t now_ns = launch->now_ns;
+	const int card = meter->card;
+	const int64_t key = worth_ns - (int64_t)now_ns;
+	struct activity *page = activity_own_page(card);
+	const struct view view = look(card, key, now_ns);
+
+	if (view.blocked_until_ns > now_ns) {
+		atomic_store(&page->hold_until_ns, 0);
+		return want(page, key, nap_blocked(&view, now_ns), now_ns);
+	}
+	if (view.is_outranked) {
+		atomic_store(&page->hold_until_ns, 0);
+		return want(page, key, nap_until(out_ns), now_ns);
+	}
+	const bool is_by_itself = is_alone(card, now_ns);
+
+	if (out_ns && out_ns + launch->estimate.mean_ns > LEASE_NS && !is_by_itself)
+		return between(NAP_LEAST_NS, out_ns / 2, NAP_MOST_NS);
+	atomic_store(&page->hold_until_ns, now_ns + LEASE_NS + (is_by_itself ? out_ns : 0));
+	tell_until(page, later(now_ns, atomic_load(&page->open[0].until_ns)), now_ns);
+	/* Somebody else may have taken it at the same moment: then both ask again. */
+	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns) {
+		atomic_store(&page->hold_until_ns, 0);
+		return want(page, key, NAP_LATE_NS / 2, now_ns);
+	}
+	atomic_store(&page->want_until_ns, 0);
+	return 0;
+}
+
+static bool holds(const struct activity *page, uint64_t now_ns)
+{
+	return atomic_load_explicit(&page->hold_until_ns, memory_order_relaxed) &&
+	       atomic_load_explicit(&page->open[0].until_ns, memory_order_relaxed) + LAPSE_NS >
+		       now_ns;
+}
+
+uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
+{
+	const int card = meter->card;
+	const uint64_t now_ns = launch->now_ns;
+	const int64_t percent = slice_limits()->cards[card].core_percent;
+	struct activity *page = activity_own_page(card);
+	const uint64_t out_ns = (uint64_t)credit_inflight(card);
+
+	credit_earn(card, out_ns > 0, now_ns);
+	sign(page, !is_off());
+	if (lease_is_free(card, now_ns))
+		return 0;
+	const uint64_t wait_ns = credit_wait_ns(card);
+
+	if (wait_ns) {
+		give_up(page);
+		return for_credit(meter, wait_ns, out_ns);
+	}
+	if (is_off())
+		return 0;
+	const bool is_holder = holds(page, now_ns);
+
+	if (is_holder && now_ns + out_ns + launch->estimate.mean_ns <= page->hold_until_ns)
+		return 0;
+	const int64_t credit_ns = credit_balance(card);
+
+	if (!is_holder && credit_ns < NEED_NS && !is_alone(card, now_ns)) {
+		give_up(page);
+		return for_credit(meter, (uint64_t)((NEED_NS - credit_ns) * 100 / percent), out_ns);
+	}
+	const int64_t worth_ns = credit_ns * 100 / percent;
+	const bool is_overdue = worth_ns - NEED_NS * 100 / percent > OVERDUE_NS;
+
+	if (!launch->blocked_ns)
+		launch->blocked_ns = now_ns;
+	if (is_overdue ||
+	    (now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card))) {
+		atomic_store(&page->want_until_ns, 0);
+		atomic_store(&page->hold_until_ns, now_ns + LEASE_NS);
+		return 0;
+	}
+	return take(meter, launch, worth_ns, out_ns);
+}
