@@ -21,6 +21,7 @@ CARD_TURN_US = 2090  # how long a process is on a card at a time, as measured on
 SHORT_TURN_US = 1024  # the other setting
 BESIDE_POINTS = 3.0  # beside neighbours in turns
 BESIDE_OF_SHARE = 0.9
+FULL_POINTS = 4.0  # where caps fill the card: changes of process take 2 to 4 % of it
 
 
 def in_turns(box: Box, turn_us: int = CARD_TURN_US) -> Box:
@@ -120,9 +121,9 @@ def work(
 
 
 def is_kept(had: float, percent: float, beside: int = 0) -> bool:
-    """Within two points and no less than 0.95 of the share; three and 0.9 beside two others."""
-    if beside > 1:
-        return abs(had - percent) <= BESIDE_POINTS and had >= BESIDE_OF_SHARE * percent
+    """Within two points and no less than 0.95 of the share; four and 0.9 beside others who fill the card."""
+    if beside:
+        return abs(had - percent) <= FULL_POINTS and had >= BESIDE_OF_SHARE * percent
     return abs(had - percent) <= POINTS and had >= OF_SHARE * percent
 
 
