@@ -52,10 +52,7 @@ class _Doubt:
     """A binding without an answer.
 
     Attributes:
-        node: Where to.
-        hold: What is reserved for it there.
         until: The loop's clock; seen unbound then, the pod gives its room back.
-        task: Asks after it.
     """
 
     node: str
@@ -78,10 +75,7 @@ class Binder:
         view: View,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._ledger = ledger
-        self._api = api
-        self._view = view
-        self._now_ns = now_ns
+        self._ledger, self._api, self._view, self._now_ns = ledger, api, view, now_ns
         self._binding: set[PodRef] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -102,8 +96,7 @@ class Binder:
         """Reserve, write the wish and bind in one request; give back what did not come about."""
         outcome, error = "bound", ""
         try:
-            binding = read_binding(body)
-            error = await self._alone(binding.pod, binding.node)
+            error = await self._alone(*read_binding(body))
             outcome = "conflict" if error else outcome
         except _NoRoomError as failure:
             outcome, error = "conflict", str(failure)
@@ -182,11 +175,7 @@ class Binder:
             self._ledger.release(ref)
 
     def _reserved(self, pod: ClusterPod, node: str) -> PodHold:
-        """Reserve what the pod will hold; where a binding is in doubt, the same again.
-
-        Raises:
-            ClusterError: It does not fit, or may be bound elsewhere any moment.
-        """
+        """Reserve what the pod will hold; where a binding is in doubt, the same again."""
         ref = pod.request.ref
         if doubt := self._doubts.get(ref):
             if doubt.node != node:

@@ -1,9 +1,4 @@
-"""The catalogue and the profile as the cluster has them now.
-
-Models, drivers and profiles by label: what follows, answers and writes, put together.
-
-Writes the series of each node's cards as its label, from the catalogue.
-"""
+"""The catalogue and the profile as the cluster has them now, and nodes' series as their labels."""
 
 import asyncio
 import re
@@ -38,8 +33,6 @@ class _Key(Generic[Value]):
     """One key of a ConfigMap.
 
     Attributes:
-        name: The ConfigMap's.
-        key: Of its data; others are nothing of ours.
         parse: Its text as a value; the empty text is the default.
     """
 
@@ -49,11 +42,7 @@ class _Key(Generic[Value]):
 
 
 class FollowedKey(Generic[Value]):
-    """A key of a ConfigMap as a value; one that cannot be parsed leaves the value before it.
-
-    Attributes:
-        value: What counts now.
-    """
+    """A key of a ConfigMap as a value; one that cannot be parsed leaves the value before it."""
 
     def __init__(
         self,
@@ -106,13 +95,7 @@ class ModelRules:
         post: Callable[[EventNote], None],
         on_catalogue: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin with the packaged catalogue and no profile.
-
-        Args:
-            api: The cluster.
-            post: Takes Events about the ConfigMaps.
-            on_catalogue: Called when the catalogue is loaded, and when it has changed.
-        """
+        """`on_catalogue` is called when the catalogue is loaded, and when it has changed."""
         self._api = api
         self._catalogue = FollowedKey(
             api, _Key(CATALOGUE, CATALOGUE_KEY, load_catalogue), post, on_catalogue
@@ -133,9 +116,9 @@ class ModelRules:
         return self._catalogue.value
 
     @property
-    def is_catalogue_loaded(self) -> bool:
-        """Whether `catalogue` has what the operator says."""
-        return self._catalogue.reflection.is_synced
+    def loaded_catalogue(self) -> Catalogue | None:
+        """The same, or None until it has what the operator says."""
+        return self._catalogue.value if self._catalogue.reflection.is_synced else None
 
     @property
     def profile(self) -> Sequence[ProfileRule]:
@@ -198,14 +181,6 @@ class SeriesLabels:
         catalogue: Callable[[], Catalogue | None],
         writes: Callable[[], bool],
     ) -> None:
-        """Begin without nodes.
-
-        Args:
-            api: The cluster.
-            models: Node -> what its cards are called; None where its annotation says nothing.
-            catalogue: The catalogue; None until it is loaded.
-            writes: Whether this replica keeps the labels now.
-        """
         self._models, self._catalogue, self._writes = models, catalogue, writes
         # The series as the node's label has it, and as we wrote it.
         self._nodes: dict[str, tuple[str | None, str | None]] = {}
@@ -253,12 +228,7 @@ class SeriesLabels:
 
 
 class Models:
-    """Every replica follows the rules; the leader writes nodes' labels.
-
-    Attributes:
-        rules: The catalogue and the profile.
-        labels: The nodes' series.
-    """
+    """Every replica follows the rules; the leader writes nodes' labels."""
 
     def __init__(
         self,
@@ -267,21 +237,11 @@ class Models:
         cards: Callable[[str], Sequence[str] | None],
         leads: Callable[[], bool],
     ) -> None:
-        """Begin with the packaged catalogue and no profile.
-
-        Args:
-            api: The cluster.
-            identity: Of this replica, for Events.
-            cards: Node -> what its cards are called, or None where that is not known.
-            leads: Whether this replica is the one that writes.
-        """
+        """Begin with the packaged catalogue and no profile."""
         self._events = Events(api, identity)
-        self.labels = SeriesLabels(api, cards, self._catalogue, leads)
+        self.labels = SeriesLabels(api, cards, lambda: self.rules.loaded_catalogue, leads)
         self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
 
     async def run(self) -> None:
         """Follow, and write, until cancelled."""
         await asyncio.gather(self.rules.run(), self.labels.run(), self._events.run())
-
-    def _catalogue(self) -> Catalogue | None:
-        return self.rules.catalogue if self.rules.is_catalogue_loaded else None

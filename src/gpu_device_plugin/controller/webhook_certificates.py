@@ -7,7 +7,7 @@ import asyncio
 import base64
 import binascii
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,20 @@ SECRET = "gpu-device-plugin-tls"  # noqa: S105 the name of one
 _LOOK_SECONDS = 30.0
 _TRIES = 5
 _log = structlog.get_logger("certificates")
+
+
+async def _repeat(look: Callable[[], Awaitable[None]], seconds: float, failure: str) -> None:
+    """Look again and again, and log each trouble once while it lasts."""
+    trouble = ""
+    while True:
+        try:
+            await look()
+            trouble = ""
+        except GpuPluginError as error:
+            if str(error) != trouble:
+                trouble = str(error)
+                _log.warning(failure, error=trouble)
+        await asyncio.sleep(seconds)
 
 
 class Certificates:
@@ -67,16 +81,9 @@ class Certificates:
 
     async def run(self) -> None:
         """Take up what has changed, and renew what is about to end, until cancelled."""
-        trouble = ""
-        while True:
-            await asyncio.sleep(self._look_seconds)
-            try:
-                await self._look()
-                trouble = ""
-            except GpuPluginError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    _log.warning("the certificate cannot be checked or renewed", error=trouble)
+        await asyncio.sleep(self._look_seconds)
+        what = "the certificate cannot be checked or renewed"
+        await _repeat(self._look, self._look_seconds, what)
 
     async def _look(self) -> None:
         if self._settings.tls_cert_file:
@@ -163,29 +170,12 @@ class WebhookTrust:
         authority: Callable[[], bytes],
         look_seconds: float = _TRUST_SECONDS,
     ) -> None:
-        """Remember where to write.
-
-        Args:
-            api: The cluster.
-            name: Of the MutatingWebhookConfiguration.
-            authority: PEM of who signed the serving certificate; empty until it is known.
-            look_seconds: Between two reads.
-        """
         self._api, self._path, self._authority = api, _PATH + name, authority
         self._look_seconds = look_seconds
 
     async def run(self) -> None:
         """Look, and write where it differs, until cancelled."""
-        trouble = ""
-        while True:
-            try:
-                await self._look()
-                trouble = ""
-            except ClusterError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    _log.warning("the webhook's caBundle cannot be written", error=trouble)
-            await asyncio.sleep(self._look_seconds)
+        await _repeat(self._look, self._look_seconds, "the webhook's caBundle cannot be written")
 
     async def _look(self) -> None:
         found = await read(self._api, self._path)

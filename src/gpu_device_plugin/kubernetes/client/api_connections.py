@@ -64,13 +64,7 @@ async def content(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
 
 
 def connection_error(server: str, asked: str, error: Exception) -> ClusterError:
-    """What a failed request means, in words; a WrongServerError where no retry can help.
-
-    Args:
-        server: Base URL of the API server.
-        asked: Method and path.
-        error: Of aiohttp, ssl or the socket.
-    """
+    """What a failed request means, in words; a WrongServerError where no retry can help."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause = error.certificate_error
         why = getattr(cause, "verify_message", "") or str(cause)

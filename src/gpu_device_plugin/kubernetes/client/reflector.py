@@ -33,8 +33,6 @@ class Source:
     """What is listed.
 
     Attributes:
-        path: Path of the list.
-        selector: Value of `fieldSelector`.
         is_optional: Whether a server without it, or one that refuses it, counts as an empty list.
     """
 
@@ -68,15 +66,7 @@ def keyed(
     drop: Callable[[str], None],
     replaced: Callable[[], None] = lambda: None,
 ) -> ObjectListener[Item]:
-    """The listener of one who keeps objects by a key.
-
-    Args:
-        key: Of an object.
-        known: Keys of those that are kept.
-        put: Keep a new object, or another state of one.
-        drop: Of that key there is none; called also for one that was never put.
-        replaced: Called after each list.
-    """
+    """The listener of one who keeps objects by a key; `drop` is also called for one never put."""
 
     def replace(items: Sequence[Item]) -> None:
         for gone in set(known()).difference(map(key, items)):
@@ -118,7 +108,6 @@ class Reflection(Generic[Item]):
     answer the newest from their cache all the same.
 
     Attributes:
-        is_synced: Whether a list has been read since the start.
         trouble: What went wrong last, for /readyz; empty once an answer has come.
     """
 

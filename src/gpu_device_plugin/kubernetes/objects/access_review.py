@@ -1,6 +1,6 @@
-"""Who a bearer token is of, and what its owner may do: the API server decides both."""
+"""Who a bearer token is of, and what its owner may do: the API server decides, else ClusterError."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,14 +13,7 @@ _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class User(msgspec.Struct, frozen=True):
-    """Whose a token is, as the API server says it.
-
-    Attributes:
-        username: The name.
-        uid: Tells users of one name over time apart; may be empty.
-        groups: Of the user.
-        extra: What else the authenticator knows.
-    """
+    """Whose a token is, as the API server says it."""
 
     username: str = ""
     uid: str = ""
@@ -30,17 +23,11 @@ class User(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One thing that a user may do, in every namespace.
-
-    Attributes:
-        verb: For instance `list`.
-        resource: For instance `pods`.
-        group: API group; empty for the core one.
-    """
+    """One thing that a user may do, in every namespace."""
 
     verb: str
     resource: str
-    group: str = field(default="")
+    group: str = ""
 
     def __str__(self) -> str:
         """As `kubectl auth can-i` takes it."""
@@ -65,21 +52,13 @@ class _AccessReview(msgspec.Struct):
 
 
 async def user_of(api: ApiServer, token: str) -> User | None:
-    """Whose token it is, or None where the API server does not accept it.
-
-    Raises:
-        ClusterError: The API server does not answer, or does not let us ask.
-    """
+    """Whose token it is, or None where the API server does not accept it."""
     review: _TokenReview = await _reviewed(api, _TOKENS, "Token", {"token": token}, _TokenReview)
     return review.status.user if review.status.authenticated else None
 
 
 async def is_allowed(api: ApiServer, user: User, right: Right) -> bool:
-    """Whether the user may do that in all namespaces.
-
-    Raises:
-        ClusterError: As for `user_of`.
-    """
+    """Whether the user may do that in all namespaces."""
     spec = {
         "user": user.username,
         "uid": user.uid,

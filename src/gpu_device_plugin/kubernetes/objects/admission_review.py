@@ -68,9 +68,7 @@ class ContainerResources:
     """A container's `resources`.
 
     Attributes:
-        container: Its name.
         path: Where they stand in the pod, for a patch.
-        plain: As the JSON has them.
     """
 
     container: str
@@ -92,11 +90,7 @@ class ContainerResources:
         return {name: whole_number(str(self.limits[name])) for name in names if name in self.limits}
 
     def renamed(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
-        """The same, without some resources and with others, in limits and requests.
-
-        Raises:
-            ClusterError: One of them is no object.
-        """
+        """The same, without some resources and with others, in limits and requests."""
         found = dict(self.plain)
         for part in ("limits", "requests"):
             before = found.get(part) or {}
@@ -112,10 +106,7 @@ class Review:
     """One question of the API server.
 
     Attributes:
-        uid: Of the question; the answer repeats it.
-        namespace: Where the pod is to be.
         pod: The pod, without its namespace's labels; None if the question is about something else.
-        resources: Those of its containers, init containers too.
     """
 
     uid: str
@@ -180,10 +171,7 @@ def patched(
 ) -> bytes:
     """The answer for a pod that is changed, as a JSON patch (RFC 6902).
 
-    Args:
-        review: The question.
-        admitted: What is added.
-        resources: Path of a container's resources -> what they are to be.
+    `resources` is path of a container's resources -> what they are to be.
     """
     pod = review.pod or Applicant()
     patch = [

@@ -32,8 +32,6 @@ class WatchedPod:
     Attributes:
         request: What it asks for; its `ref.uid` is the kubelet's.
         api_uid: The API object's uid; for a static pod's mirror not the kubelet's.
-        annotations: Those of its annotations that we read.
-        owner_uid: Uid of the controller that made it, or "".
         runtime_class: Its RuntimeClass, or "" for the node's default.
     """
 
@@ -163,9 +161,6 @@ def _request(pod: Pod, resources: Collection[str]) -> PodRequest:
     That is the one in the kubelet's checkpoint; the API's uid is only the mirror's. Anybody can
     create a pod with that annotation, so it counts only where the kubelet lists the pod
     (`domain.pods.known_here`).
-
-    Raises:
-        ClusterError: A limit of one of our resources is not a quantity.
     """
     request, own = pod_request(pod, resources), (pod.metadata.annotations or {}).get(MIRROR)
     if own is None:
