@@ -43,9 +43,6 @@ class Isolation(enum.Enum):
 def xid_choice(text: str) -> XidChoice:
     """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
 
-    Raises:
-        ConfigError: A part is neither a number nor one of the two words.
-
     >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
     True
     """
@@ -181,11 +178,7 @@ def load_settings(
     file: Path | None,
     over: Path | None = None,
 ) -> Settings:
-    """Merge flags, environment and files into checked settings; see `setting.load`.
-
-    Raises:
-        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
-    """
+    """Merge flags, environment and files into checked settings; see `setting.load`."""
     settings, sources = load(Settings, flags, environ, file, over)
     _check_combination(settings, sources)
     check_twice(settings, sources, file)

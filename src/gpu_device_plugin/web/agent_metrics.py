@@ -32,11 +32,7 @@ class Family(Generic[_Moment]):
 
     Attributes:
         name: Its name; of a counter without `_total`.
-        text: Its help.
-        labels: Names of its labels.
-        rows: Its series.
         is_always: Whether it is shown without any series.
-        kind: Gauge or counter.
     """
 
     name: str
@@ -103,11 +99,7 @@ class SliceSample:
     """One container's slice of one card.
 
     Attributes:
-        namespace: Of the pod.
-        pod: Its name.
-        container: The container's name.
         card: NVML's index of the card, or its UUID where NVML does not show it.
-        memory_limit_bytes: What it may use.
         core_percent: Of the card's time; 0 is no cap.
         memory_used_bytes: What it uses; None while its region says nothing.
         core_used_ratio: Share of the card's time since the last scrape, 0 to 1; None if unknown.
@@ -132,12 +124,10 @@ class Snapshot:
     """What the gauges show, as one immutable value.
 
     Attributes:
-        cards: The node's cards.
         slices: Slices held, one entry for each container and card.
         drift: Differences between our grants and the kubelet that the last reconcile found.
         is_api_reachable: Whether the API server answers; None where none is used.
         faults: Reasons that keep the whole node from serving.
-        version: Of the running agent.
     """
 
     cards: tuple[CardSample, ...] = ()

@@ -33,11 +33,6 @@ class ServingTls:
     def use(self, certificate: bytes, key: bytes, client_authorities: bytes) -> bool:
         """Serve with this from the next connection on; whether it is another than before.
 
-        Args:
-            certificate: PEM, with the authorities in between.
-            key: Its private key, PEM.
-            client_authorities: PEM of those who may sign certificates of clients.
-
         Raises:
             ConfigError: They cannot be used.
         """
