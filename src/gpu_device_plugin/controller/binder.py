@@ -49,15 +49,11 @@ class View:
 
 @dataclass(slots=True)
 class _Doubt:
-    """A binding without an answer.
-
-    Attributes:
-        until: The loop's clock; seen unbound then, the pod gives its room back.
-    """
+    """A binding without an answer."""
 
     node: str
     hold: PodHold
-    until: float
+    until: float  # the loop's clock; seen unbound then, the pod gives its room back
     task: asyncio.Task[None]
 
 

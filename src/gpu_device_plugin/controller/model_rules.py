@@ -30,15 +30,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class _Key(Generic[Value]):
-    """One key of a ConfigMap.
-
-    Attributes:
-        parse: Its text as a value; the empty text is the default.
-    """
+    """One key of a ConfigMap."""
 
     name: str
     key: str
-    parse: Callable[[str], Value]
+    parse: Callable[[str], Value]  # its text as a value; the empty text is the default
 
 
 class FollowedKey(Generic[Value]):
@@ -184,7 +180,8 @@ class SeriesLabels:
         self._models, self._catalogue, self._writes = models, catalogue, writes
         # The series as the node's label has it, and as we wrote it.
         self._nodes: dict[str, tuple[str | None, str | None]] = {}
-        self._queue: PatchQueue[str] = PatchQueue(api, self._difference, lambda _: None)
+        self._queue = PatchQueue[str](api, self._difference, lambda _: None)
+        self.run = self._queue.run
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
@@ -199,10 +196,6 @@ class SeriesLabels:
         """The catalogue has changed, or it is this replica's turn to write."""
         for name in self._nodes:
             self._mark(name)
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        await self._queue.run()
 
     def _mark(self, name: str) -> None:
         """Thousands of nodes are as they should be; kube-scheduler would wait for each look."""

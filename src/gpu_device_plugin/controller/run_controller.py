@@ -41,14 +41,10 @@ _log = structlog.get_logger("controller")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long a controller waits.
-
-    Attributes:
-        stale_seconds: Until a view that nothing renews counts as no view.
-    """
+    """How long a controller waits."""
 
     lease: LeasePace = field(default_factory=LeasePace)
-    stale_seconds: float = 60.0
+    stale_seconds: float = 60.0  # until a view that nothing renews counts as no view
 
 
 class Controller:
@@ -169,7 +165,8 @@ class Controller:
         # Once for all nodes, before the first call: afterwards only what changes is counted.
         self.ledger.node_rooms()
         self.models.labels.all_changed()
-        self._unhealthy.all_changed(self.ledger.offers)
+        for node in self.ledger.offers:
+            self._unhealthy.node_changed(node)
         # What is loaded stays: no garbage collection should walk it while kube-scheduler waits.
         gc.freeze()
 

@@ -103,13 +103,8 @@ class Extender:
         for name, answer in self._ledger.judged(question.names, question.pod):
             alike.setdefault(id(answer), (answer, []))[1].append(name)
             await turns.give()
-        fits: list[tuple[Score, list[str]]] = []
-        misfits: list[tuple[Misfit, list[str]]] = []
-        for answer, names in alike.values():
-            if isinstance(answer, Misfit):
-                misfits.append((answer, names))
-            else:
-                fits.append((answer, names))
+        fits = [(a, names) for a, names in alike.values() if isinstance(a, Score)]
+        misfits = [(a, names) for a, names in alike.values() if isinstance(a, Misfit)]
         scores = comparable([score for score, _ in fits])
         return [(score, names) for score, (_, names) in zip(scores, fits, strict=True)], misfits
 

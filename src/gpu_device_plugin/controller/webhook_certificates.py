@@ -41,12 +41,7 @@ async def _repeat(look: Callable[[], Awaitable[None]], seconds: float, failure: 
 
 
 class Certificates:
-    """Keeps a listener's certificate current: of files, or of the Secret that replicas share.
-
-    Attributes:
-        authority: PEM of who signed it, for those who call; empty until it is known.
-        ends: When it ends; None until it is known.
-    """
+    """Keeps a listener's certificate current: of files, or of the Secret that replicas share."""
 
     def __init__(
         self,
@@ -56,8 +51,8 @@ class Certificates:
         look_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self.tls = ServingTls()
-        self.authority = b""
-        self.ends: datetime.datetime | None = None
+        self.authority = b""  # PEM of who signed it, for those who call; empty until it is known
+        self.ends: datetime.datetime | None = None  # when it ends; None until it is known
         self._settings, self._api = settings, api
         self._now, self._look_seconds = now, look_seconds
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 
 from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
@@ -202,9 +201,7 @@ def mode_in(text: str) -> NodeMode | None:
     return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
 
 
-_SOCKETS = MappingProxyType(
-    {"run_dir": "agent.sock", "kubelet_dir": f"plugins_registry/{DRIVER}-reg.sock"}
-)
+_SOCKETS = (("run_dir", "agent.sock"), ("kubelet_dir", f"plugins_registry/{DRIVER}-reg.sock"))
 """Below each directory the socket with the longest path."""
 
 
@@ -235,7 +232,7 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
             f"{sources['kubelet_socket']}: {settings.kubelet_socket!r} is not {served}: --kubelet-dir "
             f"says where the kubelet is"
         )
-    for key, longest in _SOCKETS.items():
+    for key, longest in _SOCKETS:
         size = len(os.fsencode(Path(getattr(settings, key)) / longest))
         if size > LONGEST_PATH:
             raise ConfigError(

@@ -28,18 +28,13 @@ Rows: TypeAlias = Iterable[tuple[Sequence[str], float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[_Moment]):
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: Its name; of a counter without `_total`.
-        is_always: Whether it is shown without any series.
-    """
-
-    name: str
+    name: str  # its name; of a counter without `_total`
     text: str
     labels: Sequence[str]
     rows: Callable[[_Moment], Rows]
-    is_always: bool = True
+    is_always: bool = True  # whether it is shown without any series
     kind: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily
 
 

@@ -210,8 +210,7 @@ class ExtenderServer(HttpListener):
     async def start(self) -> None:
         """Listen."""
         app = web.Application()
-        handlers = self._handlers
-        questions = self._questions
+        handlers, questions = self._handlers, self._questions
         for verb, handler, bodies in (
             ("filter", handlers.filter, questions),
             ("prioritize", handlers.prioritize, questions),

@@ -170,13 +170,9 @@ class WebServer(HttpListener):
     async def start(self) -> None:
         """Listen."""
         app = web.Application()
-        app.add_routes(
-            [
-                web.get("/metrics", self._metrics.answer),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-            ]
-        )
+        app.router.add_get("/metrics", self._metrics.answer)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
         await self.listen(app)
 
     async def _healthz(self, _: web.Request) -> web.Response:

@@ -45,14 +45,11 @@ class ApiAvailability:
     While it is away, callers queue for turns that lie at least `away_seconds` apart; the
     first answer lets all of them go at once. So a node never sends more than one request
     a second into an outage, and is back within seconds after it.
-
-    Attributes:
-        trouble: What the last failed request met; empty while the server answers.
     """
 
     def __init__(self, pace: RetryPace) -> None:
         self.pace = pace
-        self.trouble = ""
+        self.trouble = ""  # what the last failed request met; empty while the server answers
         self._listeners: list[Callable[[], None]] = []
         self._back = asyncio.Event()
         self._back.set()

@@ -106,16 +106,13 @@ class Reflection(Generic[Item]):
     version that we saw last) it lists again, and `replace` gets all objects at once. No list names a
     version: with `resourceVersion=0` the server ignores the size of a page, and servers from 1.34 on
     answer the newest from their cache all the same.
-
-    Attributes:
-        trouble: What went wrong last, for /readyz; empty once an answer has come.
     """
 
     def __init__(
         self, api: ApiServer, source: Source, item: type[Item], listener: ObjectListener[Item]
     ) -> None:
         self.is_synced = False
-        self.trouble = ""
+        self.trouble = ""  # what went wrong last, for /readyz; empty once an answer has come
         self._api = api
         self._source = source
         self._listener = listener

@@ -65,14 +65,10 @@ _affinity = msgspec.json.Decoder(dict[str, Any] | None)
 
 @dataclass(frozen=True, slots=True)
 class ContainerResources:
-    """A container's `resources`.
-
-    Attributes:
-        path: Where they stand in the pod, for a patch.
-    """
+    """A container's `resources`."""
 
     container: str
-    path: str
+    path: str  # where they stand in the pod, for a patch
     plain: Mapping[str, Any]
 
     @property

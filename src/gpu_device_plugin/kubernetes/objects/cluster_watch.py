@@ -36,18 +36,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node with cards.
-
-    Attributes:
-        series: The series that we wrote as a label of it, or None.
-        holdings: Its annotation of what pods hold; empty where it has none.
-    """
+    """A node with cards."""
 
     name: str
     cards: str
     labels: Mapping[str, str]
-    series: str | None = None
-    holdings: str = ""
+    series: str | None = None  # the series that we wrote as a label of it, or None
+    holdings: str = ""  # its annotation of what pods hold; empty where it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +71,10 @@ class Changes:
 
 @dataclass(slots=True)
 class _News:
-    """What the watch tells of a pod while it is being read.
-
-    Attributes:
-        newest: Newest version that the watch told; infinite where it was no number.
-    """
+    """What the watch tells of a pod while it is being read."""
 
     readers: int = 0
-    newest: float = -1
+    newest: float = -1  # newest version that the watch told; infinite where it was no number
 
 
 class NodesAndPods(Generic[NodeItem, PodItem]):

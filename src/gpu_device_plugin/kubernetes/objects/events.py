@@ -59,8 +59,8 @@ class EventNote:
 
     @property
     def namespace(self) -> str:
-        """Of the Event; a node, which has none, has its Events in `default`."""
-        return self.about.namespace if self.about else "default"
+        """Of what it is about; empty for the node."""
+        return self.about.namespace if self.about else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Events:
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": note.namespace},
+            "metadata": {"name": name, "namespace": note.namespace or "default"},
             "involvedObject": self._involved(note),
             "reason": note.reason,
             "message": note.text,
@@ -215,7 +215,7 @@ class Events:
         }
 
     def _path(self, note: EventNote) -> str:
-        return f"/api/v1/namespaces/{note.namespace}/events"
+        return f"/api/v1/namespaces/{note.namespace or 'default'}/events"
 
 
 def _stamp(seconds: float) -> str:

@@ -109,7 +109,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Whom kube-scheduler would evict from a node: their uids, and how many budgets that breaks."""
+    """Uids that kube-scheduler would evict from a node, and how many budgets that breaks."""
 
     uids: Sequence[str]
     budgets_broken: int

@@ -92,9 +92,6 @@ class Lease:
     """One replica's view of the Lease.
 
     Clocks of replicas are never compared: what counts is for how long we saw no change.
-
-    Attributes:
-        holder: Who held it when we looked last; "" for nobody.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class Lease:
         pace: LeasePace,
         utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
-        self.holder = ""
+        self.holder = ""  # who held it when we looked last; "" for nobody
         self.name, self.pace = name, pace
         self._api, self._utc_now = api, utc_now
         self._seen: object = None

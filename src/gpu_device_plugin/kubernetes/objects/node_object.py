@@ -17,22 +17,14 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 @dataclass(frozen=True, slots=True)
 class ForeignPlugin:
-    """Another plugin that gives away the same cards.
+    """Another plugin that gives away the same cards."""
 
-    Attributes:
-        text: The evidence, for people.
-    """
-
-    text: str
+    text: str  # the evidence, for people
 
 
 @dataclass(frozen=True, slots=True)
 class OwnNode:
-    """Our node as the API has it.
-
-    Attributes:
-        kubelet_version: For instance `v1.36.3`; empty where it is not known.
-    """
+    """Our node as the API has it."""
 
     name: str
     uid: str = ""
@@ -40,7 +32,7 @@ class OwnNode:
     annotations: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
-    kubelet_version: str = ""
+    kubelet_version: str = ""  # for instance `v1.36.3`; empty where it is not known
 
 
 class NodeWatch:

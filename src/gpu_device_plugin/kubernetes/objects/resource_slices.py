@@ -38,8 +38,7 @@ _log = structlog.get_logger(__name__)
 class ResourceSlices:
     """Keeps one ResourceSlice as it is wanted; others of our driver on the node are removed.
 
-    Args:
-        node_uid: The uid of its object now; empty where there is none, or it is not known.
+    `node_uid` is the uid of its object now; empty where there is none, or it is not known.
     """
 
     def __init__(self, api: ApiServer, node: str, node_uid: Callable[[], str]) -> None:
