@@ -134,11 +134,7 @@ class Binder:
         return refused
 
     async def _attempt(self, pod: ClusterPod, node: str) -> str:
-        """Reserve and bind; why the API server refused, or "".
-
-        Raises:
-            ClusterError: The pod does not fit, or nobody answered: then what is reserved stays.
-        """
+        """Reserve and bind; why the API server refused. Without an answer the reservation stays."""
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
         hold = self._reserved(pod, node) if pod.request.asks_units else None

@@ -57,11 +57,7 @@ class Certificates:
         self._now, self._look_seconds = now, look_seconds
 
     async def start(self) -> None:
-        """Have a certificate; waits for the API server if the Secret cannot be read yet.
-
-        Raises:
-            ConfigError: The files cannot be used.
-        """
+        """Have a certificate; waits until the Secret can be read. ConfigError for files of no use."""
         trouble = ""
         while True:
             try:

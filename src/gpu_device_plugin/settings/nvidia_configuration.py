@@ -99,11 +99,7 @@ _File = _flags(
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a file says.
-
-    Attributes:
-        values: The agent's setting -> its value here and the key's path in the file.
-    """
+    """What a file says; `values` is setting -> its value here and the key's path in the file."""
 
     path: str
     values: Mapping[str, tuple[Any, str]]
@@ -223,11 +219,7 @@ def _name(text: str, path: str) -> str:
 
 
 def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> Configuration:
-    """The configuration of the settings and of NVIDIA's file, which is read again.
-
-    Raises:
-        ConfigError: A value is malformed, or values do not go together; the text names the place.
-    """
+    """The configuration of settings and file, which is read again; ConfigError names the place."""
     if path is None and settings.config_file:
         path = Path(settings.config_file)
     file = ConfigFile("", {}) if path is None else read_config_file(path)
@@ -303,11 +295,7 @@ def read_if_changed(settings: NvidiaSettings, name: str | None, before: LastRead
 
 
 def choose_file(settings: NvidiaSettings, name: str) -> Path | None:
-    """The file of `--config-file-srcdir` that counts; None is the empty configuration.
-
-    Raises:
-        ConfigError: There is no such file, or none is chosen; the text has NVIDIA's words.
-    """
+    """The file of `--config-file-srcdir`, None without one; ConfigError has NVIDIA's words."""
     directory = Path(settings.config_file_srcdir)
     there = _files(directory)
     asked = name or settings.default_config

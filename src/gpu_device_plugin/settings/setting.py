@@ -83,11 +83,7 @@ class Setting:
         return str(getattr(self.default, "value", self.default)) if self.default else ""
 
     def value_of(self, given: object, source: str) -> Any:
-        """The setting's value.
-
-        Raises:
-            ConfigError: It is malformed; the text begins with the source.
-        """
+        """The setting's value; ConfigError, which begins with the source, where it is malformed."""
         if given is None and self.default is None:
             return None
         try:

@@ -287,12 +287,7 @@ class AgentMetrics:
         self._allocate_seconds.observe(seconds)
 
     def count(self, counter: str, *labels: str) -> None:
-        """One more of a counter of the table.
-
-        Args:
-            counter: Its name, without prefix and `_total`.
-            labels: The values of its labels; a reason at the end may be left out.
-        """
+        """One more of a counter of the table; a reason at the end may be left out."""
         counted, names = self._counters[counter], _COUNTERS[counter][1]
         missing = ("",) * (len(names) - len(labels))
         (counted.labels(*labels, *missing) if names else counted).inc()

@@ -72,11 +72,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: web.Request) -> AsyncIterator[bytes]:
-        """The body of a request; it counts as kept until the block ends.
-
-        Raises:
-            HTTPException: 413, 408 or 503, see `BodyLimits`.
-        """
+        """The body, kept until the block ends; HTTPException 413, 408 or 503, see `BodyLimits`."""
         limits, length = self._limits, request.content_length or 0
         if length > limits.each_bytes:  # unread: it must not be paid for
             raise web.HTTPRequestEntityTooLarge(limits.each_bytes, length)

@@ -31,11 +31,7 @@ class ServingTls:
         return None
 
     def use(self, certificate: bytes, key: bytes, client_authorities: bytes) -> bool:
-        """Serve with this from the next connection on; whether it is another than before.
-
-        Raises:
-            ConfigError: They cannot be used.
-        """
+        """Serve with this from the next connection on; whether it differs. ConfigError if unusable."""
         if self._used == (certificate, key, client_authorities):
             return False
         serving = _context()

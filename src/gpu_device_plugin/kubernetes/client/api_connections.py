@@ -49,11 +49,7 @@ async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def content(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The whole answer, if it is no longer than that; 0 is any length.
-
-    Raises:
-        TooLongError: It is longer; the rest is not read.
-    """
+    """The whole answer; TooLongError once it has more bytes than that (0 is any length)."""
     chunks, size = list[bytes](), 0
     async for chunk in response.content.iter_any():
         chunks.append(chunk)

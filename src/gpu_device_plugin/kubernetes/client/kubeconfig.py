@@ -72,11 +72,7 @@ def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) 
 
 
 def read_context(files: Sequence[Path], name: str = "") -> Context:
-    """A context of these files, at least one; without a name the first `current-context`.
-
-    Raises:
-        AccessError: A file cannot be read, or a name is in none of them.
-    """
+    """A context of these files, by default the first `current-context`; AccessError if missing."""
     try:
         configs = [(_decoded(path.read_bytes()), path.resolve().parent) for path in files]
         current = next((c.current_context for c, _ in configs if c.current_context), "")

@@ -30,11 +30,7 @@ _status = msgspec.json.Decoder(Status)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is listed.
-
-    Attributes:
-        is_optional: Whether a server without it, or one that refuses it, counts as an empty list.
-    """
+    """What is listed; of an optional one a server that lacks or refuses it has an empty list."""
 
     path: str
     selector: str

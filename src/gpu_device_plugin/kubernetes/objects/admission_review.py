@@ -78,11 +78,7 @@ class ContainerResources:
         return limits if isinstance(limits, dict) else {}
 
     def amounts(self, names: Collection[str]) -> dict[str, int]:
-        """Those limits, as whole numbers; without those that it has not.
-
-        Raises:
-            ClusterError: One is no quantity.
-        """
+        """Those limits that it has, as whole numbers; ClusterError where one is no quantity."""
         return {name: whole_number(str(self.limits[name])) for name in names if name in self.limits}
 
     def renamed(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
@@ -99,11 +95,7 @@ class ContainerResources:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One question of the API server.
-
-    Attributes:
-        pod: The pod, without its namespace's labels; None if the question is about something else.
-    """
+    """One question of the API server; `pod` is None where it is about no new pod."""
 
     uid: str
     namespace: str
@@ -112,11 +104,7 @@ class Review:
 
 
 def read_review(body: bytes) -> Review:
-    """The body of a call.
-
-    Raises:
-        ClusterError: It is no AdmissionReview, or the object in it no pod; the text says where.
-    """
+    """The body of a call; ClusterError, which says where, if it is no AdmissionReview of a pod."""
     try:
         review = _review.decode(body)
         if (review.api_version, review.kind) != (_API_VERSION, _KIND):

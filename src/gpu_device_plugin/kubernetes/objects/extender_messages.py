@@ -94,11 +94,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which of these nodes are for this pod?
-
-    Attributes:
-        objects: Name -> the node's own bytes; None where only names came.
-    """
+    """Which of these nodes are for this pod? `objects` has their own bytes by name, if these came."""
 
     pod: PodRequest
     annotations: Mapping[str, str]

@@ -30,11 +30,7 @@ _MOST_CONTAINERS = 128
 
 
 def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
-    """What `pod` asks for of `resources`, which are ours.
-
-    Raises:
-        ClusterError: A limit of one of our resources is not a quantity.
-    """
+    """What `pod` asks for of our `resources`; ClusterError where a limit is no quantity."""
     meta = pod.metadata
     annotations, labels = meta.annotations or {}, meta.labels or {}
     containers = [

@@ -29,11 +29,7 @@ _STATIC = {"page.js": "text/javascript", "page.css": "text/css"}
 
 
 class Html:
-    """What the page consists of, read once.
-
-    Attributes:
-        static: Name -> content and type of the files that the page refers to.
-    """
+    """What the page consists of, read once; `static` is name -> content and type of a file."""
 
     def __init__(self) -> None:
         self._templates = Environment(
