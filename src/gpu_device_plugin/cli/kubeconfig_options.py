@@ -38,11 +38,7 @@ class KubeconfigChoice:
     context: str = ""
 
     def api(self) -> "ApiServer":
-        """The API server.
-
-        Raises:
-            AccessError: There is no kubeconfig, or it names nothing that can be reached.
-        """
+        """The API server."""
         from gpu_device_plugin.kubernetes.client.api import ApiServer
         from gpu_device_plugin.kubernetes.client.kubeconfig import read_context
 

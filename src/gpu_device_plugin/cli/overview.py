@@ -37,15 +37,9 @@ _TYPES = frozenset({"pod", "pods", "po"})
 def parse_pod(
     pod: str, namespace: str | None = None, usual: Callable[[], str] | None = None
 ) -> tuple[str, str]:
-    """Namespace and name.
+    """Namespace and name of `NAMESPACE/POD`, or of `POD` beside `--namespace`.
 
-    Args:
-        pod: `NAMESPACE/POD`, or `POD` where there is another namespace to take.
-        namespace: The flag `--namespace`.
-        usual: The namespace where neither names one; None if one of them has to.
-
-    Raises:
-        ConfigError: They contradict each other, or are no such names.
+    `usual` gives the namespace where neither names one; without it one of them has to.
     """
     before, slash, name = pod.rpartition("/")
     is_whole = slash or usual is not None
@@ -68,7 +62,6 @@ def no_such_pod(namespace: str, name: str) -> NotKnownError:
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_Value = TypeVar("_Value")
 
 
 def _output(*formats: str) -> Callable[[_Command], _Command]:
@@ -89,11 +82,7 @@ def _screen() -> "OverviewScreen":
 
 
 def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
-    """The nodes of these names; all where none is given.
-
-    Raises:
-        NotKnownError: A name is of no node with cards.
-    """
+    """The nodes of these names; all where none is given."""
     known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
     unknown = [name for name in names if name not in known]
     if unknown:

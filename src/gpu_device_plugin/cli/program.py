@@ -13,13 +13,7 @@ _CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
 
 
 def run_program(command: click.Command, name: str, arguments: Sequence[str] | None) -> NoReturn:
-    """Run a command and end the process.
-
-    Args:
-        command: The command.
-        name: The program's name, which begins the line of an error.
-        arguments: Words of the command line; None for those of the process.
-    """
+    """Run a command and end the process."""
     try:
         sys.exit(command.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:

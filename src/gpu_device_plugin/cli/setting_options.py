@@ -35,12 +35,7 @@ class SettingsCommand(click.Command):
 
 
 def setting_option(key: str, text: str) -> Callable[[_Command], _Command]:
-    """An option with the flag, the environment variables and the default of the agent's setting.
-
-    Args:
-        key: The setting.
-        text: What it is, for the help.
-    """
+    """An option with the flag, the environment variables and the default of the agent's setting."""
     (setting,) = (each for each in settings_of(Settings) if each.key == key)
     return click.option(
         setting.flag,

@@ -49,18 +49,11 @@ class View:
 
 @dataclass(slots=True)
 class _Doubt:
-    """A binding without an answer.
-
-    Attributes:
-        node: Where to.
-        hold: What is reserved for it there.
-        until: The loop's clock; seen unbound then, the pod gives its room back.
-        task: Asks after it.
-    """
+    """A binding without an answer."""
 
     node: str
     hold: PodHold
-    until: float
+    until: float  # the loop's clock; seen unbound then, the pod gives its room back
     task: asyncio.Task[None]
 
 
@@ -78,10 +71,7 @@ class Binder:
         view: View,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._ledger = ledger
-        self._api = api
-        self._view = view
-        self._now_ns = now_ns
+        self._ledger, self._api, self._view, self._now_ns = ledger, api, view, now_ns
         self._binding: set[PodRef] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -102,8 +92,7 @@ class Binder:
         """Reserve, write the wish and bind in one request; give back what did not come about."""
         outcome, error = "bound", ""
         try:
-            binding = read_binding(body)
-            error = await self._alone(binding.pod, binding.node)
+            error = await self._alone(*read_binding(body))
             outcome = "conflict" if error else outcome
         except _NoRoomError as failure:
             outcome, error = "conflict", str(failure)
@@ -145,11 +134,7 @@ class Binder:
         return refused
 
     async def _attempt(self, pod: ClusterPod, node: str) -> str:
-        """Reserve and bind; why the API server refused, or "".
-
-        Raises:
-            ClusterError: The pod does not fit, or nobody answered: then what is reserved stays.
-        """
+        """Reserve and bind; why the API server refused. Without an answer the reservation stays."""
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
         hold = self._reserved(pod, node) if pod.request.asks_units else None
@@ -182,11 +167,7 @@ class Binder:
             self._ledger.release(ref)
 
     def _reserved(self, pod: ClusterPod, node: str) -> PodHold:
-        """Reserve what the pod will hold; where a binding is in doubt, the same again.
-
-        Raises:
-            ClusterError: It does not fit, or may be bound elsewhere any moment.
-        """
+        """Reserve what the pod will hold; where a binding is in doubt, the same again."""
         ref = pod.request.ref
         if doubt := self._doubts.get(ref):
             if doubt.node != node:

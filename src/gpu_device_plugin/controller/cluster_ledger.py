@@ -52,9 +52,6 @@ class Answers:
     """What pods of one shape were answered.
 
     Attributes:
-        pod: The first of them.
-        default: The controller's policy.
-        counts_processors: Whether any node is scored by the processor that it has free.
         by_node: The answer for a node, until it changes.
         by_kind: For nodes with the same left, and plenty of processor.
         by_free: The same with so much processor.
@@ -72,13 +69,9 @@ class Answers:
     def of_kind(
         self, kind: int, offer: NodeOffer, rooms: Sequence[Room], free_milli: int | None
     ) -> Answer:
-        """The answer for a node.
+        """The answer for a node; `kind` is the same for nodes with the same left.
 
-        Args:
-            kind: The same for nodes with the same left.
-            offer: What the node offers.
-            rooms: What its cards have left.
-            free_milli: Its free processor, or None where that does not count.
+        `free_milli` is its free processor, or None where that does not count.
         """
         found = self.by_kind.get(kind)
         if found is None:
@@ -150,24 +143,28 @@ def _shape(pod: PodRequest) -> object:
     return tuple((c.kind, c.index, frozenset(c.amounts.items())) for c in pod.containers)
 
 
-NO_CARDS_TEXT = "node(s) have no cards of ours"
-LEFT_OUT_TEXT = "node(s) have an annotation of cards that is none of an agent"
 _KEPT_KINDS = 1_000
-_NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-_LEFT_OUT = Misfit(LEFT_OUT_TEXT, is_final=True)
+_NO_CARDS = Misfit("node(s) have no cards of ours", is_final=True)
+_LEFT_OUT = Misfit("node(s) have an annotation of cards that is none of an agent", is_final=True)
 _log = structlog.get_logger("ledger")
 
 
 class ClusterLedger:
-    """One writer, the watches and bind; what a node has left is counted when it is asked for."""
+    """One writer, the watches and bind; what a node has left is counted when it is asked for.
+
+    Attributes:
+        offers: What each node offers.
+        left_out: Why a node counts as one without cards, though its annotation names some.
+        kept_answers: Those for pods that ask alike.
+    """
 
     def __init__(self, default_policy: PlacementPolicy) -> None:
         self._default_policy = default_policy
         self.processors = Processors(self._processor_changed)
         self._told: dict[str, NodeOffer] = {}
-        self._left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self._taken_out: dict[str, frozenset[int]] = {}
-        self._offers: dict[str, NodeOffer] = {}
+        self.offers: dict[str, NodeOffer] = {}
         self._bound: dict[str, dict[PodRef, PodHold]] = {}
         self._reserved: dict[str, dict[PodRef, PodHold]] = {}
         self._node_of: dict[PodRef, str] = {}
@@ -185,22 +182,17 @@ class ClusterLedger:
         self._kinds: dict[object, int] = {}
         self._kind_of: dict[str, int] = {}
         self._numbers = itertools.count()
-        self._answers = KeptAnswers(default_policy)
-
-    @property
-    def offers(self) -> Mapping[str, NodeOffer]:
-        """What each node offers."""
-        return self._offers
+        self.kept_answers = KeptAnswers(default_policy)
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
-        told, why_before = None, self._left_out.pop(name, None)
+        told, why_before = None, self.left_out.pop(name, None)
         self._holdings_changed(name, parse_holdings(node.holdings) if node else {})
         try:
             if node is not None:
                 told = parse_offer(name, node.cards, node.labels)
         except StateError as error:
-            self._left_out[name] = why = f"node {name} is left out: {error}"
+            self.left_out[name] = why = f"node {name} is left out: {error}"
             if why != why_before:  # A node is told again and again.
                 _log.warning("node left out", node=name, error=str(error))
         before = self._told.pop(name, None)
@@ -208,11 +200,6 @@ class ClusterLedger:
             self._told[name] = told
         if told != before:
             self._offer(name)
-
-    @property
-    def left_out(self) -> Mapping[str, str]:
-        """Why a node counts as one without cards, though its annotation names some."""
-        return self._left_out
 
     def _holdings_changed(self, name: str, told: Mapping[str, Holding]) -> None:
         """The agent says what its pods hold; of one that it names no more, the last word stays."""
@@ -240,13 +227,13 @@ class ClusterLedger:
 
     def _offer(self, name: str) -> None:
         self._changed(name)
-        self._offers.pop(name, None)
+        self.offers.pop(name, None)
         self._by_fgd.discard(name)
         offer = self._told.get(name)
         if offer is None:
             return
         out = self._taken_out.get(name)
-        self._offers[name] = replace(offer, healthy=offer.healthy - out) if out else offer
+        self.offers[name] = replace(offer, healthy=offer.healthy - out) if out else offer
         if offer.policy is PlacementPolicy.FGD:
             self._by_fgd.add(name)
 
@@ -310,7 +297,7 @@ class ClusterLedger:
     def rooms(self, node: str) -> tuple[Room, ...]:
         """What the cards of a node have left."""
         if node not in self._rooms:
-            offer = self._offers[node]
+            offer = self.offers[node]
             rooms = self._rooms[node] = node_rooms(
                 offer, self.holds(node), AllocationApi.DEVICE_PLUGIN
             )
@@ -323,7 +310,7 @@ class ClusterLedger:
 
     def node_rooms(self) -> Mapping[str, tuple[Room, ...]]:
         """What the cards of every node have left."""
-        return {name: self.rooms(name) for name in sorted(self._offers)}
+        return {name: self.rooms(name) for name in sorted(self.offers)}
 
     def holds(self, node: str) -> Sequence[PodHold]:
         """What is held on a node, and what is reserved."""
@@ -335,17 +322,12 @@ class ClusterLedger:
         """Pods that are being bound."""
         return len(self._reserved_on)
 
-    @property
-    def kept_answers(self) -> int:
-        """Answers that are kept for pods that ask alike."""
-        return len(self._answers)
-
     def judged(self, names: Iterable[str], pod: PodRequest) -> Iterator[tuple[str, Answer]]:
         """Whether and how well a pod fits each of these nodes.
 
         One at a time: the ledger may change between two, and bind asks again. Many have one answer.
         """
-        answers = self._answers.to(pod, counts_processors=self._counts_processors(pod))
+        answers = self.kept_answers.to(pod, counts_processors=self._counts_processors(pod))
         by_node, own = answers.by_node, self._reserved_on.get(pod.ref)
         for name in names:
             answer = by_node.get(name)
@@ -355,19 +337,19 @@ class ClusterLedger:
 
     def fit(self, node: str, pod: PodRequest) -> Fit | Misfit:
         """What a pod would hold of a node; its own reservation does not stand in its way."""
-        if node not in self._offers:
+        if node not in self.offers:
             return _NO_CARDS
         return self._beside(node, [hold for hold in self.holds(node) if hold.pod != pod.ref], pod)
 
     def _answer(self, name: str, pod: PodRequest, answers: Answers) -> Answer:
-        if name not in self._offers:
-            return _LEFT_OUT if name in self._left_out else _NO_CARDS
+        if name not in self.offers:
+            return _LEFT_OUT if name in self.left_out else _NO_CARDS
         if name == self._reserved_on.get(pod.ref):
             found = self.fit(name, pod)
             return found if isinstance(found, Misfit) else found.score
         rooms = self.rooms(name)
         free = self._free_milli(name) if answers.counts_processors else None
-        answer = answers.of_kind(self._kind_of[name], self._offers[name], rooms, free)
+        answer = answers.of_kind(self._kind_of[name], self.offers[name], rooms, free)
         answers.by_node[name] = answer
         return answer
 
@@ -385,15 +367,15 @@ class ClusterLedger:
 
     def fits_without(self, name: str, pod: PodRequest, gone: Collection[str]) -> bool:
         """Whether a pod would fit a node if the pods with these uids were not there."""
-        if name not in self._offers:
+        if name not in self.offers:
             return False
         left = [h for h in self.holds(name) if h.pod.uid not in gone and h.pod != pod.ref]
         return isinstance(self._beside(name, left, pod), Fit)
 
     def _beside(self, node: str, holds: Iterable[PodHold], pod: PodRequest) -> Fit | Misfit:
         """The answer for a node with cards where nothing but this is held."""
-        offer, free = self._offers[node], self._free_milli(node, pod.ref)
-        answers = self._answers.to(pod, counts_processors=self._counts_processors(pod))
+        offer, free = self.offers[node], self._free_milli(node, pod.ref)
+        answers = self.kept_answers.to(pod, counts_processors=self._counts_processors(pod))
         asked = answers.checked(offer)
         if isinstance(asked, Misfit):
             return asked
@@ -407,7 +389,7 @@ class ClusterLedger:
 
     def _processor_changed(self, node: str) -> None:
         """Forget what was answered of a node; its cards are as they were."""
-        self._answers.forget(node)
+        self.kept_answers.forget(node)
 
 
 def _drop(held: dict[str, dict[PodRef, PodHold]], node: str, ref: PodRef) -> None:

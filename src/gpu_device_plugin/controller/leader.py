@@ -27,19 +27,11 @@ class Leader:
         catch_up: Callable[[], Awaitable[None]],
         settle: Callable[[], Awaitable[None]],
     ) -> None:
-        """Take part in the election once `run` is called.
-
-        Args:
-            lease: What makes a leader.
-            label: How kube-scheduler finds it.
-            catch_up: Reads the cluster as it is; returns when the ledger has it.
-            settle: Waits for bindings that are under way.
-        """
+        """`catch_up` returns when the ledger has the cluster; `settle` waits for bindings under way."""
         self._lease, self._label = lease, label
         self._catch_up, self._wait_idle = catch_up, settle
         self._until = 0.0
         self._is_caught_up = False
-        self._changes = 0
 
     @property
     def leads(self) -> bool:
@@ -56,11 +48,6 @@ class Leader:
             return 0.0
         pace, now = self._lease.pace, asyncio.get_running_loop().time()
         return self._until + pace.lease_seconds - pace.renew_seconds - now
-
-    @property
-    def changes(self) -> int:
-        """How often this replica became the leader."""
-        return self._changes
 
     @property
     def standby(self) -> str:
@@ -113,7 +100,6 @@ class Leader:
     async def _lead(self) -> None:
         await self._catch_up()
         self._is_caught_up = True
-        self._changes += 1
         _log.info("leads now", identity=self._lease.name.identity)
         while True:
             pause = _LABEL_SECONDS

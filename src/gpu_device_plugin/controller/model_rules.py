@@ -1,9 +1,4 @@
-"""The catalogue and the profile as the cluster has them now.
-
-Models, drivers and profiles by label: what follows, answers and writes, put together.
-
-Writes the series of each node's cards as its label, from the catalogue.
-"""
+"""The catalogue and the profile as the cluster has them now, and nodes' series as their labels."""
 
 import asyncio
 import re
@@ -35,25 +30,15 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class _Key(Generic[Value]):
-    """One key of a ConfigMap.
-
-    Attributes:
-        name: The ConfigMap's.
-        key: Of its data; others are nothing of ours.
-        parse: Its text as a value; the empty text is the default.
-    """
+    """One key of a ConfigMap."""
 
     name: str
     key: str
-    parse: Callable[[str], Value]
+    parse: Callable[[str], Value]  # its text as a value; the empty text is the default
 
 
 class FollowedKey(Generic[Value]):
-    """A key of a ConfigMap as a value; one that cannot be parsed leaves the value before it.
-
-    Attributes:
-        value: What counts now.
-    """
+    """A key of a ConfigMap as a value; one that cannot be parsed leaves the value before it."""
 
     def __init__(
         self,
@@ -106,13 +91,7 @@ class ModelRules:
         post: Callable[[EventNote], None],
         on_catalogue: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin with the packaged catalogue and no profile.
-
-        Args:
-            api: The cluster.
-            post: Takes Events about the ConfigMaps.
-            on_catalogue: Called when the catalogue is loaded, and when it has changed.
-        """
+        """`on_catalogue` is called when the catalogue is loaded, and when it has changed."""
         self._api = api
         self._catalogue = FollowedKey(
             api, _Key(CATALOGUE, CATALOGUE_KEY, load_catalogue), post, on_catalogue
@@ -133,9 +112,9 @@ class ModelRules:
         return self._catalogue.value
 
     @property
-    def is_catalogue_loaded(self) -> bool:
-        """Whether `catalogue` has what the operator says."""
-        return self._catalogue.reflection.is_synced
+    def loaded_catalogue(self) -> Catalogue | None:
+        """The same, or None until it has what the operator says."""
+        return self._catalogue.value if self._catalogue.reflection.is_synced else None
 
     @property
     def profile(self) -> Sequence[ProfileRule]:
@@ -198,18 +177,11 @@ class SeriesLabels:
         catalogue: Callable[[], Catalogue | None],
         writes: Callable[[], bool],
     ) -> None:
-        """Begin without nodes.
-
-        Args:
-            api: The cluster.
-            models: Node -> what its cards are called; None where its annotation says nothing.
-            catalogue: The catalogue; None until it is loaded.
-            writes: Whether this replica keeps the labels now.
-        """
         self._models, self._catalogue, self._writes = models, catalogue, writes
         # The series as the node's label has it, and as we wrote it.
         self._nodes: dict[str, tuple[str | None, str | None]] = {}
-        self._queue: PatchQueue[str] = PatchQueue(api, self._difference, lambda _: None)
+        self._queue = PatchQueue[str](api, self._difference, lambda _: None)
+        self.run = self._queue.run
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
@@ -224,10 +196,6 @@ class SeriesLabels:
         """The catalogue has changed, or it is this replica's turn to write."""
         for name in self._nodes:
             self._mark(name)
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        await self._queue.run()
 
     def _mark(self, name: str) -> None:
         """Thousands of nodes are as they should be; kube-scheduler would wait for each look."""
@@ -253,12 +221,7 @@ class SeriesLabels:
 
 
 class Models:
-    """Every replica follows the rules; the leader writes nodes' labels.
-
-    Attributes:
-        rules: The catalogue and the profile.
-        labels: The nodes' series.
-    """
+    """Every replica follows the rules; the leader writes nodes' labels."""
 
     def __init__(
         self,
@@ -267,21 +230,11 @@ class Models:
         cards: Callable[[str], Sequence[str] | None],
         leads: Callable[[], bool],
     ) -> None:
-        """Begin with the packaged catalogue and no profile.
-
-        Args:
-            api: The cluster.
-            identity: Of this replica, for Events.
-            cards: Node -> what its cards are called, or None where that is not known.
-            leads: Whether this replica is the one that writes.
-        """
+        """Begin with the packaged catalogue and no profile."""
         self._events = Events(api, identity)
-        self.labels = SeriesLabels(api, cards, self._catalogue, leads)
+        self.labels = SeriesLabels(api, cards, lambda: self.rules.loaded_catalogue, leads)
         self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
 
     async def run(self) -> None:
         """Follow, and write, until cancelled."""
         await asyncio.gather(self.rules.run(), self.labels.run(), self._events.run())
-
-    def _catalogue(self) -> Catalogue | None:
-        return self.rules.catalogue if self.rules.is_catalogue_loaded else None

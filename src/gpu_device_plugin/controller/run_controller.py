@@ -41,15 +41,10 @@ _log = structlog.get_logger("controller")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long a controller waits.
-
-    Attributes:
-        lease: For the lead.
-        stale_seconds: Until a view that nothing renews counts as no view.
-    """
+    """How long a controller waits."""
 
     lease: LeasePace = field(default_factory=LeasePace)
-    stale_seconds: float = 60.0
+    stale_seconds: float = 60.0  # until a view that nothing renews counts as no view
 
 
 class Controller:
@@ -88,7 +83,7 @@ class Controller:
             self.certificates.tls if self.certificates else None,
             Callers(settings.client_name, settings.webhook_client_name),
         )
-        pages = Pages(self._metrics_page, lambda: True, self._readiness)
+        pages = Pages(self._metrics.page, lambda: True, self._readiness)
         self.pages = WebServer(settings.metrics_address, pages)
 
     def _view(self) -> View:
@@ -119,24 +114,17 @@ class Controller:
         )
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until cancelled.
-
-        Args:
-            on_ready: Called once both addresses are listened on.
-
-        Raises:
-            ConfigError: The certificate's files cannot be used.
-            EdgeError: An address cannot be listened on.
-        """
+        """Serve until cancelled."""
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
         loops += [self.leader.run, self.models.run]
         try:
-            if self.certificates is not None:
-                await self.certificates.start()
-                loops.append(self.certificates.run)
-                if self._webhook_configuration:
-                    loops.append(self._trust(self.certificates).run)
+            if (certificates := self.certificates) is not None:
+                await certificates.start()
+                loops.append(certificates.run)
+                if name := self._webhook_configuration:
+                    trust = WebhookTrust(self._api, name, lambda: certificates.authority)
+                    loops.append(trust.run)
             await self.server.start()
             on_ready()
             # Waits for all of them at the end: the leader has something to give up.
@@ -148,10 +136,6 @@ class Controller:
             await self.server.stop()
             await self.pages.stop()
             await self._api.close()
-
-    def _trust(self, certificates: Certificates) -> WebhookTrust:
-        name = self._webhook_configuration
-        return WebhookTrust(self._api, name, lambda: certificates.authority)
 
     def _not_loaded(self) -> str:
         """Why the ledger is not whole yet, or ""."""
@@ -181,7 +165,8 @@ class Controller:
         # Once for all nodes, before the first call: afterwards only what changes is counted.
         self.ledger.node_rooms()
         self.models.labels.all_changed()
-        self._unhealthy.all_changed(self.ledger.offers)
+        for node in self.ledger.offers:
+            self._unhealthy.node_changed(node)
         # What is loaded stays: no garbage collection should walk it while kube-scheduler waits.
         gc.freeze()
 
@@ -191,9 +176,6 @@ class Controller:
             return False, not_loaded
         role = self._trouble() or self.leader.standby or "leads"
         return True, f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
-
-    async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
-        return await self._metrics.page(accept)
 
     def _facts(self) -> ControllerSnapshot:
         ends = self.certificates.ends if self.certificates else None
@@ -217,8 +199,6 @@ async def run_controller(settings: ControllerSettings) -> None:
 
     Raises:
         AccessError: There is no usable kubeconfig and no service account, so nothing to wait for.
-        ConfigError: The certificate cannot be used.
-        EdgeError: An address cannot be listened on.
     """
     await load_credentials([Path(settings.kubeconfig)] if settings.kubeconfig else [])
     _give_large_blocks_back()

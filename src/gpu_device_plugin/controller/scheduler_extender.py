@@ -44,12 +44,7 @@ class Extender:
     """Answers filter, prioritize, preempt and inspect from the ledger."""
 
     def __init__(self, ledger: ClusterLedger, turn_seconds: float = _TURN_SECONDS) -> None:
-        """Answer.
-
-        Args:
-            ledger: What the nodes have.
-            turn_seconds: For how long an answer keeps the loop, but for one node at least.
-        """
+        """An answer keeps the loop for `turn_seconds`, but for one node at least."""
         self._ledger, self._turn_seconds = ledger, turn_seconds
 
     async def filter(self, body: bytes) -> bytes:
@@ -76,11 +71,7 @@ class Extender:
         return filter_answer(question, kept, failed, final)
 
     async def prioritize(self, body: bytes) -> bytes:
-        """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike.
-
-        Raises:
-            ClusterError: The body is none of kube-scheduler's.
-        """
+        """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike."""
         question = read_question(body)
         points = dict.fromkeys(question.names, 0)
         fits, _ = await self._judged(question) if question.pod.asks_units else ((), ())
@@ -92,9 +83,6 @@ class Extender:
         """Keep the nodes on which evicting the proposed victims makes room on one card.
 
         kube-scheduler proposes by a node's sums: elsewhere pods would be evicted for nothing.
-
-        Raises:
-            ClusterError: The body is none of kube-scheduler's.
         """
         asked = read_preemption(body)
         if not asked.pod.asks_units:
@@ -115,13 +103,8 @@ class Extender:
         for name, answer in self._ledger.judged(question.names, question.pod):
             alike.setdefault(id(answer), (answer, []))[1].append(name)
             await turns.give()
-        fits: list[tuple[Score, list[str]]] = []
-        misfits: list[tuple[Misfit, list[str]]] = []
-        for answer, names in alike.values():
-            if isinstance(answer, Misfit):
-                misfits.append((answer, names))
-            else:
-                fits.append((answer, names))
+        fits = [(a, names) for a, names in alike.values() if isinstance(a, Score)]
+        misfits = [(a, names) for a, names in alike.values() if isinstance(a, Misfit)]
         scores = comparable([score for score, _ in fits])
         return [(score, names) for score, (_, names) in zip(scores, fits, strict=True)], misfits
 

@@ -67,11 +67,6 @@ class UnhealthyCards:
             self._due[node] = None
             self._wake.set()
 
-    def all_changed(self, nodes: Iterable[str]) -> None:
-        """It is this replica's turn to write."""
-        for node in nodes:
-            self.node_changed(node)
-
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -35,13 +35,6 @@ class Webhook:
     def __init__(
         self, rules: ModelRules, koordinator_unit: MemoryUnit | None, judged: Callable[[str], None]
     ) -> None:
-        """Judge by these rules.
-
-        Args:
-            rules: The catalogue and the profile.
-            koordinator_unit: Size of a memory unit, where Koordinator's names are translated.
-            judged: Called with `admitted` or `refused` for every pod.
-        """
         self._rules, self._unit, self._judged = rules, koordinator_unit, judged
 
     async def mutate(self, body: bytes) -> bytes:

@@ -7,7 +7,7 @@ import asyncio
 import base64
 import binascii
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,22 @@ _TRIES = 5
 _log = structlog.get_logger("certificates")
 
 
-class Certificates:
-    """Keeps a listener's certificate current: of files, or of the Secret that replicas share.
+async def _repeat(look: Callable[[], Awaitable[None]], seconds: float, failure: str) -> None:
+    """Look again and again, and log each trouble once while it lasts."""
+    trouble = ""
+    while True:
+        try:
+            await look()
+            trouble = ""
+        except GpuPluginError as error:
+            if str(error) != trouble:
+                trouble = str(error)
+                _log.warning(failure, error=trouble)
+        await asyncio.sleep(seconds)
 
-    Attributes:
-        authority: PEM of who signed it, for those who call; empty until it is known.
-        ends: When it ends; None until it is known.
-    """
+
+class Certificates:
+    """Keeps a listener's certificate current: of files, or of the Secret that replicas share."""
 
     def __init__(
         self,
@@ -42,17 +51,13 @@ class Certificates:
         look_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self.tls = ServingTls()
-        self.authority = b""
-        self.ends: datetime.datetime | None = None
+        self.authority = b""  # PEM of who signed it, for those who call; empty until it is known
+        self.ends: datetime.datetime | None = None  # when it ends; None until it is known
         self._settings, self._api = settings, api
         self._now, self._look_seconds = now, look_seconds
 
     async def start(self) -> None:
-        """Have a certificate; waits for the API server if the Secret cannot be read yet.
-
-        Raises:
-            ConfigError: The files cannot be used.
-        """
+        """Have a certificate; waits until the Secret can be read. ConfigError for files of no use."""
         trouble = ""
         while True:
             try:
@@ -67,16 +72,9 @@ class Certificates:
 
     async def run(self) -> None:
         """Take up what has changed, and renew what is about to end, until cancelled."""
-        trouble = ""
-        while True:
-            await asyncio.sleep(self._look_seconds)
-            try:
-                await self._look()
-                trouble = ""
-            except GpuPluginError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    _log.warning("the certificate cannot be checked or renewed", error=trouble)
+        await asyncio.sleep(self._look_seconds)
+        what = "the certificate cannot be checked or renewed"
+        await _repeat(self._look, self._look_seconds, what)
 
     async def _look(self) -> None:
         if self._settings.tls_cert_file:
@@ -163,29 +161,12 @@ class WebhookTrust:
         authority: Callable[[], bytes],
         look_seconds: float = _TRUST_SECONDS,
     ) -> None:
-        """Remember where to write.
-
-        Args:
-            api: The cluster.
-            name: Of the MutatingWebhookConfiguration.
-            authority: PEM of who signed the serving certificate; empty until it is known.
-            look_seconds: Between two reads.
-        """
         self._api, self._path, self._authority = api, _PATH + name, authority
         self._look_seconds = look_seconds
 
     async def run(self) -> None:
         """Look, and write where it differs, until cancelled."""
-        trouble = ""
-        while True:
-            try:
-                await self._look()
-                trouble = ""
-            except ClusterError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    _log.warning("the webhook's caBundle cannot be written", error=trouble)
-            await asyncio.sleep(self._look_seconds)
+        await _repeat(self._look, self._look_seconds, "the webhook's caBundle cannot be written")
 
     async def _look(self) -> None:
         found = await read(self._api, self._path)

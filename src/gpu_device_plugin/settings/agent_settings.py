@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 
 from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
@@ -42,9 +41,6 @@ class Isolation(enum.Enum):
 
 def xid_choice(text: str) -> XidChoice:
     """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
-
-    Raises:
-        ConfigError: A part is neither a number nor one of the two words.
 
     >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
     True
@@ -181,11 +177,7 @@ def load_settings(
     file: Path | None,
     over: Path | None = None,
 ) -> Settings:
-    """Merge flags, environment and files into checked settings; see `setting.load`.
-
-    Raises:
-        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
-    """
+    """Merge flags, environment and files into checked settings; see `setting.load`."""
     settings, sources = load(Settings, flags, environ, file, over)
     _check_combination(settings, sources)
     check_twice(settings, sources, file)
@@ -209,9 +201,7 @@ def mode_in(text: str) -> NodeMode | None:
     return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
 
 
-_SOCKETS = MappingProxyType(
-    {"run_dir": "agent.sock", "kubelet_dir": f"plugins_registry/{DRIVER}-reg.sock"}
-)
+_SOCKETS = (("run_dir", "agent.sock"), ("kubelet_dir", f"plugins_registry/{DRIVER}-reg.sock"))
 """Below each directory the socket with the longest path."""
 
 
@@ -242,7 +232,7 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
             f"{sources['kubelet_socket']}: {settings.kubelet_socket!r} is not {served}: --kubelet-dir "
             f"says where the kubelet is"
         )
-    for key, longest in _SOCKETS.items():
+    for key, longest in _SOCKETS:
         size = len(os.fsencode(Path(getattr(settings, key)) / longest))
         if size > LONGEST_PATH:
             raise ConfigError(

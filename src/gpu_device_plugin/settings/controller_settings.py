@@ -106,11 +106,7 @@ class ControllerSettings:
 def load_controller_settings(
     flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
 ) -> ControllerSettings:
-    """Merge flags, environment and file into checked settings; see `setting.load`.
-
-    Raises:
-        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
-    """
+    """Merge flags, environment and file into checked settings; see `setting.load`."""
     settings, _ = load(ControllerSettings, flags, environ, file)
     files = (settings.tls_cert_file, settings.tls_key_file, settings.client_ca_file)
     if settings.plain_http and any(files):

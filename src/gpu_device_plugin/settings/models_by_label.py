@@ -86,14 +86,7 @@ _rules = msgspec.json.Decoder(tuple[_Rule, ...])
 
 
 def parse_profile(text: str) -> tuple[ProfileRule, ...]:
-    """The rules of `selectors`, in their order; an empty text is none.
-
-    Args:
-        text: A JSON array (R-610).
-
-    Raises:
-        ConfigError: It is none, or a rule in it is wrong; the text names the place.
-    """
+    """The rules of `selectors`, in order; ConfigError, which names the place, where one is wrong."""
     if not text.strip():
         return ()
     try:

@@ -99,15 +99,7 @@ _File = _flags(
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a file says.
-
-    Attributes:
-        path: The file.
-        values: The agent's setting -> its value here and the key's path in the file.
-        sharing: Replicas.
-        gpu_patterns: Models and their resource names.
-        mig_patterns: Profiles and their resource names.
-    """
+    """What a file says; `values` is setting -> its value here and the key's path in the file."""
 
     path: str
     values: Mapping[str, tuple[Any, str]]
@@ -227,15 +219,7 @@ def _name(text: str, path: str) -> str:
 
 
 def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> Configuration:
-    """The configuration of the settings and of NVIDIA's file, which is read again.
-
-    Args:
-        settings: The settings.
-        path: The file; by default that of `--config-file`, if any.
-
-    Raises:
-        ConfigError: A value is malformed, or values do not go together; the text names the place.
-    """
+    """The configuration of settings and file, which is read again; ConfigError names the place."""
     if path is None and settings.config_file:
         path = Path(settings.config_file)
     file = ConfigFile("", {}) if path is None else read_config_file(path)
@@ -264,16 +248,7 @@ def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> 
 
 
 def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:
-    """Check that no setting stands in both files.
-
-    Args:
-        settings: The settings.
-        sources: Where each value that was given came from.
-        config: The file of `--config`.
-
-    Raises:
-        ConfigError: One does; which value was meant is not known.
-    """
+    """Check that no setting stands in both files."""
     if config is None or not settings.config_file:
         return
     file = read_config_file(Path(settings.config_file))
@@ -290,7 +265,6 @@ class LastRead:
 
     Attributes:
         stamp: Differs when another file was chosen, or the file has changed.
-        path: The file; empty for the empty configuration.
         result: What it says, or what is wrong with it; None before anything was read.
     """
 
@@ -303,12 +277,8 @@ def read_if_changed(settings: NvidiaSettings, name: str | None, before: LastRead
     """Read the file that counts now; `before` itself where it is the same and has not changed.
 
     A file in force that somebody may still be writing is left for the next check: half of one, or
-    an empty one, may be a valid configuration.
-
-    Args:
-        settings: With the file, or with the directory.
-        name: Value of the node's label, empty without one; None where a setting names the file.
-        before: What was read last.
+    an empty one, may be a valid configuration. `name` is the value of the node's label, empty
+    without one; None where a setting names the file.
     """
     try:
         file = Path(settings.config_file) if name is None else choose_file(settings, name)
@@ -325,15 +295,7 @@ def read_if_changed(settings: NvidiaSettings, name: str | None, before: LastRead
 
 
 def choose_file(settings: NvidiaSettings, name: str) -> Path | None:
-    """The file of `--config-file-srcdir` that counts; None is the empty configuration.
-
-    Args:
-        settings: The directory, the default and the fallbacks.
-        name: Value of the node's label, or empty.
-
-    Raises:
-        ConfigError: There is no such file, or none is chosen; the text has NVIDIA's words.
-    """
+    """The file of `--config-file-srcdir`, None without one; ConfigError has NVIDIA's words."""
     directory = Path(settings.config_file_srcdir)
     there = _files(directory)
     asked = name or settings.default_config

@@ -40,17 +40,11 @@ class Setting:
     """One setting of a program.
 
     Attributes:
-        text: Its effect, for `--help` and the documentation.
         own_variables: Environment variables beside that with our prefix, which goes first.
-        aliases: Further flags.
         bounds: Range or pattern, as `msgspec.Meta` takes them.
         convert: Makes the value of a text (of a tuple of texts if `is_list`), or raises ConfigError.
         is_list: The flag may be repeated, and a file may have a list.
         extra: What only a program's own code reads.
-        key: The field's name.
-        kind: The field's type, without "not given".
-        default: The field's default.
-        heading: Its group in `--help`.
     """
 
     text: str
@@ -89,15 +83,7 @@ class Setting:
         return str(getattr(self.default, "value", self.default)) if self.default else ""
 
     def value_of(self, given: object, source: str) -> Any:
-        """The setting's value.
-
-        Args:
-            given: As flag, environment or file has it; None is an empty key of a file.
-            source: Where it came from.
-
-        Raises:
-            ConfigError: It is malformed; the text begins with the source.
-        """
+        """The setting's value; ConfigError, which begins with the source, where it is malformed."""
         if given is None and self.default is None:
             return None
         try:
@@ -124,14 +110,7 @@ class Setting:
 
 
 def setting(default: Value, text: str, *own_variables: str, **more: Any) -> Value:
-    """A field that is a setting.
-
-    Args:
-        default: Its default.
-        text: Its effect; a sentence.
-        own_variables: Environment variables beside that with our prefix.
-        more: Other attributes of `Setting`.
-    """
+    """A field that is a setting."""
     made = Setting(text=text, own_variables=own_variables, **more)
     return dataclasses.field(default=default, metadata={"setting": made})
 
@@ -160,16 +139,10 @@ def settings_of(kind: type) -> tuple[Setting, ...]:
 def load(
     kind: type[Kind], flags: Mapping[str, object], environ: Mapping[str, str], *files: Path | None
 ) -> tuple[Kind, dict[str, str]]:
-    """Merge flags, environment and files.
+    """The settings, and where each value that was given came from, by key.
 
-    Args:
-        kind: The settings.
-        flags: Values of the flags, by key (`some_name`); None is a flag that was not given.
-        environ: The process environment; an empty variable counts as unset.
-        files: YAML files of keys; a later one takes precedence.
-
-    Returns:
-        The settings, and where each value that was given came from, by key.
+    A flag that is None was not given, an empty variable counts as unset, and a later file takes
+    precedence.
 
     Raises:
         ConfigError: A key is unknown, or a value is malformed.
@@ -191,11 +164,7 @@ def load(
 
 
 def choice(kind: type[Choice], value: object, wanted: str = "wanted one of") -> Choice:
-    """The member with that value.
-
-    Raises:
-        ConfigError: There is none; the text has them all.
-    """
+    """The member with that value."""
     try:
         return kind(str(value))
     except ValueError as error:
@@ -204,22 +173,14 @@ def choice(kind: type[Choice], value: object, wanted: str = "wanted one of") -> 
 
 
 def directory(text: str) -> str:
-    """An absolute path.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """An absolute path."""
     if not text.startswith("/"):
         raise ConfigError(f"{clip(text)!r} is not an absolute path")
     return text
 
 
 def optional_directory(text: str) -> str:
-    """An absolute path, or none.
-
-    Raises:
-        ConfigError: It is another path.
-    """
+    """An absolute path, or none."""
     return directory(text) if text else text
 
 

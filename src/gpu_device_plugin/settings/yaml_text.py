@@ -58,11 +58,7 @@ def _parts(node: yaml.Node) -> Iterable[yaml.Node]:
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML or JSON text says.
-
-    Raises:
-        ConfigError: It is none, or a key stands twice.
-    """
+    """What a YAML or JSON text says; ConfigError where it is neither, or a key stands twice."""
     # YAML has no tabs between tokens, JSON has; inside a text JSON writes them as \t.
     is_json = text.lstrip("\ufeff \t\r\n").startswith("{")
     try:
@@ -75,11 +71,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """The keys and values of a YAML or JSON file; an empty one has none.
-
-    Raises:
-        ConfigError: It cannot be read, is no YAML, or holds something else.
-    """
+    """The keys and values of a YAML or JSON file, none of an empty one; ConfigError for another."""
     try:
         content = parse_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:

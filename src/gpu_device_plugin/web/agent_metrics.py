@@ -28,22 +28,13 @@ Rows: TypeAlias = Iterable[tuple[Sequence[str], float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[_Moment]):
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: Its name; of a counter without `_total`.
-        text: Its help.
-        labels: Names of its labels.
-        rows: Its series.
-        is_always: Whether it is shown without any series.
-        kind: Gauge or counter.
-    """
-
-    name: str
+    name: str  # its name; of a counter without `_total`
     text: str
     labels: Sequence[str]
     rows: Callable[[_Moment], Rows]
-    is_always: bool = True
+    is_always: bool = True  # whether it is shown without any series
     kind: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily
 
 
@@ -103,11 +94,7 @@ class SliceSample:
     """One container's slice of one card.
 
     Attributes:
-        namespace: Of the pod.
-        pod: Its name.
-        container: The container's name.
         card: NVML's index of the card, or its UUID where NVML does not show it.
-        memory_limit_bytes: What it may use.
         core_percent: Of the card's time; 0 is no cap.
         memory_used_bytes: What it uses; None while its region says nothing.
         core_used_ratio: Share of the card's time since the last scrape, 0 to 1; None if unknown.
@@ -132,12 +119,10 @@ class Snapshot:
     """What the gauges show, as one immutable value.
 
     Attributes:
-        cards: The node's cards.
         slices: Slices held, one entry for each container and card.
         drift: Differences between our grants and the kubelet that the last reconcile found.
         is_api_reachable: Whether the API server answers; None where none is used.
         faults: Reasons that keep the whole node from serving.
-        version: Of the running agent.
     """
 
     cards: tuple[CardSample, ...] = ()
@@ -302,12 +287,7 @@ class AgentMetrics:
         self._allocate_seconds.observe(seconds)
 
     def count(self, counter: str, *labels: str) -> None:
-        """One more of a counter of the table.
-
-        Args:
-            counter: Its name, without prefix and `_total`.
-            labels: The values of its labels; a reason at the end may be left out.
-        """
+        """One more of a counter of the table; a reason at the end may be left out."""
         counted, names = self._counters[counter], _COUNTERS[counter][1]
         missing = ("",) * (len(names) - len(labels))
         (counted.labels(*labels, *missing) if names else counted).inc()

@@ -41,11 +41,8 @@ def renewed(
     A new authority signs nothing when it is made, but from the next renewal on, eight months
     later: by then everybody has read it. Until its own end the former one stays in `ca.crt`.
 
-    Args:
-        held: What there is; what is missing or cannot be read is made again, all of it.
-        names: DNS names and IP addresses of the controller.
-        client: Common name of kube-scheduler's certificate.
-        now: The time, with a zone.
+    Where a part of `held` is missing or cannot be read, all of it is made again. `client` is the
+    common name of kube-scheduler's certificate.
     """
     found = _usable(held, now)
     if found is None:
@@ -93,11 +90,7 @@ def _pair(certificate: bytes, key: bytes) -> x509.Certificate:
 
 
 def ends(certificate: bytes) -> datetime.datetime:
-    """When a PEM certificate ends.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """When a PEM certificate ends."""
     try:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError as error:

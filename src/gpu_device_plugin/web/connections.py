@@ -24,13 +24,6 @@ class Connections:
     def __init__(
         self, runner: web.AppRunner, tls: ssl.SSLContext | None, most: int = MOST_CONNECTIONS
     ) -> None:
-        """Have none yet.
-
-        Args:
-            runner: What talks HTTP on a connection.
-            tls: How connections are encrypted; None for plain HTTP.
-            most: How many there may be.
-        """
         self._runner, self._tls, self._most = runner, tls, most
         self._open: dict[asyncio.Transport, web.RequestHandler | None] = {}
         self._busy: set[web.RequestHandler] = set()
@@ -115,11 +108,7 @@ class Connections:
 
 
 class _Accepted(asyncio.Protocol):
-    """A connection until it talks HTTP.
-
-    Attributes:
-        early: What came right behind the handshake.
-    """
+    """A connection until it talks HTTP."""
 
     def __init__(self, take: Callable[[asyncio.Transport, "_Accepted"], None]) -> None:
         self._take = take

@@ -1,13 +1,11 @@
 """What Prometheus reads from a controller."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.web.agent_metrics import Family, Gauges, Rows, plain
@@ -26,10 +24,8 @@ class ControllerSnapshot:
 
     Attributes:
         nodes: Name, mode and cards of each node whose mode gives slices.
-        reserved: Pods that are being bound.
         is_ready: Whether /readyz answers 200.
         is_current: Whether kube-scheduler is answered: the ledger is loaded and not stale.
-        leads: Whether this replica serves kube-scheduler.
         certificate_ends: When its certificate ends, seconds since 1970; None without TLS.
     """
 
@@ -186,6 +182,8 @@ class ControllerMetrics:
         )
         for outcome in ("admitted", "refused"):
             self._admitted.labels(outcome)
+        self._gauges = Gauges(_TABLE, ControllerSnapshot(()))
+        self._registry.register(self._gauges)
 
     def took(self, verb: str, seconds: float) -> None:
         """A call was answered."""
@@ -209,20 +207,5 @@ class ControllerMetrics:
         Written beside the event loop: tens of thousands of cards take a second.
         """
         encoder, content_type = choose_encoder(accept)
-        facts = self._facts()
-        return await asyncio.to_thread(self._written, encoder, facts), content_type
-
-    def _written(self, encoder: Callable[[Collector], bytes], facts: ControllerSnapshot) -> bytes:
-        return encoder(_Page(self._registry, Gauges(_TABLE, facts)))
-
-
-class _Page(Collector):
-    """What counts all the time and what is of this moment, as one page: its end is marked."""
-
-    def __init__(self, *parts: Collector) -> None:
-        self._parts = parts
-
-    def collect(self) -> Iterator[Metric]:
-        """All families, for prometheus_client."""
-        for part in self._parts:
-            yield from part.collect()
+        self._gauges.moment = self._facts()
+        return await asyncio.to_thread(encoder, self._registry), content_type

@@ -72,11 +72,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: web.Request) -> AsyncIterator[bytes]:
-        """The body of a request; it counts as kept until the block ends.
-
-        Raises:
-            HTTPException: 413, 408 or 503, see `BodyLimits`.
-        """
+        """The body, kept until the block ends; HTTPException 413, 408 or 503, see `BodyLimits`."""
         limits, length = self._limits, request.content_length or 0
         if length > limits.each_bytes:  # unread: it must not be paid for
             raise web.HTTPRequestEntityTooLarge(limits.each_bytes, length)
@@ -110,11 +106,7 @@ class Bodies:
         return content
 
     async def _chunk(self, request: web.Request, body: _Body) -> bytes:
-        """The next bytes; empty at the end.
-
-        Raises:
-            TimeoutError: This body has given way to others.
-        """
+        """The next bytes; empty at the end."""
         self._make_room()
         if body.gave_way:
             raise TimeoutError
@@ -152,9 +144,6 @@ class Handlers:
 
     Attributes:
         filter: Body of a filter call -> body of the answer.
-        prioritize: The same for prioritize.
-        preempt: The same for preempt.
-        bind: The same for bind.
         inspect: A node's name, or None for all -> status and body.
         mutate: Body of an AdmissionReview -> body of the answer; None where none is served.
         trouble: Why kube-scheduler cannot be answered now, or "".
@@ -179,12 +168,7 @@ class Handlers:
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Common names of the certificates that callers have to show; "" wants none.
-
-    Attributes:
-        scheduler: Of kube-scheduler.
-        api_server: Of who asks the webhook.
-    """
+    """Common names of the certificates that callers have to show; "" wants none."""
 
     scheduler: str = ""
     api_server: str = ""
@@ -205,16 +189,7 @@ class ExtenderServer(HttpListener):
         tls: ServingTls | None = None,
         callers: Callers | None = None,
     ) -> None:
-        """Remember what to serve.
-
-        Args:
-            address: Where.
-            handlers: Who answers.
-            max_body_bytes: A longer question of kube-scheduler is answered 413; all at a time may have
-                as much together.
-            tls: Certificate and key; None is plain HTTP, on which anybody may call.
-            callers: Who may call, where there is TLS.
-        """
+        """A question of kube-scheduler, and all at a time, have at most `max_body_bytes`."""
         super().__init__("address", address, tls.context if tls else None)
         self._callers = (callers if tls else None) or Callers()
         self._handlers = handlers
@@ -229,14 +204,9 @@ class ExtenderServer(HttpListener):
         return sum(each.kept_bytes for each in (self._questions, self._bindings, self._reviews))
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            EdgeError: The address cannot be listened on; the text names it.
-        """
+        """Listen."""
         app = web.Application()
-        handlers = self._handlers
-        questions = self._questions
+        handlers, questions = self._handlers, self._questions
         for verb, handler, bodies in (
             ("filter", handlers.filter, questions),
             ("prioritize", handlers.prioritize, questions),

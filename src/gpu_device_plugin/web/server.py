@@ -33,11 +33,6 @@ class SharedPage:
     """
 
     def __init__(self, made: Callable[[str], Awaitable[Page]]) -> None:
-        """Have none yet.
-
-        Args:
-            made: The value of an `Accept` header -> the page.
-        """
         self._made = made
         self._one_at_a_time = asyncio.Lock()
         self._kept: dict[str, tuple[Page, float]] = {}
@@ -107,17 +102,6 @@ class HttpListener:
         tls: ssl.SSLContext | None = None,
         most_connections: int = MOST_CONNECTIONS,
     ) -> None:
-        """Remember where to listen.
-
-        Args:
-            name: What the address is, for errors.
-            address: Where, as `parse_address` reads it.
-            tls: Certificate and key, or None for plain HTTP.
-            most_connections: How many there may be; for more the oldest are closed.
-
-        Raises:
-            ConfigError: `address` has another form.
-        """
         self._name, self._address, self._tls = name, address, tls
         self._host, self._port = parse_address(address, name.replace(" ", "_"))
         self._most_connections = most_connections
@@ -142,11 +126,7 @@ class HttpListener:
         return self._connections.unsent_bytes if self._connections else 0
 
     async def listen(self, app: web.Application) -> None:
-        """Listen.
-
-        Raises:
-            EdgeError: It cannot listen on the address; the text names it.
-        """
+        """Listen."""
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -188,19 +168,11 @@ class WebServer(HttpListener):
         self._metrics = SharedPage(pages.metrics)
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            EdgeError: It cannot listen on the address; the text names it.
-        """
+        """Listen."""
         app = web.Application()
-        app.add_routes(
-            [
-                web.get("/metrics", self._metrics.answer),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-            ]
-        )
+        app.router.add_get("/metrics", self._metrics.answer)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
         await self.listen(app)
 
     async def _healthz(self, _: web.Request) -> web.Response:

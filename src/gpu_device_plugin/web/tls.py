@@ -31,16 +31,7 @@ class ServingTls:
         return None
 
     def use(self, certificate: bytes, key: bytes, client_authorities: bytes) -> bool:
-        """Serve with this from the next connection on; whether it is another than before.
-
-        Args:
-            certificate: PEM, with the authorities in between.
-            key: Its private key, PEM.
-            client_authorities: PEM of those who may sign certificates of clients.
-
-        Raises:
-            ConfigError: They cannot be used.
-        """
+        """Serve with this from the next connection on; whether it differs. ConfigError if unusable."""
         if self._used == (certificate, key, client_authorities):
             return False
         serving = _context()

@@ -51,11 +51,6 @@ class Request:
     """One request.
 
     Attributes:
-        method: GET, POST or PATCH.
-        path: Absolute path, for instance `/api/v1/nodes/n1`.
-        query: Query parameters.
-        body: JSON to send, or None.
-        content_type: What `body` is.
         most_bytes: A longer answer is not read; 0 for any length.
         check: Called directly before it is sent; what it raises keeps it from being sent.
     """
@@ -182,11 +177,7 @@ class ApiServer:
     async def call_in_turn(
         self, request: Request, *, deadline_seconds: float | None = _CALL_SECONDS
     ) -> Answer:
-        """Send `request` when the server is not away and does not throttle it.
-
-        Raises:
-            ClusterError: As for `call`.
-        """
+        """Send `request` when the server is not away and does not throttle it."""
         await self._turn(request)
         try:
             return await self.call(request, deadline_seconds=deadline_seconds)
@@ -204,9 +195,6 @@ class ApiServer:
         """Yield an empty line when the watch is open, then its lines; or one refusal.
 
         The server ends the watch after `seconds`.
-
-        Raises:
-            ClusterError: The connection failed or broke off.
         """
         query = {**request.query, "watch": "1", "timeoutSeconds": str(seconds)}
         request = Request("GET", request.path, query)

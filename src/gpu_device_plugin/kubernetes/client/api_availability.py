@@ -13,7 +13,7 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 # A server may ask for any delay; this is the longest that is honoured.
-LONGEST_SECONDS = 60.0
+_LONGEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,6 @@ class RetryPace:
         away_seconds: Least time between two requests of the whole node while the API is away;
             up to half as much again is added by chance, so that nodes do not come in step.
         first_seconds: First pause of a loop whose own request was refused.
-        longest_seconds: Longest such pause.
         settle_seconds: Time for the watch to show a write before it is compared again.
     """
 
@@ -46,15 +45,11 @@ class ApiAvailability:
     While it is away, callers queue for turns that lie at least `away_seconds` apart; the
     first answer lets all of them go at once. So a node never sends more than one request
     a second into an outage, and is back within seconds after it.
-
-    Attributes:
-        pace: How often.
-        trouble: What the last failed request met; empty while the server answers.
     """
 
     def __init__(self, pace: RetryPace) -> None:
         self.pace = pace
-        self.trouble = ""
+        self.trouble = ""  # what the last failed request met; empty while the server answers
         self._listeners: list[Callable[[], None]] = []
         self._back = asyncio.Event()
         self._back.set()
@@ -119,11 +114,7 @@ class _Hold:
 
 
 class Throttle:
-    """Until when each kind of call has to wait.
-
-    Args:
-        pace: How long to wait if the server does not say.
-    """
+    """Until when each kind of call has to wait."""
 
     def __init__(self, pace: RetryPace) -> None:
         self._pace = pace
@@ -137,16 +128,14 @@ class Throttle:
     def refused(self, kind: str, retry_after: str) -> float:
         """Note that the server throttles a kind of call; returns for how many seconds.
 
-        Args:
-            kind: Which calls.
-            retry_after: The header's value. Seconds are honoured, up to `LONGEST_SECONDS`. Without
-                it, or with a date (which Kubernetes never sends), our own pauses grow.
+        A Retry-After of seconds is honoured, up to `_LONGEST_SECONDS`. Without it, or with a date
+        (which Kubernetes never sends), our own pauses grow.
         """
         before = self._holds.get(kind)
         refusals = before.refusals + 1 if before else 1
         seconds = self._pace.pause(refusals)
         if retry_after.isdecimal():
-            seconds = min(float(retry_after), LONGEST_SECONDS)
+            seconds = min(float(retry_after), _LONGEST_SECONDS)
         self._holds[kind] = _Hold(self._now() + seconds, refusals)
         return seconds
 

@@ -49,11 +49,7 @@ async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def content(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The whole answer, if it is no longer than that; 0 is any length.
-
-    Raises:
-        TooLongError: It is longer; the rest is not read.
-    """
+    """The whole answer; TooLongError once it has more bytes than that (0 is any length)."""
     chunks, size = list[bytes](), 0
     async for chunk in response.content.iter_any():
         chunks.append(chunk)
@@ -64,13 +60,7 @@ async def content(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
 
 
 def connection_error(server: str, asked: str, error: Exception) -> ClusterError:
-    """What a failed request means, in words; a WrongServerError where no retry can help.
-
-    Args:
-        server: Base URL of the API server.
-        asked: Method and path.
-        error: Of aiohttp, ssl or the socket.
-    """
+    """What a failed request means, in words; a WrongServerError where no retry can help."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause = error.certificate_error
         why = getattr(cause, "verify_message", "") or str(cause)

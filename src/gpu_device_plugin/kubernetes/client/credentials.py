@@ -29,12 +29,10 @@ class Credentials:
 
     Attributes:
         server: Base URL without a trailing slash.
-        tls: Context for https; None for plain http.
         tls_server_name: Name expected in the certificate, if not the URL's.
         proxy: Proxy URL; empty for none. The environment's proxy variables are not used.
         header: A fixed `Authorization` header; empty with `token_file` or a certificate.
         token_file: File with a bearer token that is rotated.
-        impersonation: Headers that ask the API server to take us for somebody else.
     """
 
     server: str
@@ -56,12 +54,7 @@ class Credentials:
 
 
 async def load_credentials(files: Sequence[Path], context: str = "") -> Credentials:
-    """The credentials of a kubeconfig, or of the pod's service account.
-
-    Args:
-        files: The kubeconfig's files; none is the service account.
-        context: Name of a context; empty for the current one.
-    """
+    """The credentials of a context, empty for the current one; without files the service account's."""
     if not files:
         return in_cluster(os.environ, SERVICE_ACCOUNT)
     found = read_context(files, context)

@@ -16,12 +16,7 @@ from gpu_device_plugin.errors import AccessError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cluster or user of a kubeconfig.
-
-    Attributes:
-        values: Its keys.
-        base: Directory of its file; relative paths in `values` are relative to it.
-    """
+    """A cluster or user of a kubeconfig; relative paths in `values` are relative to `base`."""
 
     values: Mapping[str, Any]
     base: Path
@@ -59,10 +54,7 @@ class _Kubeconfig(msgspec.Struct, rename={"current_context": "current-context"})
 def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """The files of a person's kubeconfig, as kubectl finds them; none inside a pod without one.
 
-    Args:
-        given: The flag `--kubeconfig`; it is the only file then.
-        environment: `KUBECONFIG` may name several files; those that are missing are left out.
-        home: Where `.kube/config` is looked for.
+    `KUBECONFIG` may name several files; those that are missing are left out.
 
     Raises:
         AccessError: There is no file, and this is not a pod; the text names what was tried.
@@ -80,15 +72,7 @@ def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) 
 
 
 def read_context(files: Sequence[Path], name: str = "") -> Context:
-    """A context of these files.
-
-    Args:
-        files: At least one.
-        name: Which one; empty for the first `current-context`.
-
-    Raises:
-        AccessError: A file cannot be read, or a name is in none of them.
-    """
+    """A context of these files, by default the first `current-context`; AccessError if missing."""
     try:
         configs = [(_decoded(path.read_bytes()), path.resolve().parent) for path in files]
         current = next((c.current_context for c, _ in configs if c.current_context), "")

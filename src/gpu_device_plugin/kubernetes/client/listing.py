@@ -1,6 +1,7 @@
 """Lists of the Kubernetes API in pages, and objects that are read once.
 
-Objects that replicas share are also made and replaced, each with the answer in mind.
+Objects that replicas share are also made and replaced, each with the answer in mind. Each function
+raises ClusterError where the API server does not answer, refuses, or answers with something else.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -33,9 +34,6 @@ async def pages(
 
     Objects of 1.5 MiB are possible, and tenants make them. So a page that has more than 16 MiB is
     asked for again with fewer objects, down to one.
-
-    Raises:
-        ClusterError: As `ask`.
     """
     number, query = _MOST_OBJECTS, dict(query)
     while True:
@@ -59,11 +57,7 @@ async def pages(
 async def list_items(
     api: ApiServer, path: str, kind: type[_Object], query: Mapping[str, str] | None = None
 ) -> AsyncIterator[_Object]:
-    """Every object of a list, page by page.
-
-    Raises:
-        ClusterError: The API server does not serve the list.
-    """
+    """Every object of a list, page by page."""
     async for answer in pages(partial(_asked, api), path, query or {}):
         page: ListOf[_Object] = decode_answer(check_answer(answer, path), ListOf[kind])  # type: ignore[valid-type]
         for item in page.items or ():
@@ -76,9 +70,6 @@ async def read_object(
     """The object at `path` by one GET, or None where there is none.
 
     With a deadline a server that asks us to come later is not asked again.
-
-    Raises:
-        ClusterError: The API server does not serve it, or not in time.
     """
     request = Request("GET", path)
     if deadline_seconds is None:
@@ -89,11 +80,7 @@ async def read_object(
 
 
 async def _asked(api: ApiServer, request: Request) -> Answer:
-    """The answer; a server that asks us to come later is asked again then, as kubectl does it.
-
-    Raises:
-        ClusterError: As for `ApiServer.call`.
-    """
+    """The answer; a server that asks us to come later is asked again then, as kubectl does it."""
     for _ in range(_MOST_WAITS):
         with suppress(ThrottledError):
             return await api.call(request)
@@ -116,11 +103,7 @@ def check_answer(answer: Answer, path: str) -> Answer:
 
 
 def decode_answer(answer: Answer, kind: type[_Read]) -> _Read:
-    """The answer's body.
-
-    Raises:
-        ClusterError: It is none of that kind.
-    """
+    """The answer's body."""
     try:
         return decode(msgspec.json.Decoder(kind), answer.body)
     except msgspec.MsgspecError as error:
@@ -137,35 +120,18 @@ _SECONDS = 4.0
 
 
 async def read(api: ApiServer, path: str) -> Document | None:
-    """The object, or None where there is none.
-
-    Raises:
-        ClusterError: The API server does not answer, or refuses.
-    """
+    """The object, or None where there is none."""
     return await read_object(api, path, dict[str, Any], _SECONDS)
 
 
 async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
-    """The object as it was made, or None where there is one of that name.
-
-    Raises:
-        ClusterError: As for `read`.
-    """
+    """The object as it was made, or None where there is one of that name."""
     answer = await api.call(Request("POST", collection, body=body), deadline_seconds=_SECONDS)
     return None if answer.status == 409 else _decoded(collection, answer)
 
 
 async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
-    """The object as it is now, or None where it has changed since, or is gone.
-
-    Args:
-        api: Where.
-        path: The object's.
-        body: All of it, with the resourceVersion that was read.
-
-    Raises:
-        ClusterError: As for `read`.
-    """
+    """The object as it is now; None where it is gone, or not of the body's resourceVersion."""
     answer = await api.call(Request("PUT", path, body=body), deadline_seconds=_SECONDS)
     return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
 

@@ -30,13 +30,7 @@ _status = msgspec.json.Decoder(Status)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is listed.
-
-    Attributes:
-        path: Path of the list.
-        selector: Value of `fieldSelector`.
-        is_optional: Whether a server without it, or one that refuses it, counts as an empty list.
-    """
+    """What is listed; of an optional one a server that lacks or refuses it has an empty list."""
 
     path: str
     selector: str
@@ -68,15 +62,7 @@ def keyed(
     drop: Callable[[str], None],
     replaced: Callable[[], None] = lambda: None,
 ) -> ObjectListener[Item]:
-    """The listener of one who keeps objects by a key.
-
-    Args:
-        key: Of an object.
-        known: Keys of those that are kept.
-        put: Keep a new object, or another state of one.
-        drop: Of that key there is none; called also for one that was never put.
-        replaced: Called after each list.
-    """
+    """The listener of one who keeps objects by a key; `drop` is also called for one never put."""
 
     def replace(items: Sequence[Item]) -> None:
         for gone in set(known()).difference(map(key, items)):
@@ -116,17 +102,13 @@ class Reflection(Generic[Item]):
     version that we saw last) it lists again, and `replace` gets all objects at once. No list names a
     version: with `resourceVersion=0` the server ignores the size of a page, and servers from 1.34 on
     answer the newest from their cache all the same.
-
-    Attributes:
-        is_synced: Whether a list has been read since the start.
-        trouble: What went wrong last, for /readyz; empty once an answer has come.
     """
 
     def __init__(
         self, api: ApiServer, source: Source, item: type[Item], listener: ObjectListener[Item]
     ) -> None:
         self.is_synced = False
-        self.trouble = ""
+        self.trouble = ""  # what went wrong last, for /readyz; empty once an answer has come
         self._api = api
         self._source = source
         self._listener = listener

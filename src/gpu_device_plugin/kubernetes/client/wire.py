@@ -144,7 +144,7 @@ class Pod(Bare):
 
 
 class ConfigMap(Bare):
-    """A ConfigMap; binary data is nothing of ours."""
+    """A ConfigMap; binary data is not read."""
 
     data: dict[str, str] | None = None
 

@@ -1,6 +1,6 @@
-"""Who a bearer token is of, and what its owner may do: the API server decides both."""
+"""Who a bearer token is of, and what its owner may do: the API server decides, else ClusterError."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -13,14 +13,7 @@ _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class User(msgspec.Struct, frozen=True):
-    """Whose a token is, as the API server says it.
-
-    Attributes:
-        username: The name.
-        uid: Tells users of one name over time apart; may be empty.
-        groups: Of the user.
-        extra: What else the authenticator knows.
-    """
+    """Whose a token is, as the API server says it."""
 
     username: str = ""
     uid: str = ""
@@ -30,76 +23,49 @@ class User(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One thing that a user may do, in every namespace.
-
-    Attributes:
-        verb: For instance `list`.
-        resource: For instance `pods`.
-        group: API group; empty for the core one.
-    """
+    """One thing that a user may do, in every namespace."""
 
     verb: str
     resource: str
-    group: str = field(default="")
+    group: str = ""
 
     def __str__(self) -> str:
         """As `kubectl auth can-i` takes it."""
         return f"{self.verb} {self.resource}"
 
 
-class _TokenStatus(msgspec.Struct):
+class _Status(msgspec.Struct):
+    """Of a TokenReview, or (`allowed`) of a SubjectAccessReview."""
+
     authenticated: bool = False
-    user: User = msgspec.field(default_factory=User)
-
-
-class _TokenReview(msgspec.Struct):
-    status: _TokenStatus = msgspec.field(default_factory=_TokenStatus)
-
-
-class _AccessStatus(msgspec.Struct):
+    user: User = User()
     allowed: bool = False
 
 
-class _AccessReview(msgspec.Struct):
-    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
+class _Review(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
 
 
 async def user_of(api: ApiServer, token: str) -> User | None:
-    """Whose token it is, or None where the API server does not accept it.
-
-    Raises:
-        ClusterError: The API server does not answer, or does not let us ask.
-    """
-    review: _TokenReview = await _reviewed(api, _TOKENS, "Token", {"token": token}, _TokenReview)
-    return review.status.user if review.status.authenticated else None
+    """Whose token it is, or None where the API server does not accept it."""
+    found = await _reviewed(api, _TOKENS, "Token", {"token": token})
+    return found.user if found.authenticated else None
 
 
 async def is_allowed(api: ApiServer, user: User, right: Right) -> bool:
-    """Whether the user may do that in all namespaces.
-
-    Raises:
-        ClusterError: As for `user_of`.
-    """
+    """Whether the user may do that in all namespaces."""
     spec = {
         "user": user.username,
         "uid": user.uid,
         "groups": user.groups or [],
         "extra": user.extra or {},
-        "resourceAttributes": {
-            "verb": right.verb,
-            "resource": right.resource,
-            "group": right.group,
-        },
+        "resourceAttributes": asdict(right),
     }
-    review: _AccessReview = await _reviewed(api, _ACCESS, "SubjectAccess", spec, _AccessReview)
-    return review.status.allowed
+    return (await _reviewed(api, _ACCESS, "SubjectAccess", spec)).allowed
 
 
-async def _reviewed(
-    api: ApiServer, path: str, kind: str, spec: dict[str, Any], answer: type[Any]
-) -> Any:
+async def _reviewed(api: ApiServer, path: str, kind: str, spec: dict[str, Any]) -> _Status:
     group = path.removeprefix("/apis/").rpartition("/")[0]
     body = {"apiVersion": group, "kind": f"{kind}Review", "spec": spec}
-    return decode_answer(
-        check_answer(await api.call(Request("POST", path, {}, body)), path), answer
-    )
+    answer = check_answer(await api.call(Request("POST", path, {}, body)), path)
+    return decode_answer(answer, _Review).status

@@ -65,16 +65,10 @@ _affinity = msgspec.json.Decoder(dict[str, Any] | None)
 
 @dataclass(frozen=True, slots=True)
 class ContainerResources:
-    """A container's `resources`.
-
-    Attributes:
-        container: Its name.
-        path: Where they stand in the pod, for a patch.
-        plain: As the JSON has them.
-    """
+    """A container's `resources`."""
 
     container: str
-    path: str
+    path: str  # where they stand in the pod, for a patch
     plain: Mapping[str, Any]
 
     @property
@@ -84,19 +78,11 @@ class ContainerResources:
         return limits if isinstance(limits, dict) else {}
 
     def amounts(self, names: Collection[str]) -> dict[str, int]:
-        """Those limits, as whole numbers; without those that it has not.
-
-        Raises:
-            ClusterError: One is no quantity.
-        """
+        """Those limits that it has, as whole numbers; ClusterError where one is no quantity."""
         return {name: whole_number(str(self.limits[name])) for name in names if name in self.limits}
 
     def renamed(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
-        """The same, without some resources and with others, in limits and requests.
-
-        Raises:
-            ClusterError: One of them is no object.
-        """
+        """The same, without some resources and with others, in limits and requests."""
         found = dict(self.plain)
         for part in ("limits", "requests"):
             before = found.get(part) or {}
@@ -109,14 +95,7 @@ class ContainerResources:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One question of the API server.
-
-    Attributes:
-        uid: Of the question; the answer repeats it.
-        namespace: Where the pod is to be.
-        pod: The pod, without its namespace's labels; None if the question is about something else.
-        resources: Those of its containers, init containers too.
-    """
+    """One question of the API server; `pod` is None where it is about no new pod."""
 
     uid: str
     namespace: str
@@ -125,11 +104,7 @@ class Review:
 
 
 def read_review(body: bytes) -> Review:
-    """The body of a call.
-
-    Raises:
-        ClusterError: It is no AdmissionReview, or the object in it no pod; the text says where.
-    """
+    """The body of a call; ClusterError, which says where, if it is no AdmissionReview of a pod."""
     try:
         review = _review.decode(body)
         if (review.api_version, review.kind) != (_API_VERSION, _KIND):
@@ -180,10 +155,7 @@ def patched(
 ) -> bytes:
     """The answer for a pod that is changed, as a JSON patch (RFC 6902).
 
-    Args:
-        review: The question.
-        admitted: What is added.
-        resources: Path of a container's resources -> what they are to be.
+    `resources` is path of a container's resources -> what they are to be.
     """
     pod = review.pod or Applicant()
     patch = [

@@ -36,21 +36,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node with cards.
-
-    Attributes:
-        name: The node.
-        cards: Its annotation of cards.
-        labels: Its labels.
-        series: The series that we wrote as a label of it, or None.
-        holdings: Its annotation of what pods hold; empty where it has none.
-    """
+    """A node with cards."""
 
     name: str
     cards: str
     labels: Mapping[str, str]
-    series: str | None = None
-    holdings: str = ""
+    series: str | None = None  # the series that we wrote as a label of it, or None
+    holdings: str = ""  # its annotation of what pods hold; empty where it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +50,7 @@ class ClusterPod:
     """A pod that asks for any of our resources.
 
     Attributes:
-        request: What it asks for.
         node: Where it is bound, or "".
-        annotations: Its annotations.
-        resource_version: Of the object.
         devices: Resource -> how many whole devices it asks for; only `SurveyedPod` tells them.
     """
 
@@ -82,23 +71,18 @@ class Changes:
 
 @dataclass(slots=True)
 class _News:
-    """What the watch tells of a pod while it is being read.
-
-    Attributes:
-        readers: GETs that are under way.
-        newest: Newest version that the watch told; infinite where it was no number.
-    """
+    """What the watch tells of a pod while it is being read."""
 
     readers: int = 0
-    newest: float = -1
+    newest: float = -1  # newest version that the watch told; infinite where it was no number
 
 
 class NodesAndPods(Generic[NodeItem, PodItem]):
-    """The lists of all nodes and of pods, as they are followed."""
+    """The lists of all nodes and of pods, as `run_nodes` and `run_pods` follow them."""
 
     def __init__(self, nodes: Reflection[NodeItem], pods: Reflection[PodItem]) -> None:
-        self._node_list = nodes
-        self._pod_list = pods
+        self._node_list, self._pod_list = nodes, pods
+        self.run_nodes, self.run_pods = nodes.run, pods.run
 
     @property
     def is_synced(self) -> bool:
@@ -115,14 +99,6 @@ class NodesAndPods(Generic[NodeItem, PodItem]):
         """For how long the view has not been current."""
         return max(self._node_list.trouble_seconds, self._pod_list.trouble_seconds)
 
-    async def run_nodes(self) -> None:
-        """Follow the nodes until cancelled."""
-        await self._node_list.run()
-
-    async def run_pods(self) -> None:
-        """Follow the pods until cancelled."""
-        await self._pod_list.run()
-
 
 class ClusterWatch(NodesAndPods[Node, Pod]):
     """Follows every node and pod; keeps only what it needs to report their end."""
@@ -130,13 +106,6 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
     def __init__(
         self, api: ApiServer, changes: Changes, processors: Processors | None = None
     ) -> None:
-        """Follow nothing yet.
-
-        Args:
-            api: The cluster.
-            changes: Learns of nodes with cards and of pods with slices.
-            processors: Learns what every pod takes of its node's processor.
-        """
         self._api = api
         self._changes = changes
         self._processors = processors or Processors()
@@ -146,7 +115,9 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         self._learned: dict[str, int] = {}
         self._since_list: set[str] = set()
         self._news: dict[str, _News] = {}
-        nodes = keyed(_name, lambda: self._nodes, self._put_node, self._drop_node)
+        nodes = keyed(
+            lambda node: node.metadata.name, lambda: self._nodes, self._put_node, self._drop_node
+        )
         pods = ObjectListener(
             self._replace_pods, self._put_pod, self._remove_pod, self._since_list.clear
         )
@@ -160,12 +131,9 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         await asyncio.gather(self._node_list.relist(), self._pod_list.relist())
 
     async def read(self, ref: PodRef, deadline_seconds: float) -> ClusterPod | None:
-        """The pod by one GET, of which the ledger learns at once and not when the watch says so.
+        """The pod by one GET, or None where it is gone; the ledger learns of it before the watch.
 
         An answer that is older than what the watch has told meanwhile changes nothing.
-
-        Returns:
-            The pod; None if it is gone or replaced by one of the same name.
 
         Raises:
             ClusterError: The API server does not answer, or the pod asks for what is no quantity.
@@ -271,10 +239,6 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
             self._changes.pod(ref, None)
 
 
-def _name(node: Node) -> str:
-    return node.metadata.name
-
-
 def _number(version: str) -> int:
     """Versions of one resource are comparable numbers (Kubernetes says so since 1.35)."""
     return int(version) if version.isascii() and version.isdecimal() else 0
@@ -290,11 +254,7 @@ def _allocatable_milli(node: Node) -> int | None:
 
 
 def _understood(pod: Pod) -> ClusterPod:
-    """The pod, with what it asks for of our resources.
-
-    Raises:
-        ClusterError: An amount cannot be parsed.
-    """
+    """The pod, with what it asks for of our resources."""
     return ClusterPod(
         scheduled_request(pod),
         # One string a node, and not one a pod.

@@ -41,9 +41,7 @@ class EventNote:
 
     Attributes:
         about: The pod or the ConfigMap; None is the node.
-        reason: One CamelCase word.
         text: What happened, in at most 1024 bytes; what is longer is cut.
-        is_warning: Type Warning; else Normal.
         owner: The controller that made the pod, or "". One that makes pod after pod must not keep
             others' Events from being written.
     """
@@ -189,7 +187,7 @@ class Events:
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": _namespace(note)},
+            "metadata": {"name": name, "namespace": note.namespace or "default"},
             "involvedObject": self._involved(note),
             "reason": note.reason,
             "message": note.text,
@@ -217,11 +215,7 @@ class Events:
         }
 
     def _path(self, note: EventNote) -> str:
-        return f"/api/v1/namespaces/{_namespace(note)}/events"
-
-
-def _namespace(note: EventNote) -> str:
-    return "default" if note.about is None else note.about.namespace
+        return f"/api/v1/namespaces/{note.namespace or 'default'}/events"
 
 
 def _stamp(seconds: float) -> str:

@@ -1,9 +1,7 @@
 """Messages between kube-scheduler and its extenders (kube-scheduler's extender API, v1).
 
 Go writes these fields by their own names. Nodes that come as whole objects are returned as the
-bytes that came.
-
-Binding a pod to a node.
+bytes that came. What cannot be read is a ClusterError whose text names what is wrong.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -96,15 +94,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which of these nodes are for this pod?
-
-    Attributes:
-        pod: What the pod asks for.
-        annotations: Its annotations.
-        labels: Its labels.
-        names: The candidates.
-        objects: Name -> the node's own bytes; None where only names came.
-    """
+    """Which of these nodes are for this pod? `objects` has their own bytes by name, if these came."""
 
     pod: PodRequest
     annotations: Mapping[str, str]
@@ -115,7 +105,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Whom kube-scheduler would evict from a node: their uids, and how many budgets that breaks."""
+    """Uids that kube-scheduler would evict from a node, and how many budgets that breaks."""
 
     uids: Sequence[str]
     budgets_broken: int
@@ -130,20 +120,8 @@ class Preemption:
     victims: Mapping[str, Victims]
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """Which pod goes to which node."""
-
-    pod: PodRef
-    node: str
-
-
 def read_question(body: bytes) -> Question:
-    """The body of a filter or prioritize call.
-
-    Raises:
-        ClusterError: It is none; the text names what is wrong.
-    """
+    """The body of a filter or prioritize call."""
     try:
         args = _args.decode(body)
         objects = None
@@ -162,25 +140,17 @@ def read_question(body: bytes) -> Question:
     )
 
 
-def read_binding(body: bytes) -> Binding:
-    """The body of a bind call.
-
-    Raises:
-        ClusterError: It is none; the text names what is wrong.
-    """
+def read_binding(body: bytes) -> tuple[PodRef, str]:
+    """Pod and node of a bind call."""
     try:
         args = _binding.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterError(f"the body is no ExtenderBindingArgs: {error}") from error
-    return Binding(PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
+    return PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node
 
 
 def read_preemption(body: bytes) -> Preemption:
-    """The body of a preempt call, with names only or with whole pods.
-
-    Raises:
-        ClusterError: It is none; the text names what is wrong.
-    """
+    """The body of a preempt call, with names only or with whole pods."""
     try:
         args = _preemption.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -197,14 +167,11 @@ def read_preemption(body: bytes) -> Preemption:
 
 def preemption_answer(victims: Mapping[str, Victims]) -> bytes:
     """The answer to a preempt call: the nodes on which evicting these helps."""
-    return _encoder.encode(
-        _PreemptionResult(
-            {
-                name: _MetaVictims([_MetaPod(uid) for uid in found.uids], found.budgets_broken)
-                for name, found in victims.items()
-            }
-        )
-    )
+    told = {
+        name: _MetaVictims([_MetaPod(uid) for uid in found.uids], found.budgets_broken)
+        for name, found in victims.items()
+    }
+    return _encoder.encode(_PreemptionResult(told))
 
 
 def filter_answer(
@@ -212,11 +179,8 @@ def filter_answer(
 ) -> bytes:
     """The answer to a filter call: nodes that stay, and why others do not.
 
-    Args:
-        question: The call; its form decides between names and whole objects.
-        kept: Names of the nodes that stay.
-        failed: Name -> why not now.
-        final: Name -> why never, whatever is evicted.
+    Names or whole objects as in the question; `failed` is name -> why not now, `final` name -> why
+    never, whatever is evicted.
     """
     result = _Result(failed_nodes=dict(failed), failed_and_unresolvable_nodes=dict(final))
     if question.objects is None:

@@ -12,12 +12,8 @@ from gpu_device_plugin.kubernetes.client.listing import (
     list_items,
     read_object,
 )
-from gpu_device_plugin.kubernetes.client.wire import Bare, Node, Pod
+from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap, Node, Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
-
-
-class _ConfigMap(Bare):
-    data: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class Fleet:
     async def settings_text(self) -> str:
         """The settings file that the agents run with now; empty where there is none."""
         path = f"/api/v1/namespaces/{self._namespace}/configmaps/{self._daemonset}"
-        found = await read_object(self.api, path, _ConfigMap)
+        found = await read_object(self.api, path, ConfigMap)
         return ((found.data if found else None) or {}).get("config.yaml", "")
 
     async def agents(self, installation: str) -> Mapping[str, str]:
@@ -87,9 +83,9 @@ class Fleet:
         body = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         path = f"/api/v1/nodes/{name}"
         answer = await self.api.call(Request("PATCH", path, {}, body, MERGE_PATCH))
-        return (
-            None if answer.is_not_found else _shown(decode_answer(check_answer(answer, path), Node))
-        )
+        if answer.is_not_found:
+            return None
+        return _shown(decode_answer(check_answer(answer, path), Node))
 
     async def requests(self) -> AsyncIterator[tuple[str, PodRequest]]:
         """Node and request, by its limits, of every pod of the cluster that has a node."""

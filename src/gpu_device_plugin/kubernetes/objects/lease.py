@@ -1,6 +1,7 @@
 """A Lease that one of several replicas holds, as client-go's leader election keeps it.
 
-The holder has a label by which a Service finds the one pod that serves kube-scheduler.
+The holder has a label by which a Service finds the one pod that serves kube-scheduler. Where the API
+server does not answer, or refuses, each method raises ClusterError.
 """
 
 import asyncio
@@ -28,11 +29,7 @@ class LeaderLabel:
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 
     async def take(self) -> None:
-        """Have it on our pod and on no other.
-
-        Raises:
-            ClusterError: The API server does not answer, or refuses.
-        """
+        """Have it on our pod and on no other."""
         if not self._pod_name:
             return
         query = {"labelSelector": f"{LEADER_LABEL}=true"}
@@ -50,11 +47,7 @@ class LeaderLabel:
             await self._patch(self._pod_name, "true")
 
     async def give_up(self) -> None:
-        """Have it on our pod no more.
-
-        Raises:
-            ClusterError: As for `take`.
-        """
+        """Have it on our pod no more."""
         if self._pod_name:
             await self._patch(self._pod_name, None)
 
@@ -74,7 +67,6 @@ class LeasePace:
         lease_seconds: Others take over when nothing was renewed for so long, by their own clock.
         renew_seconds: The holder gives up when it could not renew for so long. What it has sent
             by then has to be over before `lease_seconds`.
-        retry_seconds: Between two attempts.
     """
 
     lease_seconds: float = 15.0
@@ -84,13 +76,7 @@ class LeasePace:
 
 @dataclass(frozen=True, slots=True)
 class LeaseName:
-    """Which Lease, and who we are.
-
-    Attributes:
-        namespace: Its namespace.
-        name: Its name.
-        identity: Ours; no other replica has it.
-    """
+    """Which Lease, and who we are: no other replica has our `identity`."""
 
     namespace: str
     name: str
@@ -106,9 +92,6 @@ class Lease:
     """One replica's view of the Lease.
 
     Clocks of replicas are never compared: what counts is for how long we saw no change.
-
-    Attributes:
-        holder: Who held it when we looked last; "" for nobody.
     """
 
     def __init__(
@@ -118,18 +101,14 @@ class Lease:
         pace: LeasePace,
         utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
-        self.holder = ""
+        self.holder = ""  # who held it when we looked last; "" for nobody
         self.name, self.pace = name, pace
         self._api, self._utc_now = api, utc_now
         self._seen: object = None
         self._seen_at = 0.0
 
     async def try_hold(self) -> bool:
-        """Acquire or renew; whether it is ours now.
-
-        Raises:
-            ClusterError: The API server does not answer, or refuses.
-        """
+        """Acquire or renew; whether it is ours now."""
         found = await read(self._api, self._path)
         if found is None:
             body = {"metadata": {"name": self.name.name, "namespace": self.name.namespace}}
@@ -145,11 +124,7 @@ class Lease:
         return self._took(await replace(self._api, self._path, self._ours(found)))
 
     async def release(self) -> None:
-        """Let others take over at once; nothing happens where it is not ours.
-
-        Raises:
-            ClusterError: The API server does not answer: others wait until it has run out.
-        """
+        """Let others take over at once; nothing happens where it is not ours."""
         found = await read(self._api, self._path)
         spec = dict((found or {}).get("spec") or {})
         if found is None or spec.get("holderIdentity") != self.name.identity:

@@ -35,13 +35,7 @@ class NodeMetadata:
         view: Callable[[], OwnNode | None],
         on_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Args.
-
-        api: The API server.
-        node_name: Our node.
-        view: It, as the watch shows it.
-        on_refused: Called with what was refused, and why, once until another patch is refused.
-        """
+        """`on_refused` gets what was refused, and why, once until another patch is refused."""
         self._node_name = node_name
         self._on_refused = on_refused
         self._refused: dict[_Part, str] = {}
@@ -51,6 +45,7 @@ class NodeMetadata:
         self._passing_labels: set[str] = set()
         self._passing: set[str] = set()
         self._queue = PatchQueue[_Part](api, self._difference, self._forget, self._refuse)
+        self.run = self._queue.run
 
     def put(self, *, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:
         """Want these; returns at once."""
@@ -76,10 +71,6 @@ class NodeMetadata:
             self._passing_labels &= view.labels.keys()
         if self._labels or self._annotations:
             self._mark()
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._queue.run()
 
     def _mark(self) -> None:
         for part in _Part:
@@ -126,17 +117,13 @@ class PodAnnotations:
         watched: Callable[[str, str], WatchedPod | None],
         on_refused: Callable[[PodRef, str], None] = lambda _ref, _text: None,
     ) -> None:
-        """Args.
-
-        api: The API server.
-        watched: The pods, as the watch shows them.
-        on_refused: Called with the API server's words, once until the pod is as it should be.
-        """
+        """`on_refused` gets the API server's words, once until the pod is as it should be."""
         self._watched = watched
         self._on_refused = on_refused
         self._refused: set[Key] = set()
         self._wanted: dict[Key, tuple[str, dict[str, str | None]]] = {}
         self._queue = PatchQueue[Key](api, self._difference, self._drop, self._refuse)
+        self.run = self._queue.run
 
     def put(self, ref: PodRef, annotations: Wanted) -> None:
         """Want these on the pod, beside what was wanted before; returns at once."""
@@ -160,10 +147,6 @@ class PodAnnotations:
         """The pod has changed."""
         if (ref.namespace, ref.name) in self._wanted:
             self._queue.mark((ref.namespace, ref.name))
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._queue.run()
 
     def _difference(self, key: Key) -> Patch | None:
         uid, wanted = self._wanted.get(key, ("", {}))

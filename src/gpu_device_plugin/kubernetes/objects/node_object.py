@@ -1,7 +1,7 @@
 """Our own Node object, and other plugins that offer its cards."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.registry import OUR_RESOURCES
@@ -17,28 +17,14 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 @dataclass(frozen=True, slots=True)
 class ForeignPlugin:
-    """Another plugin that gives away the same cards.
+    """Another plugin that gives away the same cards."""
 
-    Attributes:
-        text: The evidence, for people.
-    """
-
-    text: str
+    text: str  # the evidence, for people
 
 
 @dataclass(frozen=True, slots=True)
 class OwnNode:
-    """Our node as the API has it.
-
-    Attributes:
-        name: The node's name.
-        uid: Its uid.
-        labels: All labels.
-        annotations: All annotations.
-        capacity: What the kubelet counts, by resource name, as quantities.
-        allocatable: What of it is usable.
-        kubelet_version: For instance `v1.36.3`; empty where it is not known.
-    """
+    """Our node as the API has it."""
 
     name: str
     uid: str = ""
@@ -46,7 +32,7 @@ class OwnNode:
     annotations: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
-    kubelet_version: str = ""
+    kubelet_version: str = ""  # for instance `v1.36.3`; empty where it is not known
 
 
 class NodeWatch:
@@ -81,7 +67,7 @@ class NodeWatch:
             Source(_SLICES, selector, is_optional=True),
             ResourceSlice,
             ObjectListener(
-                replace=self._replace_slices,
+                replace=lambda found: self._set_slices({each.metadata.name for each in found}),
                 put=lambda found: self._set_slices(self._slices | {found.metadata.name}),
                 remove=lambda gone: self._set_slices(self._slices - {gone.metadata.name}),
             ),
@@ -100,11 +86,7 @@ class NodeWatch:
     def foreign_plugin(
         self, is_ours: Callable[[str], bool] = lambda _: False
     ) -> ForeignPlugin | None:
-        """The other plugin on our cards, or None if none is known.
-
-        Args:
-            is_ours: Whether a resource that others offer too is our own on this node.
-        """
+        """The other plugin on our cards, or None if none is known."""
         counted = _foreign_resources(self.view, self._ours, is_ours) if self.view else ""
         if counted:
             return ForeignPlugin(f"node {self._node_name} has {counted} from another device plugin")
@@ -125,9 +107,6 @@ class NodeWatch:
         if view != self.view:
             self.view = view
             self._on_change()
-
-    def _replace_slices(self, slices: Sequence[ResourceSlice]) -> None:
-        self._set_slices({found.metadata.name for found in slices})
 
     def _set_slices(self, names: set[str]) -> None:
         if names != self._slices:

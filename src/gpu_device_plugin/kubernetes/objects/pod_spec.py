@@ -30,11 +30,7 @@ _MOST_CONTAINERS = 128
 
 
 def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
-    """What `pod` asks for of `resources`, which are ours.
-
-    Raises:
-        ClusterError: A limit of one of our resources is not a quantity.
-    """
+    """What `pod` asks for of our `resources`; ClusterError where a limit is no quantity."""
     meta = pod.metadata
     annotations, labels = meta.annotations or {}, meta.labels or {}
     containers = [
@@ -81,9 +77,6 @@ def whole_request(pod: Pod) -> PodRequest:
     For people who ask about this pod: anybody may write such a name, so it says what the pod asks
     for, and never that it holds anything. It counts once, for the container that it is named after:
     others share it. One of an init container lasts as long as the pod, as what a sidecar holds does.
-
-    Raises:
-        ClusterError: A limit of one of our resources is not a quantity.
     """
     request = pod_request(pod)
     names = (claim.name for claim in pod.spec.resource_claims or ())
@@ -116,9 +109,6 @@ def scheduled_request(pod: Pod) -> PodRequest:
         k8s.io/component-helpers, `resource.PodRequests`: app containers and sidecars together, or
         an init container with the sidecars before it if that is more; what the spec says for the
         whole pod instead; and the overhead of its runtime. A resize that is under way is not seen.
-
-    Raises:
-        ClusterError: An amount is not a quantity.
     """
     beside, most = 0, 0
     for container in pod.spec.init_containers or ():

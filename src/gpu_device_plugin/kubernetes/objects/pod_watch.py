@@ -27,21 +27,13 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WatchedPod:
-    """A pod as the API has it.
+    """A pod as the API has it."""
 
-    Attributes:
-        request: What it asks for; its `ref.uid` is the kubelet's.
-        api_uid: The API object's uid; for a static pod's mirror not the kubelet's.
-        annotations: Those of its annotations that we read.
-        owner_uid: Uid of the controller that made it, or "".
-        runtime_class: Its RuntimeClass, or "" for the node's default.
-    """
-
-    request: PodRequest
-    api_uid: str
+    request: PodRequest  # what it asks for; its `ref.uid` is the kubelet's
+    api_uid: str  # the API object's uid; for a static pod's mirror not the kubelet's
     annotations: Mapping[str, str]
     owner_uid: str = ""
-    runtime_class: str = ""
+    runtime_class: str = ""  # its RuntimeClass, or "" for the node's default
 
 
 class PodWatch:
@@ -71,6 +63,7 @@ class PodWatch:
             Pod,
             ObjectListener(self._replace, self._put, self._remove),
         )
+        self.run = self._reflection.run
 
     @property
     def pods(self) -> Mapping[Key, PodRequest]:
@@ -90,10 +83,6 @@ class PodWatch:
     def watched(self, namespace: str, name: str) -> WatchedPod | None:
         """The pod, with what the API knows besides its request, or None."""
         return self._watched.get((namespace, name))
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._reflection.run()
 
     async def get(
         self, namespace: str, name: str, deadline_seconds: float = 1.0
@@ -163,9 +152,6 @@ def _request(pod: Pod, resources: Collection[str]) -> PodRequest:
     That is the one in the kubelet's checkpoint; the API's uid is only the mirror's. Anybody can
     create a pod with that annotation, so it counts only where the kubelet lists the pod
     (`domain.pods.known_here`).
-
-    Raises:
-        ClusterError: A limit of one of our resources is not a quantity.
     """
     request, own = pod_request(pod, resources), (pod.metadata.annotations or {}).get(MIRROR)
     if own is None:

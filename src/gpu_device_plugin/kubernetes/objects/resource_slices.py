@@ -38,10 +38,7 @@ _log = structlog.get_logger(__name__)
 class ResourceSlices:
     """Keeps one ResourceSlice as it is wanted; others of our driver on the node are removed.
 
-    Args:
-        api: The API server.
-        node: Name of the node.
-        node_uid: The uid of its object now; empty where there is none, or it is not known.
+    `node_uid` is the uid of its object now; empty where there is none, or it is not known.
     """
 
     def __init__(self, api: ApiServer, node: str, node_uid: Callable[[], str]) -> None:
@@ -308,11 +305,7 @@ _LIST = "/apis/resource.k8s.io/v1/resourceclaims"
 async def fetch_claim(
     api: ApiServer, namespace: str, name: str, deadline_seconds: float
 ) -> Claim | None:
-    """A claim by one GET; None if there is none of that name.
-
-    Raises:
-        ClusterError: The API server does not answer in time, or not with a claim.
-    """
+    """A claim by one GET; None if there is none of that name."""
     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
     found = await read_object(api, path, _Claim, deadline_seconds)
     return None if found is None else _understood(found)
@@ -323,9 +316,6 @@ async def list_allocated(api: ApiServer) -> Sequence[Claim]:
 
     The API server selects none by what is allocated. So all are read, page by page: of tens of
     thousands one answer would be as large as an agent's memory.
-
-    Raises:
-        ClusterError: The API server does not answer, or not with claims.
     """
     return [
         _understood(claim)

@@ -222,12 +222,9 @@ class _Result(msgspec.Struct):
 
 
 async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence[Series]:
-    """Labels and value of each series.
+    """Labels and value of each series of a PromQL query.
 
-    Args:
-        api: The API server.
-        prometheus: An address (`http://…`), or `NAMESPACE/SERVICE:PORT` behind `api`.
-        query: In PromQL.
+    `prometheus` is an address (`http://…`), or `NAMESPACE/SERVICE:PORT` behind `api`.
 
     Raises:
         ConfigError: It is neither.
@@ -246,11 +243,7 @@ async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence
 
 
 def query_path(prometheus: str) -> str:
-    """Where it is asked: a URL, or a path at the API server.
-
-    Raises:
-        ConfigError: It is neither an address nor `NAMESPACE/SERVICE:PORT`.
-    """
+    """Where it is asked: a URL, or a path at the API server."""
     if re.match(r"https?://[^/:]", prometheus):
         return prometheus.rstrip("/") + "/api/v1/query"
     namespace, slash, name = prometheus.partition("/")
@@ -314,7 +307,7 @@ class Survey:
         return tuple([each async for each in items if each.is_of_agents])
 
     async def policies(self) -> frozenset[str]:
-        """Names of the admission policies."""
+        """Names of the ValidatingAdmissionPolicies."""
         return await self._names(_POLICIES)
 
     async def runtime_classes(self) -> frozenset[str]:

@@ -162,11 +162,7 @@ class SurveyedPod(Pod):
         return None if self.status.phase in _ENDED else agent_container(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
-        """The pod as placement sees it, or None where it asks for nothing of ours, cards included.
-
-        Raises:
-            ClusterError: A limit of one of our resources is not a quantity.
-        """
+        """The pod as placement sees it, or None where it asks for nothing of ours, cards included."""
         request = whole_request(self)
         devices = devices_asked(self)
         if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):

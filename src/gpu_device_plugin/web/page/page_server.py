@@ -29,12 +29,7 @@ _STATIC = {"page.js": "text/javascript", "page.css": "text/css"}
 
 
 class Html:
-    """What the page consists of, read once.
-
-    Attributes:
-        static: Name -> content and type of the files that the page refers to.
-        version: Changes with them, so that browsers may keep them.
-    """
+    """What the page consists of, read once; `static` is name -> content and type of a file."""
 
     def __init__(self) -> None:
         self._templates = Environment(
@@ -106,7 +101,6 @@ class Content:
             ClusterError where the API server does not serve it.
         refusal: A bearer token, or "" for none, and the address that shows it -> why it may not read
             the page; None if it may.
-        readiness: Whether there is something to show, and in words why not.
     """
 
     page: Callable[[], Mapping[str, object]]
@@ -143,11 +137,7 @@ class PageServer(HttpListener):
         self._readers: dict[asyncio.Task[Any], str] = {}
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            EdgeError: The address cannot be listened on; the text names it.
-        """
+        """Listen."""
         app = web.Application(middlewares=[self._guard], client_max_size=_MOST_BODY)
         app.router.add_get("/", self._page)
         app.router.add_get(f"/pod/{{namespace:{_NAME}}}/{{name:{_NAME}}}", self._pod)
