@@ -164,12 +164,7 @@ _LONGEST_ROOT = LONGEST_PATH - 52
 
 
 async def run_demo(teller: Teller) -> list[Promise]:
-    """Play the demo; every promise that was made.
-
-    Raises:
-        ConfigError: The simulated driver is not built.
-        EdgeError: An agent ended, or the demo took too long.
-    """
+    """Play the demo; every promise that was made."""
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -41,13 +41,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing.
-
-    Attributes:
-        level: How bad it is.
-        what: What is seen.
-        cure: What to do, or what it means.
-    """
+    """What is seen, and what to do about it or what it means."""
 
     level: Level
     what: str
@@ -70,8 +64,6 @@ class AllocationApiObjects:
 
     Attributes:
         namespaces: Namespaces whose label says that they use claims.
-        templates: Namespaces that have the ResourceClaimTemplate.
-        policies: Names of the MutatingAdmissionPolicies.
     """
 
     namespaces: frozenset[str] | None = None
@@ -84,15 +76,10 @@ class Installation:
     """What is examined.
 
     Attributes:
-        version: Of this program.
-        sets: The DaemonSets of agents.
-        nodes: All nodes.
-        pods: All pods.
-        cards: The nodes with cards.
         node_events: Events about nodes, the oldest first.
         policies: Names of the admission policies; None where we may not list them.
         runtime_classes: Names of the RuntimeClasses; None as above.
-        allocation APIs: What the API server has for claims.
+        doors: What the API server has for claims.
         unexamined: What we have no right to list.
     """
 

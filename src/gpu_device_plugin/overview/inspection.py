@@ -14,12 +14,7 @@ _UNITS = {1024: "GiB", 128: "128MiB"}
 
 
 def summary(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
-    """One line a node, and the sum.
-
-    Args:
-        nodes: The nodes.
-        addresses: Node -> its IP address.
-    """
+    """One line a node, and the sum; `addresses` are the nodes' IP addresses."""
     most = max((_columns(node) for node in nodes), default=0)
     has_waiting = any(node.waiting for node in nodes)
     heads = [f"GPU{index}(Allocated/Total)" for index in range(most)]

@@ -44,8 +44,6 @@ class PodShare:
     """A pod's part of a card.
 
     Attributes:
-        pod: Which pod.
-        units: Memory units.
         percent: Percent of the card's compute; 0 without a compute cap.
         is_granted: The agent reports it; else a scheduler has reserved it.
     """
@@ -61,17 +59,11 @@ class CardView:
     """A card.
 
     Attributes:
-        index: NVML's index.
-        uuid: Its UUID.
-        model: NVML's name.
-        memory_mib: Its memory.
-        units: Memory units that it has.
         free_units: Of these, what nobody holds or waits for.
         free_percent: Percent of compute that nobody holds or waits for.
-        is_healthy: Whether it may be given away.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
-        allocation API: By what requests reach it (docs/dra.md).
+        door: By what requests reach it (docs/dra.md).
     """
 
     index: int
@@ -99,11 +91,6 @@ class NodeCards:
     """A node with cards.
 
     Attributes:
-        name: The node.
-        offer: What it offers.
-        rooms: What its cards have left.
-        holds: What its pods hold.
-        cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: Devices that are no cards, which are MIG instances, with who holds them.
         told: UUID -> replicas and instances, as the node tells them.

@@ -23,11 +23,7 @@ _MOUNT_OPTIONS = ("nosuid", "nodev", "bind")
 
 
 def driver_mounts(node: SimulatedNode) -> tuple[Mount, ...]:
-    """What a container needs of a node's driver: its libraries, and the state file.
-
-    Raises:
-        ConfigError: No libraries stand beside the node.
-    """
+    """What a container needs of a node's driver: its libraries, and the state file."""
     node.view()  # a node that is not there is said to be, rather than mounted
     beside = node.library.parent
     files = {f"{_library_directory()}/{name}": beside / name for name in (NVML, CUDA)}
@@ -43,13 +39,8 @@ def driver_mounts(node: SimulatedNode) -> tuple[Mount, ...]:
 def cdi_spec(node: SimulatedNode, extra: Mapping[str, Path] | None = None) -> dict[str, object]:
     """The spec of a node's cards, ready for JSON: one device a card or MIG slice, and `all`.
 
-    Args:
-        node: Made in a directory, which holds its libraries.
-        extra: Further files that every container gets: path there -> path here. A real spec
-            brings nvidia-smi this way.
-
-    Raises:
-        ConfigError: No libraries stand beside the node.
+    `extra` are further files of every container, path there -> path here; a real spec brings
+    nvidia-smi this way.
     """
     mounts = [_mount(made) for made in driver_mounts(node)]
     mounts += [

@@ -46,10 +46,7 @@ def describe(state: Path) -> dict[str, str]:
 def put_library(name: str, directory: Path, versions: dict[str, str]) -> None:
     """Copies a driver library, in one step, without the functions that came after its driver.
 
-    Args:
-        name: Of the library.
-        directory: Where it is put. It may be in use there.
-        versions: Fields `driver_version` and `cuda_version` of the node.
+    It may be in use there. `versions` has `driver_version` and `cuda_version` of the node.
     """
     source, target = native_library(name), directory / name
     result = _controls().gpusim_put_library(

@@ -41,10 +41,8 @@ class PodResourcesServer:
     """Tells which active pod holds what; a pod being admitted is active already.
 
     Attributes:
-        book: What is held.
         has_get: Whether Get is served; a kubelet before 1.34 lacks it.
         lists_finished: Whether List names finished pods too, as before 1.34.
-        lists: How often List was answered.
     """
 
     def __init__(
@@ -161,10 +159,8 @@ class StandInKubelet:
     Attributes:
         plugin_dir: Where plugins register and the checkpoint lies.
         pods_dir: Has a directory, named by its uid, of every pod that was admitted and not removed.
-        pod_resources_socket: Where PodResources is served.
         pod_resources: Its server; `has_get = False` before `start` makes an old kubelet.
         registry: Plugins and their lists; `keys_by_socket = True` makes a newer kubelet.
-        pods: Every pod given to this node and not removed, by uid.
         sources_ready: False between a restart and the moment the pods are known again.
     """
 
@@ -244,11 +240,7 @@ class StandInKubelet:
             return PodAdmission(is_admitted=True)
 
     async def start_container(self, uid: str, name: str) -> ContainerStart:
-        """Starts, or restarts, a container of an admitted pod.
-
-        Raises:
-            KubeletError: A plugin does not let it start.
-        """
+        """Starts, or restarts, a container of an admitted pod."""
         pod = self.pods[uid]
         options = await self._allocation.start_options(
             pod, self._container(pod, name), self._times.pre_start, self._active()

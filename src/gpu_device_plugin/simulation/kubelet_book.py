@@ -28,8 +28,6 @@ class Book:
     """What the device manager remembers.
 
     Attributes:
-        healthy: Resource -> ids that may be given away.
-        unhealthy: Resource -> ids that may not.
         allocated: Resource -> ids in use, calls in flight included.
         held: (pod uid, container, resource) -> what it holds.
     """

@@ -18,10 +18,7 @@ class StandInContainer:
     """One container of a pod.
 
     Attributes:
-        name: Unique in its pod.
         limits: Extended resources it asks for; only limits count to a kubelet.
-        kind: Init, sidecar or app.
-        env: The container's own environment.
         drivers: Drivers of the devices that it has by claims.
     """
 
@@ -34,15 +31,7 @@ class StandInContainer:
 
 @dataclass(frozen=True, slots=True)
 class StandInPod:
-    """A pod bound to this node.
-
-    Attributes:
-        namespace: Its namespace.
-        name: Its name.
-        uid: Unique for ever.
-        containers: In the order of the spec, init containers and sidecars first.
-        labels: Its labels; the kubelet itself does not look at them.
-    """
+    """A pod bound to this node; containers as in the spec, init containers and sidecars first."""
 
     namespace: str
     name: str
@@ -56,8 +45,6 @@ class PodAdmission:
     """How the admission of a pod ended.
 
     Attributes:
-        is_admitted: Whether the pod may run; a pod that may not is Failed for ever.
-        reason: Status reason of a rejected pod, for instance UnexpectedAdmissionError.
         message: Status message of a rejected pod; it carries the plugin's own text.
     """
 
@@ -74,7 +61,6 @@ class ContainerStart:
         env: Its environment: the plugins' first, its own over them.
         mounts: container path -> (host path, is read-only).
         devices: container path -> (host path, permissions).
-        cdi_names: Names of CDI devices.
     """
 
     env: Mapping[str, str]
@@ -88,10 +74,7 @@ class PluginCall:
     """One call made to a plugin, for tests to look at.
 
     Attributes:
-        method: The call's name.
-        resource: Resource of the plugin that was called.
         ids: Ids sent: those available to GetPreferredAllocation, those given to the others.
-        must_include: Second list of GetPreferredAllocation.
         size: Number asked of GetPreferredAllocation.
     """
 
@@ -116,7 +99,6 @@ class KubeletFaults:
     """Faults of the next registrations.
 
     Attributes:
-        register_errors: Texts with which the next Register calls are refused, in order.
         unopened_lists: How many of the next registrations get no ListAndWatch.
         rejections_after_allocate: Reasons for which a later admission step rejects the next pods.
     """

@@ -30,12 +30,8 @@ class PluginLink:
     """The connection to one registered plugin.
 
     Attributes:
-        resource: What the plugin serves.
-        socket: Where it serves.
         options: Its answer to GetDevicePluginOptions; None before, and after a kubelet restart.
-        has_list: Whether it has told its devices.
         stopped_at: When the plugin was lost, by the kubelet's clock; None while it is there.
-        journal: Every call made, shared with the kubelet.
     """
 
     def __init__(self, resource: str, socket: Path, journal: list[PluginCall]) -> None:
@@ -177,13 +173,7 @@ _NAME = re.compile(r"^(?!requests\.)(?!kubernetes\.io/)[a-z0-9][a-z0-9.-]*/[A-Za
 
 
 class PluginRegistry:
-    """Which plugins serve which resource, and the book their lists go into.
-
-    Attributes:
-        links: Resource -> the plugin that is asked for it.
-        journal: Every call made to a plugin.
-        faults: Faults of the next registrations.
-    """
+    """Which plugin serves which resource, the journal of all calls, and the book that their lists go into."""
 
     def __init__(self, directory: Path, clock: Callable[[], float], times: KubeletTimes) -> None:
         self.directory = directory

@@ -59,11 +59,7 @@ class Claimed:
 
 
 def parse_claimed(entries: Iterable[Mapping[str, object]]) -> tuple[Claimed, ...]:
-    """What the entries of cards say that claims hold of them; nothing of a card whose entry does not say.
-
-    Raises:
-        StateError: One says what no agent writes.
-    """
+    """What the entries of cards say that claims hold of them; StateError if one says what no agent writes."""
     return tuple(_claimed(entry) for entry in entries if "claimed" in entry)
 
 

@@ -212,11 +212,7 @@ class FractionDecisions(WeChooseDevices):
 
 
 def compute_policy_of(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
-    """The policy of a pod's containers.
-
-    Raises:
-        RequestError: Its annotation decides here, and names none.
-    """
+    """The policy of a pod's containers; RequestError if its annotation decides here, and names none."""
     asked = spec.compute_policy if spec else None
     policy = state.policy_for(asked)
     if spec is not None and policy is None:

@@ -61,11 +61,7 @@ def to_record(fraction: Fraction) -> dict[str, object]:
 
 
 def of_record(record: Mapping[str, object]) -> Fraction:
-    """What a grant on disk says; a missing key has its default.
-
-    Raises:
-        StateError: A value is none of this release; the text names its key.
-    """
+    """What a grant on disk says, by default for a missing key; StateError names the key of an unknown value."""
     mode = parse_mode(str(record.get("mode", NodeMode.CORE_MEM)))
     if mode is None:
         raise StateError(f"no node mode is named {record['mode']!r} - at `$.mode`")
@@ -75,11 +71,7 @@ def of_record(record: Mapping[str, object]) -> Fraction:
 
 
 def check_ids(units: Mapping[str, Sequence[str]]) -> None:
-    """Check that each id is one of its resource.
-
-    Raises:
-        StateError: One is not.
-    """
+    """Raise StateError for an id that is none of its resource."""
     for name, ids in units.items():
         odd = [text for text in ids if _resource_of(text) != name]
         if odd:

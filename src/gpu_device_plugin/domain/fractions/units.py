@@ -143,9 +143,5 @@ def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
 
 
 def slice_bytes(card: Card, units: int, unit: MemoryUnit) -> int:
-    """`slice_mib` in bytes, as the isolation library counts.
-
-    Raises:
-        DoesNotFitError: The card does not have that many units.
-    """
+    """`slice_mib` in bytes, as the isolation library counts."""
     return slice_mib(card, units, unit) * _BYTES_PER_MIB

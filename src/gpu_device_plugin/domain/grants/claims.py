@@ -56,10 +56,7 @@ class Claim:
 
     Attributes:
         pod: The pod that it is reserved for, the first of several; None where there is none.
-        devices: What is allocated to it, of all drivers.
         name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
-        owners: Uids of the pods that own it.
-        is_shared: Whether it is reserved for several.
     """
 
     ref: ClaimRef
@@ -83,9 +80,7 @@ class Capacity:
     """What claims may divide of a card.
 
     Attributes:
-        step_mib: What its amounts are multiples of.
         core_percent: Compute; 0 where it is not divided.
-        core_step: What its amounts are multiples of.
         slots: Most claims on the card.
     """
 
@@ -150,11 +145,7 @@ def cards_by_name(state: NodeState) -> dict[str, Card]:
 
 
 def check_allocation_api(uuids: Sequence[str], state: NodeState, ledger: Ledger) -> None:
-    """Check that no units of these cards are held: a card that was handed over serves one allocation API.
-
-    Raises:
-        DoesNotFitError: Containers still hold units of one; the kubelet asks again.
-    """
+    """Raise DoesNotFitError while containers hold units of these cards: a card serves one allocation API."""
     for uuid in _held(ledger, by_claims=False).intersection(uuids):
         pods = ", ".join(sorted({str(g.pod) for g in ledger.grants.values() if uuid in g.devices}))
         raise DoesNotFitError(

@@ -103,7 +103,6 @@ class Holding:
     Attributes:
         by_card: Card index -> memory units and percent of compute.
         devices: UUIDs of the cards and instances that it holds whole, or replicas of which.
-        is_exclusive: Whether no other pod may be on its cards.
         is_by_claims: Whether it holds its slices by claims, which the node's cards count.
     """
 

@@ -76,11 +76,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
-        """The grant, held to the rules that need its pod spec.
-
-        Raises:
-            RequestError: The pod asks for something that this node does not give.
-        """
+        """The grant, held to the rules that need its pod spec; RequestError if it breaks one."""
 
     @abstractmethod
     def adopt(
@@ -107,19 +103,11 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        """Check that the operator's memory unit goes with the mode.
-
-        Raises:
-            ConfigError: It does not; the text names the cure.
-        """
+        """Raise ConfigError if the operator's memory unit does not go with the mode."""
 
     @abstractmethod
     def check_size(self, state: NodeState) -> None:
-        """Check that the kubelet can receive the lists of the pools.
-
-        Raises:
-            ConfigError: One is too long; the text names the cure.
-        """
+        """Raise ConfigError if the kubelet cannot receive the lists of the pools."""
 
     @abstractmethod
     def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
@@ -135,12 +123,9 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
-        """A grant that was read from disk, checked, with what only this scheme knows of it.
+        """A grant that was read from disk, with what only this scheme knows of it from its `record`.
 
-        `record` is the grant as it stands on disk.
-
-        Raises:
-            StateError: It has what this release does not know; the text names the key.
+        Raises StateError for what this release does not know; the text names the key.
         """
 
     @abstractmethod
@@ -167,19 +152,11 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def check_given(self, asker: Caller, offer: Offer, state: NodeState) -> None:
-        """Units that the kubelet gives without asking first make a whole request.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
+        """Raise DoesNotFitError unless the units that the kubelet gives unasked make a whole request."""
 
     @abstractmethod
     def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
-        """The same units lie where the decision says.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
+        """Raise DoesNotFitError unless the units lie where the decision says."""
 
     @abstractmethod
     def reserve(
@@ -204,11 +181,7 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
-        """What a claim needs, from what is allocated to it on each of its devices, at least one.
-
-        Raises:
-            RequestError: The amounts are none of this node's.
-        """
+        """What a claim needs, from what is allocated to it on each device, at least one; RequestError if not of this node."""
 
     @abstractmethod
     def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
@@ -220,11 +193,7 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def check_shape(self, grant: Grant, state: NodeState) -> None:
-        """The rules that need no pod spec, for a grant whose container starts.
-
-        Raises:
-            RequestError: The grant breaks one.
-        """
+        """Raise RequestError if a grant whose container starts breaks a rule that needs no pod spec."""
 
     @abstractmethod
     def answers(self, resource: str) -> bool:

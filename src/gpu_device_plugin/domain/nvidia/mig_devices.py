@@ -225,11 +225,7 @@ def uncut(cards: Sequence[Card], asked: str) -> str:
 
 
 def plan(cards: Sequence[CardReport], asked: str) -> tuple[Cut, ...]:
-    """How each card that can be in MIG mode is to be cut.
-
-    Raises:
-        ConfigError: No card can be in MIG mode, or one that can has no such profile.
-    """
+    """How each card that can be in MIG mode is to be cut; ConfigError if none can, or one has no such profile."""
     capable = [card for card in cards if card.hardware.is_mig_capable]
     if not capable:
         models = ", ".join(sorted({card.model for card in cards})) or "no cards at all"

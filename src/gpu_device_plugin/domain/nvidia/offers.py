@@ -29,7 +29,6 @@ class Offered:
 
     Attributes:
         id: `GPU-…` or `MIG-…`, with `::<n>` for a replica.
-        card: The card that it is, or lies on.
         replicas: Replicas of the same device; 1 unshared.
     """
 
