@@ -135,8 +135,12 @@ def _not_ready(facts: Installation) -> Iterator[Finding]:
 
 def _missing(facts: Installation) -> Iterator[Finding]:
     served = {pod.spec.node_name for pod in facts.agents}
-    lacking = [n.metadata.name for n in facts.nodes if _is_meant(n, facts.sets)]
-    lacking = [name for name in lacking if name not in served]
+    lacking = [
+        node.metadata.name
+        for node in facts.nodes
+        if node.metadata.name not in served
+        and (MODE_LABEL in node.labels or any(s.looks_for(node.labels) for s in facts.sets))
+    ]
     if lacking:
         yield problem(
             f"no agent runs on nodes whose labels ask for one: {few(lacking)}",
@@ -149,10 +153,6 @@ def _missing(facts: Installation) -> Iterator[Finding]:
             f"no node runs an agent of DaemonSet {few(names)}",
             f"label the nodes with cards: kubectl label node NODE {MODE_LABEL}=MODE",
         )
-
-
-def _is_meant(node: SurveyedNode, sets: Iterable[AgentSet]) -> bool:
-    return MODE_LABEL in node.labels or any(each.looks_for(node.labels) for each in sets)
 
 
 def _silent(facts: Installation) -> Iterator[Finding]:
@@ -281,7 +281,7 @@ def _of_namespaces(
             f"kubectl label namespace NAMESPACE {_LABEL}; until then they use the device plugin",
         )
     policies = facts.policies
-    if labelled and policies is not None and not any(map(_makes_claims, policies)):
+    if labelled and policies is not None and not any(p.endswith(_SLICES_POLICY) for p in policies):
         yield problem(
             f"namespaces use claims, and no policy makes them: {few(sorted(labelled))}",
             "set the chart's value dra.enabled",
@@ -290,10 +290,6 @@ def _of_namespaces(
 
 def _gives_by_claims(view: NodeCards) -> bool:
     return len(view.offer.by_claims) == len(view.cards)
-
-
-def _makes_claims(policy: str) -> bool:
-    return policy.endswith(_SLICES_POLICY)
 
 
 DAEMON_SETS = "DaemonSets"

@@ -59,7 +59,7 @@ class CardView:
     """A card.
 
     Attributes:
-        free_units: Of these, what nobody holds or waits for.
+        free_units: Memory units that nobody holds or waits for.
         free_percent: Percent of compute that nobody holds or waits for.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
@@ -199,11 +199,8 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     view = NodeCards(
         node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances))
     )
-    return replace(view, devices_taken=_taken(pods), told=_told(node))
-
-
-def _taken(pods: Iterable[ClusterPod]) -> Mapping[str, int]:
-    return sum((Counter(pod.devices) for pod in pods), Counter[str]())
+    taken = sum((Counter(pod.devices) for pod in pods), Counter[str]())
+    return replace(view, devices_taken=taken, told=_told(node))
 
 
 def _told(node: ClusterNode) -> Mapping[str, Told]:
@@ -334,8 +331,8 @@ def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> C
 def allocation_api_text(by_claims: int, cards: int) -> str:
     """How many of a node's cards are given by claims (docs/dra.md), after other words of the node.
 
-    >>> door_text(0, 4), door_text(1, 4), door_text(4, 4)
-    ('', ', 1 of them given by claims', ', given by claims')
+    >>> [allocation_api_text(by_claims, 4) for by_claims in (0, 1, 4)]
+    ['', ', 1 of them given by claims', ', given by claims']
     """
     which = "" if by_claims == cards else f"{by_claims} of them "
     return f", {which}given by claims" if by_claims else ""

@@ -21,12 +21,12 @@ _DESCRIPTION_BYTES = 4 * 1024 * 1024
 
 def create_node(state: Path, lines: list[str]) -> None:
     """Writes a new node; a file that stands at `state` is replaced in one step."""
-    _call("gpusim_create", state, _text(lines))
+    _call("gpusim_create", state, "\n".join(lines).encode())
 
 
 def set_fields(state: Path, lines: list[str]) -> None:
     """Changes fields of a node in use: all of them or none."""
-    _call("gpusim_set", state, _text(lines))
+    _call("gpusim_set", state, "\n".join(lines).encode())
 
 
 def post_xid(state: Path, card: int, code: int, instance: int | None = None) -> None:
@@ -57,10 +57,6 @@ def put_library(name: str, directory: Path, versions: dict[str, str]) -> None:
     )
     if result != 0:
         raise StorageError(f"cannot copy {source} to {target}: {os.strerror(-result)}")
-
-
-def _text(lines: list[str]) -> bytes:
-    return "\n".join(lines).encode()
 
 
 @cache

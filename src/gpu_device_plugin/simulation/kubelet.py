@@ -125,6 +125,7 @@ class PodResourcesServer:
         self._tokens -= 1
 
     def _messages(self, pods: Iterable[StandInPod]) -> list[pb.PodResources]:
+        held_by = self.book.of_container
         return [
             pb.PodResources(
                 name=pod.name,
@@ -132,8 +133,14 @@ class PodResourcesServer:
                 containers=[
                     pb.ContainerResources(
                         name=container.name,
-                        devices=self._devices(pod.uid, container.name),
-                        dynamic_resources=map(_claim, container.drivers),
+                        devices=[
+                            pb.ContainerDevices(resource_name=resource, device_ids=sorted(held.ids))
+                            for resource, held in held_by(pod.uid, container.name).items()
+                        ],
+                        dynamic_resources=[
+                            pb.DynamicResource(claim_resources=[pb.ClaimResource(driver_name=name)])
+                            for name in container.drivers
+                        ],
                     )
                     for container in pod.containers
                     if container.kind is not Kind.INIT
@@ -141,16 +148,6 @@ class PodResourcesServer:
             )
             for pod in pods
         ]
-
-    def _devices(self, uid: str, container: str) -> list[pb.ContainerDevices]:
-        return [
-            pb.ContainerDevices(resource_name=resource, device_ids=sorted(held.ids))
-            for resource, held in self.book.of_container(uid, container).items()
-        ]
-
-
-def _claim(driver: str) -> pb.DynamicResource:
-    return pb.DynamicResource(claim_resources=[pb.ClaimResource(driver_name=driver)])
 
 
 class StandInKubelet:
@@ -266,9 +263,7 @@ class StandInKubelet:
 
     def active_pods(self) -> tuple[StandInPod, ...]:
         """Pods that hold devices or are being admitted; none before the sources are ready."""
-        if not self.sources_ready:
-            return ()
-        return tuple(pod for uid, pod in self.pods.items() if uid not in self._finished)
+        return tuple(pod for pod in self.known_pods() if pod.uid not in self._finished)
 
     def known_pods(self) -> tuple[StandInPod, ...]:
         """Every pod that is not removed yet, finished ones too; none before the sources are ready."""
@@ -301,7 +296,7 @@ class StandInKubelet:
 
     @staticmethod
     def _container(pod: StandInPod, name: str) -> StandInContainer:
-        for container in pod.containers:
-            if container.name == name:
-                return container
-        raise KubeletError(f"pod {pod.namespace}/{pod.name} has no container {name}")
+        found = next((each for each in pod.containers if each.name == name), None)
+        if found is None:
+            raise KubeletError(f"pod {pod.namespace}/{pod.name} has no container {name}")
+        return found

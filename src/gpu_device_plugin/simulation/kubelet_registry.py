@@ -173,7 +173,7 @@ _NAME = re.compile(r"^(?!requests\.)(?!kubernetes\.io/)[a-z0-9][a-z0-9.-]*/[A-Za
 
 
 class PluginRegistry:
-    """Which plugin serves which resource, the journal of all calls, and the book that their lists go into."""
+    """Which plugin serves which resource, and the book that their lists go into."""
 
     def __init__(self, directory: Path, clock: Callable[[], float], times: KubeletTimes) -> None:
         self.directory = directory
@@ -192,7 +192,9 @@ class PluginRegistry:
     async def start(self, book: Book) -> None:
         """Removes every socket of the directory, then listens: the order of a kubelet's start."""
         self.book = book
-        self.links = {name: self._stopped_link(name) for name in book.healthy}
+        self.links = {name: PluginLink(name, self.directory, self.journal) for name in book.healthy}
+        for link in self.links.values():
+            link.stopped_at = self._clock()
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
             if path.is_socket():
@@ -291,8 +293,3 @@ class PluginRegistry:
         if self.links.get(link.resource) is holder:
             holder.stopped_at = self._clock()
             self.book.mark_unhealthy(link.resource)
-
-    def _stopped_link(self, resource: str) -> PluginLink:
-        link = PluginLink(resource, self.directory, self.journal)
-        link.stopped_at = self._clock()
-        return link

@@ -136,12 +136,15 @@ class FractionDecisions(WeChooseDevices):
         begun = _begun(asker, needed, offer, state)
         if begun is not None:
             return begun
+        ahead = needed
+        if asker.request is not None and asker.container is not None:
+            ahead = demand_ahead(asker.request, asker.container, needed)
         views = _views(asker, offer, state)
         found = place(
             views,
             needed,
             policy_of(asker.request, state.policy),
-            ahead=_ahead(asker, needed),
+            ahead=ahead,
             prefer=_cards_of_pod(asker.pod, offer.live),
             wish=_wish(asker),
             must=cards_of(offer.call.must_include),
@@ -287,12 +290,6 @@ def _needed(asker: Caller, call: Call, state: NodeState) -> Demand:
     return demand_from_size(asker.pod, call.resource, call.size, state.terms)
 
 
-def _ahead(asker: Caller, needed: Demand) -> Demand:
-    if asker.request is None or asker.container is None:
-        return needed
-    return demand_ahead(asker.request, asker.container, needed)
-
-
 def _usable(asker: Caller, offer: Offer) -> frozenset[str]:
     """The forced ids, and free ones that no other live pod holds (see kubernetes #137534)."""
     held = {
@@ -306,24 +303,17 @@ def _usable(asker: Caller, offer: Offer) -> frozenset[str]:
 
 def _views(asker: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
     """What all cards have left; of the asked resource at most what the kubelet has free."""
-    free: dict[CardNumber, int] = {}
-    for text in _usable(asker, offer):
-        unit = parse_unit_id(text)
-        if unit is not None:
-            free[unit.card] = free.get(unit.card, 0) + 1
+    free = Counter(unit.card for text in _usable(asker, offer) if (unit := parse_unit_id(text)))
     shown = [card for card in state.cards if card.is_shown]
     found = rooms(shown, state.healthy, offer.all_live, state.terms, asker.pod)
     if offer.is_given:
         return found
-    return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
+    return [at_most(room, offer.call.resource, free[room.card.number]) for room in found]
 
 
 def _cards_of_pod(pod: PodRef, live: Ledger) -> tuple[str, ...]:
     """The cards that the pod's earlier containers are on, first container first."""
-    seen: dict[str, None] = {}
-    for grant in live.of_pod(pod):
-        seen.update(dict.fromkeys(grant.devices))
-    return tuple(seen)
+    return tuple(dict.fromkeys(uuid for grant in live.of_pod(pod) for uuid in grant.devices))
 
 
 def _wish(asker: Caller) -> tuple[CardIndex, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated, parse_mode
 from gpu_device_plugin.errors import StateError
@@ -73,14 +73,9 @@ def of_record(record: Mapping[str, object]) -> Fraction:
 def check_ids(units: Mapping[str, Sequence[str]]) -> None:
     """Raise StateError for an id that is none of its resource."""
     for name, ids in units.items():
-        odd = [text for text in ids if _resource_of(text) != name]
+        odd = [t for t in ids if (unit := parse_unit_id(t)) is None or unit.resource != name]
         if odd:
             raise StateError(f"{odd} are no units of {name} - at `$.units`")
-
-
-def _resource_of(text: str) -> Resource | None:
-    unit = parse_unit_id(text)
-    return None if unit is None else unit.resource
 
 
 def _count(record: Mapping[str, object], key: str, default: int = 0) -> int:

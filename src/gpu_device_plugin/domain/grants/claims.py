@@ -18,7 +18,6 @@ CDI_VERSION = "0.6.0"
 MAX_SLOTS = 16
 """Most claims a card, as the scheduler counts them."""
 _CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
-_MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +115,8 @@ def cards_for_claims(
 ) -> dict[str, str]:
     """UUIDs of the cards that claims may know of, with why nothing new of them is given, or "".
 
-    One card has one allocation API. With allocation API `dra` a card is offered once no units of it are held; with allocation API
-    `device-plugin`, only until the last claim on it has ended.
-
-    `withheld` are cards of which a claim may be allocated that is not prepared yet.
+    With allocation API `dra` a card is offered once no units of it are held, with `device-plugin` only
+    until the last claim on it has ended. `withheld` are cards of which a claim may be allocated that is not prepared yet.
     """
     if state.door is AllocationApi.DRA and state.mark and not has_claims(ledger):
         return {}  # a node that is left has no slice of ours when the agent ends
@@ -215,7 +212,7 @@ def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, o
     """
     content: dict[str, object] = {
         "env": [f"{name}={value}" for name, value in edits.envs.items()],
-        "mounts": [_mount(mount) for mount in edits.mounts],
+        "mounts": [cdi_mount(mount) for mount in edits.mounts],
         "deviceNodes": [
             {"path": d.container_path, "hostPath": d.host_path, "permissions": d.permissions}
             for d in edits.devices
@@ -264,9 +261,10 @@ def _only(group: DeviceGroup, ids: frozenset[str]) -> DeviceGroup:
     return replace(group, ids=tuple(text for text in group.ids if text in ids))
 
 
-def _mount(mount: Mount) -> dict[str, object]:
+def cdi_mount(mount: Mount, bind: str = "rbind") -> dict[str, object]:
+    """A mount in a CDI file; `bind` or `rbind`."""
     return {
         "containerPath": mount.container_path,
         "hostPath": mount.host_path,
-        "options": ["ro" if mount.is_read_only else "rw", *_MOUNT_OPTIONS],
+        "options": ["ro" if mount.is_read_only else "rw", "nosuid", "nodev", bind],
     }
