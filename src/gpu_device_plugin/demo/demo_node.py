@@ -138,11 +138,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the nodes of one demo share.
-
-    Attributes:
-        library_dir: The isolation library's versions, or None: isolation is off.
-    """
+    """What the nodes of one demo share; without `library_dir` isolation is off."""
 
     root: Path
     api: StandInApiServer

@@ -121,14 +121,11 @@ class _Names(Collection[str]):
 
 
 class Schemes:
-    """One or more schemes on disjoint cards; the first one takes what belongs to none.
-
-    By default those of this release; `owner` says which of them serves a card.
-    """
+    """Schemes on disjoint cards, by default those of this release; the first takes what belongs to none."""
 
     def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
-        ours, by_default = shipped()
-        self.all = ours if schemes is None else tuple(schemes)
+        of_this_release, by_default = shipped()
+        self.all = of_this_release if schemes is None else tuple(schemes)
         self.deciders = tuple(each for each in self.all if isinstance(each, WeChooseDevices))
         self.recorders = tuple(each for each in self.all if isinstance(each, KubeletChoosesDevices))
         self._owner = owner or by_default

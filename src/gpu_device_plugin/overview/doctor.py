@@ -60,10 +60,9 @@ def note(what: str, cure: str) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class AllocationApiObjects:
-    """What the API server has for claims; None where we may not read it, or it is not served.
+    """Namespaces with the label for claims, namespaces with the template, names of the policies.
 
-    Attributes:
-        namespaces: Namespaces whose label says that they use claims.
+    None where we may not read it, or it is not served.
     """
 
     namespaces: frozenset[str] | None = None

@@ -41,12 +41,7 @@ _Devices = Mapping[str, tuple[PodRef, ...]]
 
 @dataclass(frozen=True, slots=True)
 class PodShare:
-    """A pod's part of a card.
-
-    Attributes:
-        percent: Percent of the card's compute; 0 without a compute cap.
-        is_granted: The agent reports it; else a scheduler has reserved it.
-    """
+    """A pod's part of a card; until `is_granted` by the agent's report a scheduler has only reserved it."""
 
     pod: PodRef
     units: int
@@ -168,11 +163,7 @@ class NodeCards:
 
 
 def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
-    """A node and the pods that are bound to it.
-
-    Raises:
-        StateError: Its annotation of cards cannot be read.
-    """
+    """A node and the pods that are bound to it; StateError if its annotation of cards cannot be read."""
     offer = parse_offer(node.name, node.cards, node.labels)
     told = parse_holdings(node.holdings)
     granted = {

@@ -269,12 +269,8 @@ def event_line(event: Event) -> str:
 
 def _told(events: Sequence[Event]) -> list[str]:
     shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
-    lines = [
-        event_line(event)
-        for event in shown
-        if not any(_wraps(event.message, other.message) for other in shown)
-    ]
-    return lines[-_SHOWN_EVENTS:]
+    own = [e for e in shown if not any(_wraps(e.message, other.message) for other in shown)]
+    return list(map(event_line, own[-_SHOWN_EVENTS:]))
 
 
 def _of_pod(pod: ExplainedPod, events: Iterable[Event]) -> Iterator[str]:

@@ -40,9 +40,7 @@ _BURST = 10.0
 class PodResourcesServer:
     """Tells which active pod holds what; a pod being admitted is active already.
 
-    Attributes:
-        has_get: Whether Get is served; a kubelet before 1.34 lacks it.
-        lists_finished: Whether List names finished pods too, as before 1.34.
+    A kubelet before 1.34 has no Get (`has_get`), and lists finished pods too (`lists_finished`).
     """
 
     def __init__(

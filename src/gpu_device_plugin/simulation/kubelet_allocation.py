@@ -34,8 +34,7 @@ class Allocation:
     ) -> None:
         """Gives a container its devices; what an init container held may be taken again.
 
-        Raises:
-            KubeletError: It cannot have them; resources given before stay with it.
+        Where it cannot have them (KubeletError), resources given before stay with it.
         """
         self._reusable = {pod.uid: self._reusable.get(pod.uid, {})}
         reusable = self._reusable[pod.uid]

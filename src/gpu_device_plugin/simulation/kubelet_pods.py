@@ -15,12 +15,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StandInContainer:
-    """One container of a pod.
-
-    Attributes:
-        limits: Extended resources it asks for; only limits count to a kubelet.
-        drivers: Drivers of the devices that it has by claims.
-    """
+    """One container of a pod: limits of extended resources, and drivers whose devices it has by claims."""
 
     name: str
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -42,11 +37,7 @@ class StandInPod:
 
 @dataclass(frozen=True, slots=True)
 class PodAdmission:
-    """How the admission of a pod ended.
-
-    Attributes:
-        message: Status message of a rejected pod; it carries the plugin's own text.
-    """
+    """How the admission of a pod ended; `message` carries the plugin's own text."""
 
     is_admitted: bool
     reason: str = ""
@@ -71,12 +62,7 @@ class ContainerStart:
 
 @dataclass(frozen=True, slots=True)
 class PluginCall:
-    """One call made to a plugin, for tests to look at.
-
-    Attributes:
-        ids: Ids sent: those available to GetPreferredAllocation, those given to the others.
-        size: Number asked of GetPreferredAllocation.
-    """
+    """One call made to a plugin, for tests; `ids` are those available, or those given."""
 
     method: str
     resource: str
@@ -96,12 +82,7 @@ class KubeletTimes:
 
 @dataclass(slots=True)
 class KubeletFaults:
-    """Faults of the next registrations.
-
-    Attributes:
-        unopened_lists: How many of the next registrations get no ListAndWatch.
-        rejections_after_allocate: Reasons for which a later admission step rejects the next pods.
-    """
+    """Faults of the next registrations, and reasons for which a later admission step rejects the next pods."""
 
     register_errors: list[str] = field(default_factory=list)
     unopened_lists: int = 0

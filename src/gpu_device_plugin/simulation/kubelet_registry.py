@@ -27,12 +27,7 @@ _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class PluginLink:
-    """The connection to one registered plugin.
-
-    Attributes:
-        options: Its answer to GetDevicePluginOptions; None before, and after a kubelet restart.
-        stopped_at: When the plugin was lost, by the kubelet's clock; None while it is there.
-    """
+    """The connection to one plugin; `options` is None before it answers, `stopped_at` while it is there."""
 
     def __init__(self, resource: str, socket: Path, journal: list[PluginCall]) -> None:
         self.resource = resource

@@ -201,11 +201,9 @@ class Group(Data, frozen=True):
 
 
 class Links(Data, frozen=True):
-    """How the cards of a machine are linked; by default each has a PCIe port of the one processor.
+    """How cards are linked; by default each has a PCIe port of the one processor.
 
-    Attributes:
-        nvlinks: A row a card, a digit for each card: the NVLinks between them.
-        nvswitch_links: NVLinks of each card that end at NVSwitches.
+    `nvlinks` has a row a card, a digit for each other card: the NVLinks between them.
     """
 
     cards_per_pci_switch: int = 1

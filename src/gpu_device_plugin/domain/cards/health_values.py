@@ -178,11 +178,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something worth an Event and a metric.
-
-    Attributes:
-        uuid: The card, None if it is not known.
-    """
+    """Something worth an Event and a metric; without `uuid` it is not known of which card."""
 
     kind: ChangeKind
     uuid: str | None

@@ -11,12 +11,7 @@ from gpu_device_plugin.domain.cards.card import UNKNOWN, Hardware
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
-    """One card as NVML enumerates it now.
-
-    Attributes:
-        memory_mib: Total memory in MiB, rounded down; 0 where NVML cannot tell.
-        pci_bus_id: `00000000:3B:00.0`, empty where NVML cannot tell.
-    """
+    """One card as NVML enumerates it now; `memory_mib` is rounded down, 0 where NVML cannot tell."""
 
     uuid: str
     index: int

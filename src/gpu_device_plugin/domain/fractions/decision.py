@@ -33,10 +33,7 @@ _TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
 
 
 def demand_text(demand: Demand, terms: NodeTerms) -> str:
-    """What a container needs, with units.
-
-    A demand of which only one resource is known yet shows that one.
-    """
+    """What a container needs, with units; where only one resource is known yet, that one."""
     parts = [
         asked_text(resource, amount, terms.unit)
         for resource, amount in (
@@ -52,10 +49,8 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
 
 def no_room_text(asker: Caller, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
     """Why no card has room for this container: the largest free slice, and each card."""
-    room = found.largest
-    if room is None:
-        largest = "nothing is free on any healthy card"
-    else:
+    largest = "nothing is free on any healthy card"
+    if room := found.largest:
         largest = (
             f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
             f"on card {room.card.index}"

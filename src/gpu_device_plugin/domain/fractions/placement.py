@@ -151,9 +151,6 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 
 def _lack_text(room: Room, demand: Demand, must: Collection[CardNumber]) -> str:
-    lack = room.lack(demand)
-    if lack is not None:
-        return lack
-    if must and room.card.number not in must:
-        return "fits, but an init container's units lie on another card"
-    return "fits"
+    is_bound = must and room.card.number not in must
+    bound = "fits, but an init container's units lie on another card"
+    return room.lack(demand) or (bound if is_bound else "fits")

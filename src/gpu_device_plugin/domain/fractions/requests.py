@@ -129,8 +129,8 @@ def asked_text(resource: str, amount: int, unit: MemoryUnit) -> str:
         Resource.CORE: "percent of one card",
         Resource.COUNT: "cards",
     }
-    meaning = meanings.get(resource)
-    return f"{resource}: {amount} ({meaning})" if meaning else f"{resource}: {amount}"
+    meaning = f" ({meanings[resource]})" if resource in meanings else ""
+    return f"{resource}: {amount}{meaning}"
 
 
 def _checked(

@@ -39,12 +39,7 @@ class Known(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request as the rules see it.
-
-    Attributes:
-        subject: How its refusal begins.
-        amounts: Resource -> units, percent or cards.
-    """
+    """A request as the rules see it; `subject` begins its refusal, `amounts` are units, percent or cards."""
 
     known: Known
     subject: str

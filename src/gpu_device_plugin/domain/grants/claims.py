@@ -76,12 +76,7 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What claims may divide of a card.
-
-    Attributes:
-        core_percent: Compute; 0 where it is not divided.
-        slots: Most claims on the card.
-    """
+    """What claims may divide of a card; `core_percent` is 0 where compute is not divided."""
 
     memory_mib: int
     step_mib: int
@@ -238,13 +233,13 @@ def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] 
 
 
 def prepared(
-    claim: Claim, ours: Sequence[AllocatedDevice], edits: ContainerEdits
+    claim: Claim, devices: Sequence[AllocatedDevice], edits: ContainerEdits
 ) -> list[PreparedDevice]:
     """What the kubelet is told: the first device carries everything that the containers receive."""
     # An annotation is the kubelet's to make, and it makes none for claims.
     by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
     names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
-    return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(ours)]
+    return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(devices)]
 
 
 def _held(ledger: Ledger, *, by_claims: bool) -> frozenset[str]:

@@ -70,9 +70,8 @@ class Holder:
 class Demand:
     """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
 
-    Attributes:
-        core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
-        is_exclusive: No other pod may be on its cards (R-528).
+    `core_percent` is of one card; 0 is no cap, or not known yet. With `is_exclusive` no other pod
+    may be on its cards (R-528).
     """
 
     mem_units: int

@@ -86,15 +86,12 @@ class Ledger:
         gone = frozenset(slice_ids)
         return Ledger({key: grant for key, grant in self.grants.items() if key not in gone})
 
-    def of_pod(self, pod: PodRef) -> tuple[Grant, ...]:
-        """Grants of a pod: by uid if both have one, else by namespace and name."""
-        return self._at(pod)
-
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
         """The grant of one container, or None."""
-        return next(iter(self._at(pod, container)), None)
+        return next(iter(self.of_pod(pod, container)), None)
 
-    def _at(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
+    def of_pod(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
+        """Grants of a pod, or of one container: by uid if both have one, else by namespace and name."""
         if not self._by_place:
             for grant in self.grants.values():
                 for place in {(grant.pod.uid,), grant.pod.key}:
@@ -232,20 +229,21 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
     A place is one resource of one container. Ordinary init containers are left out, because
     List never shows them.
     """
-    theirs: _Places = {
+    reported: _Places = {
         (*entry.pod.key, container, resource): ids
         for entry in listed
         for container, held in entry.held.items()
         for resource, ids in held.items()
         if ids
     }
-    ours: _Places = {
+    granted: _Places = {
         (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
         for grant in ledger.grants.values()
         for resource in grant.units
         if not grant.is_handed_on
     }
-    return sum(ours.get(place) != theirs.get(place) for place in ours.keys() | theirs.keys())
+    places = granted.keys() | reported.keys()
+    return sum(granted.get(place) != reported.get(place) for place in places)
 
 
 def _is_listed(

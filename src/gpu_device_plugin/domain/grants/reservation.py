@@ -99,11 +99,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """Where the kubelet's calls stand. Each step makes the next value, as `TRANSITIONS` say.
+    """Where the kubelet's calls stand; each step makes the next value, as `TRANSITIONS` say.
 
-    Attributes:
-        pending: What was decided for it; None while idle.
-        answered_at: When a call was answered last: the loop's clock, in seconds.
+    `pending` is None while idle; `answered_at` is by the loop's clock, in seconds.
     """
 
     phase: Phase = Phase.IDLE

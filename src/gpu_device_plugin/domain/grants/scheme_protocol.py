@@ -136,18 +136,16 @@ class WeChooseDevices(Scheme):
     def decide(self, asker: Caller, offer: Offer, state: NodeState) -> Pending:
         """The devices for a container's whole request.
 
-        Raises:
-            RequestError: What it asks for is never valid on this node.
-            DoesNotFitError: No device has room; the text says what each has.
+        Raises RequestError for what is never valid on this node, DoesNotFitError where no device
+        has room.
         """
 
     @abstractmethod
     def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
         """Exactly as many units as asked, of the devices decided on.
 
-        Raises:
-            RequestError: The call asks for what this node never gives.
-            DoesNotFitError: The kubelet has not enough of them free.
+        Raises RequestError for what this node never gives, DoesNotFitError where the kubelet has
+        too few free.
         """
 
     @abstractmethod
@@ -169,10 +167,8 @@ class WeChooseDevices(Scheme):
     ) -> Reservation:
         """Devices for a holder, by amounts: for an allocation API that counts no units of the kubelet's.
 
-        `devices` are those that a scheduler has chosen already; empty for a choice of the scheme's.
-
-        Raises:
-            DoesNotFitError: No device has room, or those chosen have none.
+        `devices` were chosen by a scheduler; empty for a choice of the scheme's. DoesNotFitError:
+        no room.
         """
 
     @abstractmethod

@@ -74,11 +74,7 @@ def parse_max_pods(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode of a node from now on.
-
-    Attributes:
-        is_switch_refused: The label asks for another mode, which has to wait.
-    """
+    """The mode of a node from now on; `is_switch_refused` where the label's mode has to wait."""
 
     mode: NodeMode
     is_switch_refused: bool = False

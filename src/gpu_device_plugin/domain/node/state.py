@@ -14,11 +14,7 @@ ANY_CARD = "*"
 
 @dataclass(frozen=True, slots=True)
 class NodeTerms:
-    """What a node offers, as far as requests are checked against it.
-
-    Attributes:
-        is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
-    """
+    """What a node offers, as far as requests are checked; with `--isolation` off no container gets a cap."""
 
     node: str
     mode: NodeMode

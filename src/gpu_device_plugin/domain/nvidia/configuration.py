@@ -160,10 +160,7 @@ class Configuration:
 
 
 def resource_name(text: str) -> str:
-    """The resource with NVIDIA's prefix.
-
-    Raises:
-        ConfigError: It is no name of a Kubernetes resource.
+    """The resource with NVIDIA's prefix; ConfigError if it is no name of a Kubernetes resource.
 
     >>> resource_name("gpu")
     'nvidia.com/gpu'

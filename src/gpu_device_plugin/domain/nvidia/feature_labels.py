@@ -36,10 +36,7 @@ _SPLIT_FAMILIES = {7: (5, "volta", "turing"), 8: (9, "ampere", "ada-lovelace")}
 def feature_labels(
     cards: Sequence[Card], configuration: Configuration, machine: Machine
 ) -> dict[str, str]:
-    """Label -> value; without a card only the timestamp.
-
-    `cards` are all that NVML shows, by index.
-    """
+    """Label -> value; `cards` are all that NVML shows, by index, and without one there is only the timestamp."""
     labels = {}
     if machine.timestamp is not None:
         labels["gfd.timestamp"] = str(machine.timestamp)

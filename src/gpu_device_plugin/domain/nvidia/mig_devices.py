@@ -122,12 +122,9 @@ def model_of(model: str, memory_mib: int) -> Model | None:
 
 
 def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
-    """The profile that a node setting asks for (R-203, R-309).
+    """The profile that a node setting asks for (R-203, R-309); ConfigError names those that there are.
 
     `asked` is `MIG1g` … `MIG7g`, or a profile's own name, also with . for + as a label has to have it.
-
-    Raises:
-        ConfigError: The model has no such profile; the text names those that it has.
     """
     found = model_of(model, memory_mib)
     if found is None:
