@@ -179,9 +179,9 @@ def test_a_path_too_long_for_sockets_is_named(tmp: Path) -> None:
 
 
 BROKEN = """
-from gpu_device_plugin.demo import run_demo, story
+from gpu_device_plugin.demo import run_demo as run, story
 from gpu_device_plugin.cli.main import main
-run_demo.PROFILE = "mixed"
+run.PROFILE = "mixed"
 story.START_SECONDS = story.SOON_SECONDS = 3.0
 main(["demo"])
 """
