@@ -11,11 +11,11 @@ from gpu_device_plugin.demo.telling import (
     ComputeShare,
     GpuView,
     Promise,
-    RealCard,
-    Received,
     Teller,
     Verdict,
 )
+from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 
 UUID = "GPU-fbe2901d-8128-59f9-9ae5-417b49a41849"
 
@@ -90,8 +90,8 @@ def test_nothing_is_wider_than_80_columns() -> None:
     mounts = {f"/run/gpu-device-plugin/cards/{UUID}/0123456789abcdef": ("/x", False)}
     env = {"NVIDIA_VISIBLE_DEVICES": f"{UUID},{UUID}", "ALIYUN_COM_GPU_MEM_IDX": "0,1"}
 
-    screen.received(Received("train", "n1", env, mounts))
-    screen.real_cards([RealCard(0, "NVIDIA-A100-SXM4-40GB", UUID, 40536, "in MIG mode")])
+    screen.received("train", "n1", ContainerStart(env, mounts, {}, frozenset()))
+    screen.real_cards([CardReport(UUID, 0, 0, "NVIDIA-A100-SXM4-40GB", 40536, "", is_mig=True)])
     gets = "cards 0 and 1: 4309 MiB each"
     screen.verdicts([Verdict("two", "n1", "8 units on 2 cards", is_admitted=True, gets=gets)])
     screen.quote("Event", f"card 1 ({UUID}): " + "a long reason " * 12)

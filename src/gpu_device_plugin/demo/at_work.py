@@ -35,13 +35,7 @@ CONTEXT_MIB = 239
 
 
 def environment(started: ContainerStart, driver_dir: Path, root: Path) -> dict[str, str]:
-    """What its processes are started with, once `root` shows what is mounted there.
-
-    Args:
-        started: What the kubelet was told to start the container with.
-        driver_dir: Where the node's driver libraries lie.
-        root: A directory for the container alone.
-    """
+    """What a container's processes are started with; `root`, its own directory, shows what is mounted there."""
     for inside in (CONFIG_DIR, REGION_FILE, *_cards(started)):
         shown = root / Path(inside).relative_to(AGENT_ROOT)
         shown.parent.mkdir(parents=True, exist_ok=True)
@@ -89,11 +83,7 @@ class GpuProcess:
         )
 
     async def ask(self, *words: object) -> dict[str, int]:
-        """Its answer to a line.
-
-        Raises:
-            EdgeError: It has ended, or does not answer.
-        """
+        """Its answer to a line."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise EdgeError(f"{self.name}: its process was not started")

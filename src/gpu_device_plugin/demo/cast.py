@@ -16,9 +16,6 @@ class Role:
     """One pod of one container.
 
     Attributes:
-        name: The pod's name.
-        node: The node it is bound to.
-        mem_units: What it asks of gpu-mem.
         core_percent: What it asks of gpu-core.percentage; 0 for nothing.
         spread: Its label `aliyun.com/gpu-count`; 0 for no label.
         lands_on: Cards that it must get, by index; none for a pod that must be refused.

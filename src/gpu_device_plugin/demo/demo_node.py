@@ -67,11 +67,7 @@ class AgentProcess:
         return self._process.pid if self._process else 0
 
     def check_runs(self) -> None:
-        """See that it has not ended by itself.
-
-        Raises:
-            EdgeError: It has; the text is the end of its log.
-        """
+        """Raise EdgeError with the end of its log if it has ended by itself."""
         if self._process is not None and self._process.returncode is not None:
             raise EdgeError(
                 f"the agent has ended with exit code {self._process.returncode}:\n{self.log_tail()}"
@@ -100,11 +96,7 @@ class AgentProcess:
         return ""
 
     async def page(self, path: str) -> str:
-        """The body of one of its pages, whatever the status.
-
-        Raises:
-            EdgeError: It does not answer.
-        """
+        """The body of one of its pages, whatever the status."""
         try:
             async with asyncio.timeout(_PAGE_SECONDS):
                 reader, writer = await asyncio.open_connection(_LOOPBACK, self.port)
@@ -146,15 +138,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the nodes of one demo share.
-
-    Attributes:
-        root: A directory that goes away with the demo.
-        api: The stand-in API server.
-        kubeconfig: How its clients find it.
-        library_dir: The isolation library's versions, or None: isolation is off.
-        has_selftest: Whether gpu-selftest is built beside that library.
-    """
+    """What the nodes of one demo share; without `library_dir` isolation is off."""
 
     root: Path
     api: StandInApiServer
@@ -203,11 +187,7 @@ class DemoNode:
         await self.kubelet.stop()
 
     async def readiness(self) -> str:
-        """The first line of the agent's /readyz, or why there is none.
-
-        Raises:
-            EdgeError: The agent has ended.
-        """
+        """The first line of the agent's /readyz, or why there is none."""
         self.agent.check_runs()
         try:
             return (await self.agent.page("/readyz")).partition("\n")[0]
@@ -215,11 +195,7 @@ class DemoNode:
             return str(error)
 
     async def allocatable(self) -> tuple[int, ...]:
-        """What the kubelet counts as allocatable of the three resources.
-
-        Raises:
-            EdgeError: The agent has ended.
-        """
+        """What the kubelet counts as allocatable of the three resources."""
         self.agent.check_runs()
         return tuple(self.kubelet.allocatable(resource) for resource in Resource)
 
@@ -228,11 +204,7 @@ class DemoNode:
         self._api.patch(self._path, {"metadata": {"labels": {key: value}}})
 
     def named(self) -> dict[str, int]:
-        """What the kubelet counts as allocatable, by resource; without those of which it has none.
-
-        Raises:
-            EdgeError: The agent has ended.
-        """
+        """What the kubelet counts as allocatable, by resource; without those of which it has none."""
         self.agent.check_runs()
         counts = {name: self.kubelet.allocatable(name) for name in self.kubelet.registry.links}
         return {name: count for name, count in sorted(counts.items()) if count}
@@ -288,11 +260,7 @@ class DemoNode:
         return [(str(event["reason"]), str(event["message"])) for event in events]
 
     async def command(self, *words: str) -> str:
-        """What `gpu-device-plugin` prints to a person on this node.
-
-        Raises:
-            EdgeError: It fails.
-        """
+        """What `gpu-device-plugin` prints to a person on this node."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gpu_device_plugin", *words, "--run-dir", str(self._run_dir)),
             stdin=asyncio.subprocess.DEVNULL,

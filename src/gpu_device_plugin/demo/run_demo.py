@@ -21,15 +21,7 @@ from gpu_device_plugin.demo.cast import (
 )
 from gpu_device_plugin.demo.demo_node import RECOVERY_SECONDS, DemoNode, Surroundings
 from gpu_device_plugin.demo.story import START_SECONDS, Story
-from gpu_device_plugin.demo.telling import (
-    NamedOffer,
-    Promise,
-    Promises,
-    RealCard,
-    Received,
-    Teller,
-    wait_for,
-)
+from gpu_device_plugin.demo.telling import NamedOffer, Promise, Promises, Teller, wait_for
 from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.cards.reports import CardReport, DriverMissing, Inventory, NvmlReport
@@ -164,12 +156,7 @@ _LONGEST_ROOT = LONGEST_PATH - 52
 
 
 async def run_demo(teller: Teller) -> list[Promise]:
-    """Play the demo; every promise that was made.
-
-    Raises:
-        ConfigError: The simulated driver is not built.
-        EdgeError: An agent ended, or the demo took too long.
-    """
+    """Play the demo; every promise that was made."""
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -198,7 +185,14 @@ async def _play(teller: Teller, promises: Promises) -> None:
         await story.offers()
         if promises.broken:
             return  # without agents that serve there is nothing more to see
-        await _fractions(story)
+        for chapter in (
+            story.admissions,
+            story.card_maps,
+            story.why,
+            story.receipts,
+            story.refusals,
+        ):
+            await chapter()
         await run_in_slices(nodes[CORE_MEM_NODE], root, teller, promises)
         await break_and_recover(nodes[CORE_MEM_NODE], teller, promises)
         await serve_nvidia_names(around, teller, promises)
@@ -208,14 +202,6 @@ async def _play(teller: Teller, promises: Promises) -> None:
             await show_real_cards(found, around, teller, promises)
         else:
             teller.chapter("This machine's own cards", f"None to show: {found}.")
-
-
-async def _fractions(story: Story) -> None:
-    await story.admissions()
-    await story.card_maps()
-    await story.why()
-    await story.receipts()
-    await story.refusals()
 
 
 async def _surroundings(root: Path, stage: AsyncExitStack) -> Surroundings:
@@ -306,7 +292,7 @@ async def show_real_cards(
         f"NVIDIA driver {inventory.driver_version}. They are read, and nothing more: no XID is "
         f"injected, no card is taken out, nothing runs on them.",
     )
-    teller.real_cards([_real_card(card) for card in inventory.cards])
+    teller.real_cards(inventory.cards)
     if not served:
         teller.text("None of them can be divided by this agent, so none is offered.")
         return
@@ -333,14 +319,9 @@ async def _serve(
     promises.check("a pod that asks 2 units and 30 % of a real card is", "admitted", said)
     if admission.is_admitted:
         started = await node.start_container(role)
-        teller.received(Received(role.name, REAL_NODE, started.env, started.mounts))
+        teller.received(role.name, REAL_NODE, started)
         visible = started.env.get("NVIDIA_VISIBLE_DEVICES")
         promises.check("its container is shown", served[smallest].uuid, visible)
-
-
-def _real_card(card: CardReport) -> RealCard:
-    remark = "in MIG mode" if card.is_mig else ""
-    return RealCard(card.index, card.model, card.uuid, card.memory_mib, remark)
 
 
 CARD = CROWDED_OUT.lands_on[0]

@@ -21,7 +21,6 @@ from gpu_device_plugin.demo.telling import (
     CardShare,
     OfferedUnits,
     Promises,
-    Received,
     Teller,
     Verdict,
     shown,
@@ -68,11 +67,6 @@ def mounts(node: DemoNode, role: Role) -> dict[str, str]:
         **dict.fromkeys((*read_only, *cards), "read-only"),
         **dict.fromkeys((REGION_FILE, *(f"{card}/its slice" for card in cards)), "read-write"),
     }
-
-
-def seen_mounts(found: Mounts) -> dict[str, str]:
-    """Its mounts, in the same form; a missing source is marked."""
-    return {_without_slice(path): _state(*mount) for path, mount in found.items()}
 
 
 def limits(found: Mounts) -> str:
@@ -216,11 +210,11 @@ class Story:
         for role in (FIRST, TWO_CARDS):
             node = self._nodes[role.node]
             started = await node.start_container(role)
-            self._teller.received(Received(role.name, node.name, started.env, started.mounts))
+            self._teller.received(role.name, node.name, started)
             expected = environment(node, role)
             self._promises.check(f"{role.name}: its environment, exactly", expected, started.env)
             is_off = "" if node.is_isolated else " (isolation is off)"
-            seen = seen_mounts(started.mounts)
+            seen = {_without_slice(path): _state(*m) for path, m in started.mounts.items()}
             what = f"{role.name}: its mounts, exactly{is_off}"
             self._promises.check(what, mounts(node, role), seen)
             if node.is_isolated:

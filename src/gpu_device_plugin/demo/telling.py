@@ -16,6 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:
@@ -91,16 +94,6 @@ class CardMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """What a container was started with."""
-
-    pod: str
-    node: str
-    env: Mapping[str, str]
-    mounts: Mapping[str, tuple[str, bool]]
-
-
-@dataclass(frozen=True, slots=True)
 class GpuView:
     """A card as NVML tells it to a process, which is in a slice or on the node."""
 
@@ -123,17 +116,6 @@ class ComputeShare:
     pod: str
     granted_percent: int
     measured_percent: float
-
-
-@dataclass(frozen=True, slots=True)
-class RealCard:
-    """A card of this very machine."""
-
-    index: int
-    model: str
-    uuid: str
-    memory_mib: int
-    remark: str
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -234,10 +216,10 @@ class Teller:
             table.add_row(*cells, _holders(row, marks))
         self._draw(table)
 
-    def received(self, received: Received) -> None:
+    def received(self, pod: str, node: str, received: ContainerStart) -> None:
         """Variables with their meaning, then mounts."""
         self._console.print()
-        self._line(f"{received.pod} on {received.node}", style="bold")
+        self._line(f"{pod} on {node}", style="bold")
         for name in sorted(received.env, key=_order):
             first, *others = _folded(received.env[name])
             self._line(f"  {name}={first}", _MEANINGS.get(name, ""))
@@ -277,11 +259,11 @@ class Teller:
             table.add_row(share.pod, bar, f"{share.measured_percent:.1f} %")
         self._draw(table)
 
-    def real_cards(self, cards: Sequence[RealCard]) -> None:
+    def real_cards(self, cards: Sequence[CardReport]) -> None:
         """One line a card."""
         table = _table("card", "model", "MiB", "UUID")
         for card in cards:
-            model = f"{card.model} ({card.remark})" if card.remark else card.model
+            model = f"{card.model} (in MIG mode)" if card.is_mig else card.model
             table.add_row(str(card.index), model, str(card.memory_mib), card.uuid)
         self._draw(table)
 
@@ -348,10 +330,7 @@ class Teller:
 
 
 def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in headings:
-        table.add_column(heading)
-    return table
+    return Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def _order(name: str) -> tuple[bool, int, str]:
@@ -384,12 +363,8 @@ def _share_bar(share: ComputeShare) -> str:
 
 
 def _holders(row: CardHolders, marks: dict[str, tuple[str, str]]) -> Text:
-    who = Text()
-    for share in row.shares:
-        letter, colour = marks[share.pod]
-        who.append(", " if who else "")
-        who.append(f"{letter} {share.pod}", style=colour)
-    return who
+    who = ((marks[share.pod], share.pod) for share in row.shares)
+    return Text(", ").join(Text(f"{letter} {pod}", style=colour) for (letter, colour), pod in who)
 
 
 _LOOK_SECONDS = 0.05
@@ -407,12 +382,11 @@ class Promises:
         """Those that were not kept."""
         return [promise for promise in self.made if not promise.is_kept]
 
-    def check(self, what: str, expected: object, seen: object) -> bool:
+    def check(self, what: str, expected: object, seen: object) -> None:
         """Hold one promise against what was seen; both are compared as they are shown."""
         promise = Promise(what, shown(expected), shown(seen))
         self.made.append(promise)
         self._teller.promise(promise)
-        return promise.is_kept
 
 
 def shown(value: object) -> str:

@@ -121,14 +121,11 @@ class _Names(Collection[str]):
 
 
 class Schemes:
-    """One or more schemes on disjoint cards; the first one takes what belongs to none.
-
-    By default those of this release; `owner` says which of them serves a card.
-    """
+    """Schemes on disjoint cards, by default those of this release; the first takes what belongs to none."""
 
     def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
-        ours, by_default = shipped()
-        self.all = ours if schemes is None else tuple(schemes)
+        of_this_release, by_default = shipped()
+        self.all = of_this_release if schemes is None else tuple(schemes)
         self.deciders = tuple(each for each in self.all if isinstance(each, WeChooseDevices))
         self.recorders = tuple(each for each in self.all if isinstance(each, KubeletChoosesDevices))
         self._owner = owner or by_default
@@ -169,11 +166,7 @@ class Schemes:
         return [(scheme, self.view(scheme, state)) for scheme in schemes]
 
     def serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
-        """The scheme of `resource` and its view of the node.
-
-        Raises:
-            RequestError: This node does not serve it now.
-        """
+        """The scheme of `resource` and its view of the node; RequestError if it is not served now."""
         scheme = self.of(resource)
         view = self.view(scheme, state)
         if not scheme.serves(resource, view):
@@ -184,21 +177,13 @@ class Schemes:
         return scheme, view
 
     def deciding(self, resource: str, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
-        """The same of a resource whose scheme decides.
-
-        Raises:
-            RequestError: This node does not serve it now.
-        """
+        """The same of a resource whose scheme decides."""
         scheme, view = self.serving(resource, state)
         assert isinstance(scheme, WeChooseDevices)  # noqa: S101 - one that records has its own calls
         return scheme, view
 
     def reserving(self, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
-        """The scheme that decides on this node, and its view of it.
-
-        Raises:
-            RequestError: None does.
-        """
+        """The scheme that decides on this node, and its view of it; RequestError if none does."""
         for scheme, view in self.views(self.deciders, state):
             if any(scheme.serves(resource, view) for resource in scheme.resources):
                 return scheme, view
@@ -250,11 +235,7 @@ class Schemes:
         return scheme.own_record(grant) if scheme else {}
 
     def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
-        """A grant that was read from disk, with what only its scheme knows of it.
-
-        Raises:
-            StateError: It has what this release does not know; the text names the key.
-        """
+        """A grant that was read from disk, with what only its scheme knows of it; StateError names an unknown key."""
         for name, ids in grant.units.items():
             if not any(each.recalls(name) for each in self.all):
                 raise StateError(f"{list(ids)} are no units of {name} - at `$.units`")

@@ -19,13 +19,7 @@ from gpu_device_plugin.overview.node_cards import NodeCards, rule_text
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What a node can still take.
-
-    Attributes:
-        node: Its name.
-        pods: How many more such pods fit.
-        then: Why it takes no more.
-    """
+    """How many more such pods a node can take, and `then` why it takes no more."""
 
     node: str
     pods: int
@@ -33,14 +27,7 @@ class NodeCapacity:
 
 
 def sized_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
-    """A pod of one container.
-
-    Args:
-        name: To tell it from others.
-        units: Memory units over all of its cards.
-        percent: Percent of one card's compute; 0 asks for none.
-        cards: Over how many cards.
-    """
+    """A pod of one container: memory units over all `cards`, percent of one card's compute (0: none)."""
     amounts = {Resource.MEM.value: units, Resource.CORE.value: percent}
     asked = {resource: amount for resource, amount in amounts.items() if amount}
     container = ContainerRequest("main", ContainerKind.APP, 0, asked)
@@ -55,14 +42,9 @@ def capacities(
     percent: int,
     cards: int,
 ) -> tuple[NodeCapacity, ...]:
-    """For each node, how many pods of that size fit beside what it holds.
+    """For each node, how many pods of that size (as in `sized_pod`) fit beside what it holds.
 
-    Args:
-        nodes: The nodes with cards.
-        facts: All nodes, by name; one that is cordoned or not ready takes none.
-        units: As of `sized_pod`.
-        percent: As of `sized_pod`.
-        cards: As of `sized_pod`.
+    A node of `facts` that is cordoned or not ready takes none.
     """
     closed = {name: node.closed for name, node in facts.items() if node.closed}
     return tuple(

@@ -41,13 +41,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing.
-
-    Attributes:
-        level: How bad it is.
-        what: What is seen.
-        cure: What to do, or what it means.
-    """
+    """What is seen, and what to do about it or what it means."""
 
     level: Level
     what: str
@@ -66,12 +60,9 @@ def note(what: str, cure: str) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class AllocationApiObjects:
-    """What the API server has for claims; None where we may not read it, or it is not served.
+    """Namespaces with the label for claims, namespaces with the template, names of the policies.
 
-    Attributes:
-        namespaces: Namespaces whose label says that they use claims.
-        templates: Namespaces that have the ResourceClaimTemplate.
-        policies: Names of the MutatingAdmissionPolicies.
+    None where we may not read it, or it is not served.
     """
 
     namespaces: frozenset[str] | None = None
@@ -84,15 +75,10 @@ class Installation:
     """What is examined.
 
     Attributes:
-        version: Of this program.
-        sets: The DaemonSets of agents.
-        nodes: All nodes.
-        pods: All pods.
-        cards: The nodes with cards.
         node_events: Events about nodes, the oldest first.
         policies: Names of the admission policies; None where we may not list them.
         runtime_classes: Names of the RuntimeClasses; None as above.
-        allocation APIs: What the API server has for claims.
+        doors: What the API server has for claims.
         unexamined: What we have no right to list.
     """
 
@@ -148,8 +134,12 @@ def _not_ready(facts: Installation) -> Iterator[Finding]:
 
 def _missing(facts: Installation) -> Iterator[Finding]:
     served = {pod.spec.node_name for pod in facts.agents}
-    lacking = [n.metadata.name for n in facts.nodes if _is_meant(n, facts.sets)]
-    lacking = [name for name in lacking if name not in served]
+    lacking = [
+        node.metadata.name
+        for node in facts.nodes
+        if node.metadata.name not in served
+        and (MODE_LABEL in node.labels or any(s.looks_for(node.labels) for s in facts.sets))
+    ]
     if lacking:
         yield problem(
             f"no agent runs on nodes whose labels ask for one: {few(lacking)}",
@@ -162,10 +152,6 @@ def _missing(facts: Installation) -> Iterator[Finding]:
             f"no node runs an agent of DaemonSet {few(names)}",
             f"label the nodes with cards: kubectl label node NODE {MODE_LABEL}=MODE",
         )
-
-
-def _is_meant(node: SurveyedNode, sets: Iterable[AgentSet]) -> bool:
-    return MODE_LABEL in node.labels or any(each.looks_for(node.labels) for each in sets)
 
 
 def _silent(facts: Installation) -> Iterator[Finding]:
@@ -294,7 +280,7 @@ def _of_namespaces(
             f"kubectl label namespace NAMESPACE {_LABEL}; until then they use the device plugin",
         )
     policies = facts.policies
-    if labelled and policies is not None and not any(map(_makes_claims, policies)):
+    if labelled and policies is not None and not any(p.endswith(_SLICES_POLICY) for p in policies):
         yield problem(
             f"namespaces use claims, and no policy makes them: {few(sorted(labelled))}",
             "set the chart's value dra.enabled",
@@ -303,10 +289,6 @@ def _of_namespaces(
 
 def _gives_by_claims(view: NodeCards) -> bool:
     return len(view.offer.by_claims) == len(view.cards)
-
-
-def _makes_claims(policy: str) -> bool:
-    return policy.endswith(_SLICES_POLICY)
 
 
 DAEMON_SETS = "DaemonSets"

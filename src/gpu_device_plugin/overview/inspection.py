@@ -5,7 +5,9 @@ a column ends where a line has no such cell. Amounts are in memory units; the he
 unit is (R-409).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from gpu_device_plugin.overview.node_cards import NodeCards
 
@@ -14,12 +16,7 @@ _UNITS = {1024: "GiB", 128: "128MiB"}
 
 
 def summary(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
-    """One line a node, and the sum.
-
-    Args:
-        nodes: The nodes.
-        addresses: Node -> its IP address.
-    """
+    """One line a node, and the sum; `addresses` are the nodes' IP addresses."""
     most = max((_columns(node) for node in nodes), default=0)
     has_waiting = any(node.waiting for node in nodes)
     heads = [f"GPU{index}(Allocated/Total)" for index in range(most)]
@@ -106,29 +103,16 @@ def _unit(nodes: Iterable[NodeCards]) -> str:
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
     """The lines with their columns aligned, without spaces at their ends."""
     widths: list[dict[int, int]] = [{} for _ in lines]
-    most = max(map(len, lines), default=0)
-    for column in range(most):
-        _fill(lines, widths, column, lambda cell: len(cell) + _GAP)
+    for column in range(max(map(len, lines), default=0)):
+        # A last cell is in no column; a column ends at a line without it.
+        placed = [(len(line) > column + 1, at) for at, line in enumerate(lines)]
+        for has_column, run in groupby(placed, key=itemgetter(0)):
+            places = [at for _, at in run] if has_column else []
+            widest = max((len(lines[at][column]) for at in places), default=0) + _GAP
+            for at in places:
+                widths[at][column] = widest
     shown = [
         "".join(cell.ljust(width.get(at, 0)) for at, cell in enumerate(line)).rstrip()
         for line, width in zip(lines, widths, strict=True)
     ]
     return "\n".join(shown) + "\n"
-
-
-def _fill(
-    lines: Sequence[Sequence[str]],
-    widths: Sequence[dict[int, int]],
-    column: int,
-    width: Callable[[str], int],
-) -> None:
-    """Set the width of a column in every run of lines that have it; a last cell is in none."""
-    start = 0
-    while start < len(lines):
-        end = start
-        while end < len(lines) and len(lines[end]) > column + 1:
-            end += 1
-        widest = max((width(line[column]) for line in lines[start:end]), default=0)
-        for at in range(start, end):
-            widths[at][column] = widest
-        start = end + 1

@@ -30,9 +30,7 @@ class _Followed:
 class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
     """Follows nodes and pods; what cards hold is counted only of nodes that have changed.
 
-    Attributes:
-        nodes: All nodes by name, those without cards too.
-        changed: Set by every change.
+    `nodes` has those without cards too; every change sets `changed`.
     """
 
     def __init__(self, api: ApiServer) -> None:

@@ -41,14 +41,7 @@ _Devices = Mapping[str, tuple[PodRef, ...]]
 
 @dataclass(frozen=True, slots=True)
 class PodShare:
-    """A pod's part of a card.
-
-    Attributes:
-        pod: Which pod.
-        units: Memory units.
-        percent: Percent of the card's compute; 0 without a compute cap.
-        is_granted: The agent reports it; else a scheduler has reserved it.
-    """
+    """A pod's part of a card; until `is_granted` by the agent's report a scheduler has only reserved it."""
 
     pod: PodRef
     units: int
@@ -61,17 +54,11 @@ class CardView:
     """A card.
 
     Attributes:
-        index: NVML's index.
-        uuid: Its UUID.
-        model: NVML's name.
-        memory_mib: Its memory.
-        units: Memory units that it has.
-        free_units: Of these, what nobody holds or waits for.
+        free_units: Memory units that nobody holds or waits for.
         free_percent: Percent of compute that nobody holds or waits for.
-        is_healthy: Whether it may be given away.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
-        allocation API: By what requests reach it (docs/dra.md).
+        door: By what requests reach it (docs/dra.md).
     """
 
     index: int
@@ -99,11 +86,6 @@ class NodeCards:
     """A node with cards.
 
     Attributes:
-        name: The node.
-        offer: What it offers.
-        rooms: What its cards have left.
-        holds: What its pods hold.
-        cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: Devices that are no cards, which are MIG instances, with who holds them.
         told: UUID -> replicas and instances, as the node tells them.
@@ -181,11 +163,7 @@ class NodeCards:
 
 
 def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
-    """A node and the pods that are bound to it.
-
-    Raises:
-        StateError: Its annotation of cards cannot be read.
-    """
+    """A node and the pods that are bound to it; StateError if its annotation of cards cannot be read."""
     offer = parse_offer(node.name, node.cards, node.labels)
     told = parse_holdings(node.holdings)
     granted = {
@@ -212,11 +190,8 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     view = NodeCards(
         node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances))
     )
-    return replace(view, devices_taken=_taken(pods), told=_told(node))
-
-
-def _taken(pods: Iterable[ClusterPod]) -> Mapping[str, int]:
-    return sum((Counter(pod.devices) for pod in pods), Counter[str]())
+    taken = sum((Counter(pod.devices) for pod in pods), Counter[str]())
+    return replace(view, devices_taken=taken, told=_told(node))
 
 
 def _told(node: ClusterNode) -> Mapping[str, Told]:
@@ -347,8 +322,8 @@ def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> C
 def allocation_api_text(by_claims: int, cards: int) -> str:
     """How many of a node's cards are given by claims (docs/dra.md), after other words of the node.
 
-    >>> door_text(0, 4), door_text(1, 4), door_text(4, 4)
-    ('', ', 1 of them given by claims', ', given by claims')
+    >>> [allocation_api_text(by_claims, 4) for by_claims in (0, 1, 4)]
+    ['', ', 1 of them given by claims', ', given by claims']
     """
     which = "" if by_claims == cards else f"{by_claims} of them "
     return f", {which}given by claims" if by_claims else ""

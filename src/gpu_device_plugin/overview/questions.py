@@ -31,13 +31,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The cluster as it was read.
-
-    Attributes:
-        nodes: All nodes.
-        pods: All pods.
-        cards: The nodes with cards.
-    """
+    """The cluster as it was read."""
 
     nodes: tuple[SurveyedNode, ...]
     pods: tuple[SurveyedPod, ...]
@@ -50,11 +44,7 @@ class Reading:
 
 
 async def read_cluster(api: ApiServer) -> Reading:
-    """All nodes and pods.
-
-    Raises:
-        ClusterError: The API server does not serve the lists.
-    """
+    """All nodes and pods."""
     survey = Survey(api)
     nodes, pods = await asyncio.gather(survey.nodes(), survey.pods())
     with_cards = [found for node in nodes if (found := node.with_cards())]
@@ -63,13 +53,7 @@ async def read_cluster(api: ApiServer) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class FollowedCards:
-    """The nodes with cards, as they are followed.
-
-    Attributes:
-        cards: As they were last seen; None before both lists were read.
-        trouble: Why they may be out of date; empty if they are not.
-        trouble_seconds: For how long.
-    """
+    """The nodes with cards as last seen; None before both lists were read. `trouble` is why they may be out of date."""
 
     cards: ClusterCards | None
     trouble: str
@@ -102,14 +86,7 @@ async def read_story(
 ) -> PodStory | None:
     """What is known of a pod, or None where there is none and no Event tells of one.
 
-    Args:
-        api: The API server.
-        namespace: Of the pod.
-        name: Of the pod.
-        nodes: The nodes with cards, and all nodes by name; None lists nodes and pods.
-
-    Raises:
-        ClusterError: The API server does not serve it.
+    `nodes` has the nodes with cards and all nodes by name; None lists nodes and pods.
     """
     survey = Survey(api)
     lists = _Optional([])
@@ -134,15 +111,7 @@ async def _listed_nodes(api: ApiServer) -> NodesAndFacts:
 
 
 async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding], Reading]:
-    """What is wrong, and what was examined.
-
-    Args:
-        api: The API server.
-        version: Of this program.
-
-    Raises:
-        ClusterError: The API server does not serve the nodes or pods.
-    """
+    """What is wrong with an installation, and what was examined; `version` is of this program."""
     survey, lists = Survey(api), _Optional([])
     reading, sets = await asyncio.gather(
         read_cluster(api), lists.read(DAEMON_SETS, survey.agent_sets())
@@ -185,12 +154,7 @@ async def read_uses(
 ) -> tuple[Sequence[slice_use.SliceUse], Sequence[str]]:
     """Every slice with its use, and what could not be asked.
 
-    Args:
-        api: The API server.
-        prometheus: Its address, `NAMESPACE/SERVICE:PORT`, or None to ask the agents.
-
-    Raises:
-        ClusterError: The API server does not serve the pods, or Prometheus does not answer.
+    `prometheus` is `NAMESPACE/SERVICE:PORT`; None asks the agents.
     """
     survey = Survey(api)
     if prometheus:
@@ -204,11 +168,7 @@ async def read_uses(
 
 @dataclass(frozen=True, slots=True)
 class _Optional:
-    """Lists that a person may lack the right to read.
-
-    Attributes:
-        refused: The kinds of those that were refused.
-    """
+    """Lists that a person may lack the right to read; `refused` has the kinds of those that were refused."""
 
     refused: list[str]
 

@@ -31,14 +31,10 @@ class SliceUse:
 
     Attributes:
         node: Where it runs; empty where Prometheus does not say.
-        namespace: Of its pod.
-        pod: Its name.
-        container: Its container.
         card: NVML's index of the card.
         limit_bytes: Memory that it may use.
         percent: Percent of the card's compute that it may use; 0 is no cap.
-        used_bytes: What it uses; None while that is not known.
-        used_ratio: Share of the card's time that it had of late; None as above.
+        used_ratio: Share of the card's time that it had of late; None while that is not known.
         refused: Allocations that were refused because the slice was full; None as above.
     """
 

@@ -31,14 +31,7 @@ from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCa
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """What a node has left of a resource.
-
-    Attributes:
-        resource: Its name.
-        allocatable: How many devices the kubelet gives out.
-        taken: How many of them pods ask for.
-        asked: How many the pod asks for.
-    """
+    """How many devices of a resource the kubelet gives out, how many pods have taken, how many the pod asks for."""
 
     resource: str
     allocatable: int
@@ -89,10 +82,7 @@ def held_lines(
 ) -> list[str]:
     """What the pod holds: one line a container and whole device.
 
-    Args:
-        pod: The pod, whose annotation says which container has what.
-        cards: The cards of its node.
-        held: UUIDs of what it holds by its node; None where that is not known.
+    `held` has the UUIDs of what it holds by its node; None where that is not known.
     """
     told: Mapping[int, Sequence[str]] = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
     if held is not None:
@@ -129,14 +119,10 @@ class NodeVerdict:
     """What a node has for the pod.
 
     Attributes:
-        node: Its name.
-        verdict: In a few words.
         cards: One line a card: what it has, and what is missing.
-        is_fit: Whether the pod would fit.
         hint: The largest such slice that would fit, or "".
         is_other_door: Whether the node serves such requests by the other allocation API (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
-        is_unreadable: Whether its cards cannot be read.
         opens: What to do for the pod to go there, where the cards have room; or "".
     """
 

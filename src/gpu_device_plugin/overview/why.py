@@ -81,8 +81,6 @@ class Situation:
     """What is known of a pod beside what it asks.
 
     Attributes:
-        verdicts: What each node has for it; empty where it needs no place.
-        nodes: All nodes, by name.
         unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
         holds: Whether it holds anything, or a scheduler has reserved it.
         has_been_told: Whether anybody has said anything of it.
@@ -96,13 +94,7 @@ class Situation:
 
 
 def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
-    """What to do next.
-
-    Args:
-        pod: The pod.
-        asking: What it asks.
-        now: How it stands.
-    """
+    """What to do next."""
     verdicts = now.verdicts
     if pod.is_over:
         return _over(pod, asking, now)
@@ -206,13 +198,10 @@ class PodStory:
     """All that is known of a pod.
 
     Attributes:
-        pod: `namespace/name`.
         state: Phase, node and reason, in one line.
         asks: One line a container.
-        holds: What it holds: one line a container and card.
         said: What the scheduler, the kubelet or the agent said, the last one last.
         nodes: What each node has for it; empty for a pod that has its slice, or has had it.
-        cures: What to do next.
     """
 
     pod: str
@@ -233,12 +222,8 @@ def story(
 ) -> PodStory:
     """What a pod asks, holds and was told, and, unless it has a slice, where it would fit.
 
-    Args:
-        pod: The pod.
-        events: Events about it; None where they may not be read.
-        cards: The nodes with cards.
-        facts: All nodes, by name.
-        unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
+    `events` is None where they may not be read; `unlisted` is why nodes and pods cannot be listed,
+    else "".
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -284,12 +269,8 @@ def event_line(event: Event) -> str:
 
 def _told(events: Sequence[Event]) -> list[str]:
     shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
-    lines = [
-        event_line(event)
-        for event in shown
-        if not any(_wraps(event.message, other.message) for other in shown)
-    ]
-    return lines[-_SHOWN_EVENTS:]
+    own = [e for e in shown if not any(_wraps(e.message, other.message) for other in shown)]
+    return list(map(event_line, own[-_SHOWN_EVENTS:]))
 
 
 def _of_pod(pod: ExplainedPod, events: Iterable[Event]) -> Iterator[str]:

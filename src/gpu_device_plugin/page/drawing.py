@@ -27,10 +27,7 @@ class PageParts:
     """Parts by their id in the page; one that is gone is empty.
 
     A reader is told where it is as `start-number`: `start` is of this process, and `number` grows
-    with every change.
-
-    Attributes:
-        changed: Notified with every change.
+    with every change, which notifies `changed`.
     """
 
     def __init__(self) -> None:
@@ -155,11 +152,7 @@ class Drawing:
             await self._parts.wait(at, self._beat_seconds)
 
     async def pod(self, namespace: str, name: str) -> str | None:
-        """A pod's story as HTML; None where there is no such pod.
-
-        Raises:
-            ClusterError: The API server does not serve it.
-        """
+        """A pod's story as HTML; None where there is no such pod."""
         story = await read_story(self._api, namespace, name, self._nodes)
         if story is None:
             return None

@@ -18,12 +18,7 @@ COLOURS = 8
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """What a pod uses of its slice of a card.
-
-    Attributes:
-        memory: Percent of the slice; None while it is not known.
-        compute: Percent of the card's time; None as above.
-    """
+    """What a pod uses: percent of its slice's memory and of the card's time; None while it is not known."""
 
     memory: int | None = None
     compute: int | None = None
@@ -53,8 +48,6 @@ class SliceRow:
     """A pod's part of a bar.
 
     Attributes:
-        pod: `namespace/name`.
-        name: Its name.
         letter: The pod's letter on this node, as `kubectl gpu map` has it.
         kind: Classes of the stylesheet: the namespace's colour, and whether it is only reserved.
         start: Where it begins, in percent of the bar.
@@ -78,10 +71,8 @@ class CardRow:
     """A card.
 
     Attributes:
-        card: The card.
         held: Memory units that are held.
         percent: Percent of compute that is held; None where the mode does not divide it.
-        slices: Its slices, from the left.
         asked_start: Where the part begins that pods without a card ask for, in percent of the bar.
         asked_width: How wide that part is; 0 for none.
     """
@@ -99,14 +90,11 @@ class NodeRow:
     """A node.
 
     Attributes:
-        name: Its name.
         kind: Mode, unit and models, for people.
         marks: What is wrong with it, each in one or two words.
         states: For the filter: free, full, waiting, faulty.
-        namespaces: Of the pods on it.
         held: Memory units that are held.
         units: Memory units that it has; 0 where it gives whole cards, replicas or instances.
-        cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: MIG instances, with who holds them.
         trouble: Why its cards cannot be read; empty if they can.
@@ -132,14 +120,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod without a node, or one that a node has refused.
-
-    Attributes:
-        namespace: Of the pod.
-        name: Its name.
-        why: In a few words.
-        is_refused: A node has refused it; else it waits.
-    """
+    """A pod without a node, or one that a node has refused."""
 
     namespace: str
     name: str
@@ -246,20 +227,10 @@ Key = tuple[str, str]
 
 
 class Uses:
-    """Asks Prometheus again and again.
-
-    Attributes:
-        trouble: Why there is no use to show; empty where there is.
-    """
+    """Asks Prometheus again and again; `trouble` is why there is no use to show, or ""."""
 
     def __init__(self, survey: Survey, prometheus: str, every_seconds: float) -> None:
-        """Remember whom to ask.
-
-        Args:
-            survey: Reads by the API server.
-            prometheus: As `instant_query` takes it; empty for none.
-            every_seconds: How often.
-        """
+        """`prometheus` is as `instant_query` takes it; empty for none."""
         self.trouble = "Prometheus has not answered yet" if prometheus else _NONE
         self._survey, self._prometheus, self._every_seconds = survey, prometheus, every_seconds
         self._by_pod: dict[Key, tuple[SliceUse, ...]] = {}

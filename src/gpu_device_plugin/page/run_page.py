@@ -61,13 +61,9 @@ class Access:
         self._waiting = 0
 
     async def refusal(self, token: str, address: str) -> Refusal | None:
-        """Why who shows this token may not read; None if they may.
+        """Why the reader with this token may not read; None if they may.
 
         Without an answer of the API server nobody may: a right may have been taken away.
-
-        Args:
-            token: The bearer token; empty for none.
-            address: Where the request comes from.
         """
         if not token or len(token) > _LONGEST_TOKEN:
             return _NO_TOKEN
@@ -144,15 +140,7 @@ _log = structlog.get_logger("page")
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """What the page is started with.
-
-    Attributes:
-        address: Where to listen.
-        cluster: The cluster's name, for the heading; may be empty.
-        prometheus: As `instant_query` takes it; empty for none.
-        certificate: File of a PEM certificate, or None for plain HTTP.
-        key: File of its private key.
-    """
+    """What the page is started with; without `certificate` (a PEM file) it serves plain HTTP."""
 
     address: str
     cluster: str = ""
@@ -163,13 +151,7 @@ class PageSettings:
 
 @dataclass(frozen=True, slots=True)
 class PageTimes:
-    """How long the page waits.
-
-    Attributes:
-        use_seconds: Between two questions to Prometheus.
-        kept_seconds: Until who shows a token is looked up again.
-        beat_seconds: Between two events of a reader to whom nothing else is to be told.
-    """
+    """How long the page waits: between questions to Prometheus, for a looked-up token, between events of an idle reader."""
 
     use_seconds: float = 15.0
     kept_seconds: float = 10.0
@@ -204,15 +186,7 @@ class Page:
         return self._drawing.readiness()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until cancelled.
-
-        Args:
-            on_ready: Called once the address is listened on.
-
-        Raises:
-            ConfigError: The certificate cannot be used.
-            EdgeError: The address cannot be listened on.
-        """
+        """Serve until cancelled."""
         self._use_certificate()
         await self.server.start()
         try:
@@ -257,18 +231,10 @@ async def _find(api: ApiServer) -> None:
 async def run_page(
     settings: PageSettings, api: ApiServer, on_ready: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Serve the page from this process until SIGTERM or SIGINT.
+    """Serve the page from this process until SIGTERM or SIGINT; `on_ready` gets the port.
 
-    Args:
-        settings: What it is started with.
-        api: The cluster.
-        on_ready: Called with the port once it is listened on.
-
-    Raises:
-        ConfigError: The certificate cannot be used, or Prometheus's address is none.
-        EdgeError: The address cannot be listened on.
-        WrongServerError: The API server's name is unknown, or its certificate not trusted. Any other
-            trouble is shown on the page.
+    Raises ConfigError, EdgeError (the address) and WrongServerError (name unknown, certificate not
+    trusted); any other trouble is shown on the page.
     """
     try:
         if settings.prometheus:

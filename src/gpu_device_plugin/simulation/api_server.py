@@ -32,12 +32,7 @@ class ApiRequest:
 
 
 class StandInApiServer:
-    """The server and its objects; callers change them as kubectl and the kubelet would.
-
-    Attributes:
-        objects: By path, as a GET shows them.
-        port: Where it listens, from the first `start` on.
-    """
+    """The server and its objects, by path; callers change them as kubectl and the kubelet would."""
 
     served = re.compile(r"/api/v1(?:/namespaces/[^/]+)?/(?:nodes|pods|events)(?:/(?P<name>[^/]+))?")
     """Paths of lists; of objects where the group `name` matches."""

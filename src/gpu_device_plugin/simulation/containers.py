@@ -11,26 +11,21 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpu_device_plugin.domain.grants.claims import CDI_VERSION, cdi_mount
 from gpu_device_plugin.domain.grants.container_edits import VISIBLE_DEVICES_DIR, Mount
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.simulation.driver_library import CUDA, NVML
 from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE, SimulatedNode
-from gpu_device_plugin.simulation.view import SimulatedCard
 
 KIND = "nvidia.com/gpu"
-_CDI_VERSION = "0.6.0"
-_MOUNT_OPTIONS = ("nosuid", "nodev", "bind")
 
 
 def driver_mounts(node: SimulatedNode) -> tuple[Mount, ...]:
-    """What a container needs of a node's driver: its libraries, and the state file.
-
-    Raises:
-        ConfigError: No libraries stand beside the node.
-    """
+    """What a container needs of a node's driver: its libraries, and the state file."""
     node.view()  # a node that is not there is said to be, rather than mounted
     beside = node.library.parent
-    files = {f"{_library_directory()}/{name}": beside / name for name in (NVML, CUDA)}
+    directory = f"/usr/lib/{platform.machine()}-linux-gnu"
+    files = {f"{directory}/{name}": beside / name for name in (NVML, CUDA)}
     missing = [str(path) for path in files.values() if not path.is_file()]
     if missing:
         raise ConfigError(f"{missing[0]} is not there: create the node again after `make native`")
@@ -43,30 +38,21 @@ def driver_mounts(node: SimulatedNode) -> tuple[Mount, ...]:
 def cdi_spec(node: SimulatedNode, extra: Mapping[str, Path] | None = None) -> dict[str, object]:
     """The spec of a node's cards, ready for JSON: one device a card or MIG slice, and `all`.
 
-    Args:
-        node: Made in a directory, which holds its libraries.
-        extra: Further files that every container gets: path there -> path here. A real spec
-            brings nvidia-smi this way.
-
-    Raises:
-        ConfigError: No libraries stand beside the node.
+    `extra` are further files of every container, path there -> path here; a real spec brings
+    nvidia-smi this way.
     """
-    mounts = [_mount(made) for made in driver_mounts(node)]
-    mounts += [
-        _mount(Mount(inside, str(path.absolute()), is_read_only=True))
-        for inside, path in (extra or {}).items()
-    ]
-    names = [name for card in node.view().cards for name in _names(card)]
+    mounts = list(driver_mounts(node))
+    for inside, path in (extra or {}).items():
+        mounts.append(Mount(inside, str(path.absolute()), is_read_only=True))
+    cards = node.view().cards
+    names = [name for c in cards for name in (c.uuid, *(each.uuid for each in c.instances))]
+    every = {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}
     return {
-        "cdiVersion": _CDI_VERSION,
+        "cdiVersion": CDI_VERSION,
         "kind": KIND,
-        "containerEdits": {"mounts": mounts},
-        "devices": [*map(_device, names), _every_device()],
+        "containerEdits": {"mounts": [cdi_mount(mount, "bind") for mount in mounts]},
+        "devices": [*map(_device, names), {"name": "all", "containerEdits": every}],
     }
-
-
-def _names(card: SimulatedCard) -> list[str]:
-    return [card.uuid, *(instance.uuid for instance in card.instances)]
 
 
 def _device(name: str) -> dict[str, object]:
@@ -77,20 +63,4 @@ def _device(name: str) -> dict[str, object]:
     """
     mark = Mount(f"{VISIBLE_DEVICES_DIR}/{name}", "/dev/null", is_read_only=True)
     env = [f"NVIDIA_VISIBLE_DEVICES={VISIBLE_DEVICES_DIR}"]
-    return {"name": name, "containerEdits": {"env": env, "mounts": [_mount(mark)]}}
-
-
-def _every_device() -> dict[str, object]:
-    return {"name": "all", "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}
-
-
-def _mount(made: Mount) -> dict[str, object]:
-    return {
-        "containerPath": made.container_path,
-        "hostPath": made.host_path,
-        "options": ["ro" if made.is_read_only else "rw", *_MOUNT_OPTIONS],
-    }
-
-
-def _library_directory() -> str:
-    return f"/usr/lib/{platform.machine()}-linux-gnu"
+    return {"name": name, "containerEdits": {"env": env, "mounts": [cdi_mount(mark, "bind")]}}

@@ -21,12 +21,12 @@ _DESCRIPTION_BYTES = 4 * 1024 * 1024
 
 def create_node(state: Path, lines: list[str]) -> None:
     """Writes a new node; a file that stands at `state` is replaced in one step."""
-    _call("gpusim_create", state, _text(lines))
+    _call("gpusim_create", state, "\n".join(lines).encode())
 
 
 def set_fields(state: Path, lines: list[str]) -> None:
     """Changes fields of a node in use: all of them or none."""
-    _call("gpusim_set", state, _text(lines))
+    _call("gpusim_set", state, "\n".join(lines).encode())
 
 
 def post_xid(state: Path, card: int, code: int, instance: int | None = None) -> None:
@@ -46,10 +46,7 @@ def describe(state: Path) -> dict[str, str]:
 def put_library(name: str, directory: Path, versions: dict[str, str]) -> None:
     """Copies a driver library, in one step, without the functions that came after its driver.
 
-    Args:
-        name: Of the library.
-        directory: Where it is put. It may be in use there.
-        versions: Fields `driver_version` and `cuda_version` of the node.
+    It may be in use there. `versions` has `driver_version` and `cuda_version` of the node.
     """
     source, target = native_library(name), directory / name
     result = _controls().gpusim_put_library(
@@ -60,10 +57,6 @@ def put_library(name: str, directory: Path, versions: dict[str, str]) -> None:
     )
     if result != 0:
         raise StorageError(f"cannot copy {source} to {target}: {os.strerror(-result)}")
-
-
-def _text(lines: list[str]) -> bytes:
-    return "\n".join(lines).encode()
 
 
 @cache

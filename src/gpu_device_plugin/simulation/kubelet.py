@@ -40,11 +40,7 @@ _BURST = 10.0
 class PodResourcesServer:
     """Tells which active pod holds what; a pod being admitted is active already.
 
-    Attributes:
-        book: What is held.
-        has_get: Whether Get is served; a kubelet before 1.34 lacks it.
-        lists_finished: Whether List names finished pods too, as before 1.34.
-        lists: How often List was answered.
+    A kubelet before 1.34 has no Get (`has_get`), and lists finished pods too (`lists_finished`).
     """
 
     def __init__(
@@ -127,6 +123,7 @@ class PodResourcesServer:
         self._tokens -= 1
 
     def _messages(self, pods: Iterable[StandInPod]) -> list[pb.PodResources]:
+        held_by = self.book.of_container
         return [
             pb.PodResources(
                 name=pod.name,
@@ -134,8 +131,14 @@ class PodResourcesServer:
                 containers=[
                     pb.ContainerResources(
                         name=container.name,
-                        devices=self._devices(pod.uid, container.name),
-                        dynamic_resources=map(_claim, container.drivers),
+                        devices=[
+                            pb.ContainerDevices(resource_name=resource, device_ids=sorted(held.ids))
+                            for resource, held in held_by(pod.uid, container.name).items()
+                        ],
+                        dynamic_resources=[
+                            pb.DynamicResource(claim_resources=[pb.ClaimResource(driver_name=name)])
+                            for name in container.drivers
+                        ],
                     )
                     for container in pod.containers
                     if container.kind is not Kind.INIT
@@ -144,16 +147,6 @@ class PodResourcesServer:
             for pod in pods
         ]
 
-    def _devices(self, uid: str, container: str) -> list[pb.ContainerDevices]:
-        return [
-            pb.ContainerDevices(resource_name=resource, device_ids=sorted(held.ids))
-            for resource, held in self.book.of_container(uid, container).items()
-        ]
-
-
-def _claim(driver: str) -> pb.DynamicResource:
-    return pb.DynamicResource(claim_resources=[pb.ClaimResource(driver_name=driver)])
-
 
 class StandInKubelet:
     """A node's kubelet as its plugins see it, in a directory of its own.
@@ -161,10 +154,8 @@ class StandInKubelet:
     Attributes:
         plugin_dir: Where plugins register and the checkpoint lies.
         pods_dir: Has a directory, named by its uid, of every pod that was admitted and not removed.
-        pod_resources_socket: Where PodResources is served.
         pod_resources: Its server; `has_get = False` before `start` makes an old kubelet.
         registry: Plugins and their lists; `keys_by_socket = True` makes a newer kubelet.
-        pods: Every pod given to this node and not removed, by uid.
         sources_ready: False between a restart and the moment the pods are known again.
     """
 
@@ -244,11 +235,7 @@ class StandInKubelet:
             return PodAdmission(is_admitted=True)
 
     async def start_container(self, uid: str, name: str) -> ContainerStart:
-        """Starts, or restarts, a container of an admitted pod.
-
-        Raises:
-            KubeletError: A plugin does not let it start.
-        """
+        """Starts, or restarts, a container of an admitted pod."""
         pod = self.pods[uid]
         options = await self._allocation.start_options(
             pod, self._container(pod, name), self._times.pre_start, self._active()
@@ -274,9 +261,7 @@ class StandInKubelet:
 
     def active_pods(self) -> tuple[StandInPod, ...]:
         """Pods that hold devices or are being admitted; none before the sources are ready."""
-        if not self.sources_ready:
-            return ()
-        return tuple(pod for uid, pod in self.pods.items() if uid not in self._finished)
+        return tuple(pod for pod in self.known_pods() if pod.uid not in self._finished)
 
     def known_pods(self) -> tuple[StandInPod, ...]:
         """Every pod that is not removed yet, finished ones too; none before the sources are ready."""
@@ -309,7 +294,7 @@ class StandInKubelet:
 
     @staticmethod
     def _container(pod: StandInPod, name: str) -> StandInContainer:
-        for container in pod.containers:
-            if container.name == name:
-                return container
-        raise KubeletError(f"pod {pod.namespace}/{pod.name} has no container {name}")
+        found = next((each for each in pod.containers if each.name == name), None)
+        if found is None:
+            raise KubeletError(f"pod {pod.namespace}/{pod.name} has no container {name}")
+        return found

@@ -34,8 +34,7 @@ class Allocation:
     ) -> None:
         """Gives a container its devices; what an init container held may be taken again.
 
-        Raises:
-            KubeletError: It cannot have them; resources given before stay with it.
+        Where it cannot have them (KubeletError), resources given before stay with it.
         """
         self._reusable = {pod.uid: self._reusable.get(pod.uid, {})}
         reusable = self._reusable[pod.uid]
@@ -49,11 +48,7 @@ class Allocation:
     async def start_options(
         self, pod: StandInPod, container: StandInContainer, seconds: float, active: frozenset[str]
     ) -> ContainerStart:
-        """Asks before the start, then merges the answers given at admission.
-
-        Raises:
-            KubeletError: A plugin does not let it start; the kubelet tries again later.
-        """
+        """Asks before the start, then merges the answers given at admission; after an error the kubelet tries again."""
         is_lacking = False
         for resource in self._shuffled(container.limits):
             if not self._book.knows(resource) or container.limits[resource] == 0:

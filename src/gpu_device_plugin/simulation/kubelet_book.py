@@ -25,13 +25,9 @@ class Held:
 
 @dataclass(slots=True)
 class Book:
-    """What the device manager remembers.
+    """What the device manager remembers, by resource; `allocated` includes calls in flight.
 
-    Attributes:
-        healthy: Resource -> ids that may be given away.
-        unhealthy: Resource -> ids that may not.
-        allocated: Resource -> ids in use, calls in flight included.
-        held: (pod uid, container, resource) -> what it holds.
+    The keys of `held` are pod uid, container and resource.
     """
 
     healthy: dict[str, frozenset[str]] = field(default_factory=dict)

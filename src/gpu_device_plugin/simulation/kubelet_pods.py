@@ -15,15 +15,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StandInContainer:
-    """One container of a pod.
-
-    Attributes:
-        name: Unique in its pod.
-        limits: Extended resources it asks for; only limits count to a kubelet.
-        kind: Init, sidecar or app.
-        env: The container's own environment.
-        drivers: Drivers of the devices that it has by claims.
-    """
+    """One container of a pod: limits of extended resources, and drivers whose devices it has by claims."""
 
     name: str
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -34,15 +26,7 @@ class StandInContainer:
 
 @dataclass(frozen=True, slots=True)
 class StandInPod:
-    """A pod bound to this node.
-
-    Attributes:
-        namespace: Its namespace.
-        name: Its name.
-        uid: Unique for ever.
-        containers: In the order of the spec, init containers and sidecars first.
-        labels: Its labels; the kubelet itself does not look at them.
-    """
+    """A pod bound to this node; containers as in the spec, init containers and sidecars first."""
 
     namespace: str
     name: str
@@ -53,13 +37,7 @@ class StandInPod:
 
 @dataclass(frozen=True, slots=True)
 class PodAdmission:
-    """How the admission of a pod ended.
-
-    Attributes:
-        is_admitted: Whether the pod may run; a pod that may not is Failed for ever.
-        reason: Status reason of a rejected pod, for instance UnexpectedAdmissionError.
-        message: Status message of a rejected pod; it carries the plugin's own text.
-    """
+    """How the admission of a pod ended; `message` carries the plugin's own text."""
 
     is_admitted: bool
     reason: str = ""
@@ -74,7 +52,6 @@ class ContainerStart:
         env: Its environment: the plugins' first, its own over them.
         mounts: container path -> (host path, is read-only).
         devices: container path -> (host path, permissions).
-        cdi_names: Names of CDI devices.
     """
 
     env: Mapping[str, str]
@@ -85,15 +62,7 @@ class ContainerStart:
 
 @dataclass(frozen=True, slots=True)
 class PluginCall:
-    """One call made to a plugin, for tests to look at.
-
-    Attributes:
-        method: The call's name.
-        resource: Resource of the plugin that was called.
-        ids: Ids sent: those available to GetPreferredAllocation, those given to the others.
-        must_include: Second list of GetPreferredAllocation.
-        size: Number asked of GetPreferredAllocation.
-    """
+    """One call made to a plugin, for tests; `ids` are those available, or those given."""
 
     method: str
     resource: str
@@ -113,13 +82,7 @@ class KubeletTimes:
 
 @dataclass(slots=True)
 class KubeletFaults:
-    """Faults of the next registrations.
-
-    Attributes:
-        register_errors: Texts with which the next Register calls are refused, in order.
-        unopened_lists: How many of the next registrations get no ListAndWatch.
-        rejections_after_allocate: Reasons for which a later admission step rejects the next pods.
-    """
+    """Faults of the next registrations, and reasons for which a later admission step rejects the next pods."""
 
     register_errors: list[str] = field(default_factory=list)
     unopened_lists: int = 0

@@ -27,16 +27,7 @@ _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class PluginLink:
-    """The connection to one registered plugin.
-
-    Attributes:
-        resource: What the plugin serves.
-        socket: Where it serves.
-        options: Its answer to GetDevicePluginOptions; None before, and after a kubelet restart.
-        has_list: Whether it has told its devices.
-        stopped_at: When the plugin was lost, by the kubelet's clock; None while it is there.
-        journal: Every call made, shared with the kubelet.
-    """
+    """The connection to one plugin; `options` is None before it answers, `stopped_at` while it is there."""
 
     def __init__(self, resource: str, socket: Path, journal: list[PluginCall]) -> None:
         self.resource = resource
@@ -177,13 +168,7 @@ _NAME = re.compile(r"^(?!requests\.)(?!kubernetes\.io/)[a-z0-9][a-z0-9.-]*/[A-Za
 
 
 class PluginRegistry:
-    """Which plugins serve which resource, and the book their lists go into.
-
-    Attributes:
-        links: Resource -> the plugin that is asked for it.
-        journal: Every call made to a plugin.
-        faults: Faults of the next registrations.
-    """
+    """Which plugin serves which resource, and the book that their lists go into."""
 
     def __init__(self, directory: Path, clock: Callable[[], float], times: KubeletTimes) -> None:
         self.directory = directory
@@ -202,7 +187,9 @@ class PluginRegistry:
     async def start(self, book: Book) -> None:
         """Removes every socket of the directory, then listens: the order of a kubelet's start."""
         self.book = book
-        self.links = {name: self._stopped_link(name) for name in book.healthy}
+        self.links = {name: PluginLink(name, self.directory, self.journal) for name in book.healthy}
+        for link in self.links.values():
+            link.stopped_at = self._clock()
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
             if path.is_socket():
@@ -301,8 +288,3 @@ class PluginRegistry:
         if self.links.get(link.resource) is holder:
             holder.stopped_at = self._clock()
             self.book.mark_unhealthy(link.resource)
-
-    def _stopped_link(self, resource: str) -> PluginLink:
-        link = PluginLink(resource, self.directory, self.journal)
-        link.stopped_at = self._clock()
-        return link

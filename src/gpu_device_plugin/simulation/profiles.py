@@ -108,17 +108,7 @@ _MOST_INSTANCES = 7
 
 
 def cut_lines(card_name: str, slot: int, cuts: tuple[str, ...] | None, seed: str) -> list[str]:
-    """A card of a node cut again, as the simulated driver's lines.
-
-    Args:
-        card_name: NVML's name of the card.
-        slot: Its slot.
-        cuts: Its instances, in this order; None outside MIG mode.
-        seed: The instances' UUIDs follow from it.
-
-    Raises:
-        ConfigError: A card of this model cannot be cut so.
-    """
+    """A card of a node cut into these instances (None: no MIG mode), as lines; their UUIDs follow from `seed`."""
     model = next(model for model in load_models().values() if model.name == card_name)
     if cuts is not None and not model.mig:
         raise ConfigError(f"{card_name} cannot be cut into MIG instances")
@@ -211,13 +201,9 @@ class Group(Data, frozen=True):
 
 
 class Links(Data, frozen=True):
-    """How the cards of a machine are linked; by default each has a PCIe port of the one processor.
+    """How cards are linked; by default each has a PCIe port of the one processor.
 
-    Attributes:
-        cards_per_pci_switch: Neighbours that share a PCIe switch.
-        cards_per_socket: Neighbours that share a socket.
-        nvlinks: A row a card, a digit for each card: the NVLinks between them.
-        nvswitch_links: NVLinks of each card that end at NVSwitches.
+    `nvlinks` has a row a card, a digit for each other card: the NVLinks between them.
     """
 
     cards_per_pci_switch: int = 1
@@ -279,13 +265,9 @@ def driver_lines(driver_version: str) -> list[str]:
 def node_lines(
     name: str, *, seed: str, cards: int | None = None, driver_version: str | None = None
 ) -> list[str]:
-    """A whole node as the simulated driver's lines.
+    """A whole node as the simulated driver's lines; equal seeds give equal UUIDs and serial numbers.
 
-    Args:
-        name: The profile.
-        seed: UUIDs and serial numbers follow from it: equal seeds give equal cards.
-        cards: How many cards instead of the profile's; its models are repeated in turn.
-        driver_version: Instead of the profile's.
+    With more `cards` than the profile has, its models are repeated in order.
     """
     profile = load_profile(name)
     models = load_models()

@@ -26,13 +26,7 @@ _XIDS_THAT_NEED_A_RESET = frozenset({48, 74, 95, 119, 120})
 
 
 class Choices(TypedDict, total=False):
-    """Where a node differs from its profile.
-
-    Attributes:
-        driver_version: Instead of the profile's.
-        cards: How many cards instead of the profile's.
-        seed: Decides UUIDs and serial numbers; the state's path if not given.
-    """
+    """Where a node differs from its profile; `seed` (by default the state's path) decides UUIDs and serial numbers."""
 
     driver_version: str | None
     cards: int | None
@@ -53,11 +47,8 @@ class SimulatedNode:
     def create(cls, profile: str, state: Path, **choices: Unpack[Choices]) -> "SimulatedNode":
         """Makes a node.
 
-        Args:
-            profile: Name of a profile.
-            state: The node's file. A directory gets `gpu-simulator.state` and the simulated
-                libraries beside it: `library` is then all that a program needs to be told.
-            choices: Where the node differs from its profile.
+        A directory as `state` gets `gpu-simulator.state` and the simulated libraries beside it:
+        `library` is then all that a program needs to be told.
         """
         node = cls(_file(state))
         node._write(state, node._lines(profile, choices))
@@ -113,13 +104,7 @@ class SimulatedNode:
         return node_view(driver_library.describe(self.state))
 
     def xid(self, card: int, code: int, instance: int | None = None) -> None:
-        """The card reports an XID; for some the driver then wants the card reset.
-
-        Args:
-            card: Its slot.
-            code: The XID.
-            instance: The MIG instance that it happened in, by index; None: the whole card.
-        """
+        """The card in this slot, or one MIG instance by index, reports an XID; for some the driver wants a reset."""
         self._present(card)
         if code in _XIDS_THAT_NEED_A_RESET:
             self._set_card(card, recovery_action=_RECOVERY_RESET)

@@ -14,8 +14,6 @@ class Instance:
     Attributes:
         uuid: `MIG-…`, in the form of its driver (R-211).
         index: NVML's index of it on its card.
-        gpu_instance: Id of its GPU instance on the card.
-        compute_instance: Id of it in its GPU instance.
         profile: For instance `1g.5gb`, or `1c.3g.20gb` of a part of a GPU instance.
         gpu_slices: Compute slices of its GPU instance.
         engines: Engine (`copy`, `decoder`, `encoder`, `jpeg`, `ofa`) -> how many it has.
@@ -80,7 +78,6 @@ class Card:
         minor: `/dev/nvidia<minor>`.
         model: NVML's name with spaces as hyphens, for instance `Tesla-V100-SXM2-16GB`.
         memory_mib: Total memory in MiB, rounded down.
-        hardware: What else NVML says of it; not kept over a restart.
     """
 
     uuid: str

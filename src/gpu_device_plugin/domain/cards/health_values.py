@@ -91,7 +91,6 @@ class Fault:
 
     Attributes:
         reason: One CamelCase word.
-        text: The same for people.
         is_action_asked: NVML has asked for a recovery action since.
         is_probed: The card has answered a probe since, so it is known what NVML asks for.
     """
@@ -179,13 +178,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something worth an Event and a metric.
-
-    Attributes:
-        kind: A new fault, a card that is healthy again, or a report without effect.
-        uuid: The card, None if it is not known.
-        is_healthy: Whether the card may be given away now.
-    """
+    """Something worth an Event and a metric; without `uuid` it is not known of which card."""
 
     kind: ChangeKind
     uuid: str | None

@@ -18,10 +18,7 @@ class MemoryUnit(Enum):
 
     @classmethod
     def of_mib(cls, mib: int) -> "MemoryUnit":
-        """The unit of that size, as grants tell it.
-
-        Raises:
-            StateError: No unit has that size.
+        """The unit of that size, as grants tell it; StateError if there is none.
 
         >>> MemoryUnit.of_mib(128).value
         '128MiB'

@@ -11,16 +11,7 @@ from gpu_device_plugin.domain.cards.card import UNKNOWN, Hardware
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
-    """One card as NVML enumerates it now.
-
-    Attributes:
-        uuid: The card's identity, `GPU-…`.
-        minor: `/dev/nvidia<minor>`.
-        memory_mib: Total memory in MiB, rounded down; 0 where NVML cannot tell.
-        pci_bus_id: `00000000:3B:00.0`, empty where NVML cannot tell.
-        is_mig: The card is cut into MIG instances.
-        hardware: What else NVML says of it.
-    """
+    """One card as NVML enumerates it now; `memory_mib` is rounded down, 0 where NVML cannot tell."""
 
     uuid: str
     index: int
@@ -48,7 +39,6 @@ class Inventory:
         driver_version: For instance `535.309.01`.
         cuda_version: For instance `12.2`, empty where the library cannot tell.
         driver_load: Differs after each load of the kernel module, empty where unknown.
-        unreadable: Cards that NVML counts but cannot open.
     """
 
     driver_version: str
@@ -63,7 +53,6 @@ class Probe:
     """The probe of one card.
 
     Attributes:
-        error: NVML's error, None when the card answered.
         recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
         used_bytes: Memory of the card that is in use, by whomever; None where NVML does not tell.
     """

@@ -17,13 +17,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ClaimShape:
-    """What a rewritten container asked for.
-
-    Attributes:
-        units: Memory units over all cards.
-        percent: Percent of one card's compute; 0 asked for none.
-        is_app: Whether the container is one of `spec.containers`; else of `spec.initContainers`.
-    """
+    """What a rewritten container asked for: units over all cards, percent of one card's compute (0: none)."""
 
     units: int
     percent: int

@@ -46,6 +46,7 @@ from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.errors import StateError
 
 _MOST = 1 << 30
+"""More MiB than any card has; a number beyond it is a mistake, and no metric could show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,6 @@ class Claimed:
     pods: int
     units: int
     percent: int
-
-
-def parse_claimed(entries: Iterable[Mapping[str, object]]) -> tuple[Claimed, ...]:
-    """What the entries of cards say that claims hold of them; nothing of a card whose entry does not say.
-
-    Raises:
-        StateError: One says what no agent writes.
-    """
-    return tuple(_claimed(entry) for entry in entries if "claimed" in entry)
 
 
 def _claimed(entry: Mapping[str, object]) -> Claimed:
@@ -84,8 +76,6 @@ def _is_amount(plain: object) -> TypeGuard[int]:
 _LONGEST_TEXT = 96
 """Of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
 _MOST_INDEXES = 1 << 12
-_MOST_MIB = 1 << 30
-"""More than any card has; a number beyond it is a mistake, and no metric could show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +175,7 @@ def parse_offer(
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
         by_claims=_shared(tuple(sorted(by_claims))),
-        claimed=parse_claimed(entries),
+        claimed=tuple(_claimed(entry) for entry in entries if "claimed" in entry),
     )
 
 
@@ -214,9 +204,8 @@ def _card(entry: object) -> tuple[Card, bool]:
         if (
             (isinstance(uuid, str) and uuid and _is_short(uuid))
             and (isinstance(model, str) and _is_short(model))
-            # A switch is a number too in Python, and no index.
-            and (type(index) is int and 0 <= index < _MOST_INDEXES)
-            and (type(memory) is int and 0 <= memory <= _MOST_MIB)
+            and (_is_amount(index) and index < _MOST_INDEXES)
+            and _is_amount(memory)
         ):
             return Card(
                 uuid, CardNumber(index), CardIndex(index), -1, sys.intern(model), memory
@@ -275,8 +264,9 @@ def hold_of(
 
 def told_hold(pod: PodRef, told: Holding) -> PodHold:
     """What a pod holds by the word of its node's agent, which names cards and no containers."""
-    alone, by_claims = told.is_exclusive, told.is_by_claims
-    return PodHold(pod, extra=told.by_card, is_exclusive=alone, is_by_claims=by_claims)
+    return PodHold(
+        pod, extra=told.by_card, is_exclusive=told.is_exclusive, is_by_claims=told.is_by_claims
+    )
 
 
 def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:

@@ -21,7 +21,6 @@ class ContainerSums:
 
     Attributes:
         kept: Card index -> what init containers hold there, for the containers after them.
-        taken: Card index -> everything that was taken of it.
         apps: Index in `spec.containers` -> card index -> share.
         inits: Index in `spec.initContainers` -> card index -> share; sidecars are among them.
     """

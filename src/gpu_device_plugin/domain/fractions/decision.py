@@ -33,10 +33,7 @@ _TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
 
 
 def demand_text(demand: Demand, terms: NodeTerms) -> str:
-    """What a container needs, with units.
-
-    A demand of which only one resource is known yet shows that one.
-    """
+    """What a container needs, with units; where only one resource is known yet, that one."""
     parts = [
         asked_text(resource, amount, terms.unit)
         for resource, amount in (
@@ -52,10 +49,8 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
 
 def no_room_text(asker: Caller, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
     """Why no card has room for this container: the largest free slice, and each card."""
-    room = found.largest
-    if room is None:
-        largest = "nothing is free on any healthy card"
-    else:
+    largest = "nothing is free on any healthy card"
+    if room := found.largest:
         largest = (
             f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
             f"on card {room.card.index}"
@@ -136,12 +131,15 @@ class FractionDecisions(WeChooseDevices):
         begun = _begun(asker, needed, offer, state)
         if begun is not None:
             return begun
+        ahead = needed
+        if asker.request is not None and asker.container is not None:
+            ahead = demand_ahead(asker.request, asker.container, needed)
         views = _views(asker, offer, state)
         found = place(
             views,
             needed,
             policy_of(asker.request, state.policy),
-            ahead=_ahead(asker, needed),
+            ahead=ahead,
             prefer=_cards_of_pod(asker.pod, offer.live),
             wish=_wish(asker),
             must=cards_of(offer.call.must_include),
@@ -212,11 +210,7 @@ class FractionDecisions(WeChooseDevices):
 
 
 def compute_policy_of(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
-    """The policy of a pod's containers.
-
-    Raises:
-        RequestError: Its annotation decides here, and names none.
-    """
+    """The policy of a pod's containers; RequestError if its annotation decides here, and names none."""
     asked = spec.compute_policy if spec else None
     policy = state.policy_for(asked)
     if spec is not None and policy is None:
@@ -291,12 +285,6 @@ def _needed(asker: Caller, call: Call, state: NodeState) -> Demand:
     return demand_from_size(asker.pod, call.resource, call.size, state.terms)
 
 
-def _ahead(asker: Caller, needed: Demand) -> Demand:
-    if asker.request is None or asker.container is None:
-        return needed
-    return demand_ahead(asker.request, asker.container, needed)
-
-
 def _usable(asker: Caller, offer: Offer) -> frozenset[str]:
     """The forced ids, and free ones that no other live pod holds (see kubernetes #137534)."""
     held = {
@@ -310,24 +298,17 @@ def _usable(asker: Caller, offer: Offer) -> frozenset[str]:
 
 def _views(asker: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
     """What all cards have left; of the asked resource at most what the kubelet has free."""
-    free: dict[CardNumber, int] = {}
-    for text in _usable(asker, offer):
-        unit = parse_unit_id(text)
-        if unit is not None:
-            free[unit.card] = free.get(unit.card, 0) + 1
+    free = Counter(unit.card for text in _usable(asker, offer) if (unit := parse_unit_id(text)))
     shown = [card for card in state.cards if card.is_shown]
     found = rooms(shown, state.healthy, offer.all_live, state.terms, asker.pod)
     if offer.is_given:
         return found
-    return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
+    return [at_most(room, offer.call.resource, free[room.card.number]) for room in found]
 
 
 def _cards_of_pod(pod: PodRef, live: Ledger) -> tuple[str, ...]:
     """The cards that the pod's earlier containers are on, first container first."""
-    seen: dict[str, None] = {}
-    for grant in live.of_pod(pod):
-        seen.update(dict.fromkeys(grant.devices))
-    return tuple(seen)
+    return tuple(dict.fromkeys(uuid for grant in live.of_pod(pod) for uuid in grant.devices))
 
 
 def _wish(asker: Caller) -> tuple[CardIndex, ...]:

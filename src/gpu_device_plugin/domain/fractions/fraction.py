@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated, parse_mode
 from gpu_device_plugin.errors import StateError
@@ -61,11 +61,7 @@ def to_record(fraction: Fraction) -> dict[str, object]:
 
 
 def of_record(record: Mapping[str, object]) -> Fraction:
-    """What a grant on disk says; a missing key has its default.
-
-    Raises:
-        StateError: A value is none of this release; the text names its key.
-    """
+    """What a grant on disk says, by default for a missing key; StateError names the key of an unknown value."""
     mode = parse_mode(str(record.get("mode", NodeMode.CORE_MEM)))
     if mode is None:
         raise StateError(f"no node mode is named {record['mode']!r} - at `$.mode`")
@@ -75,20 +71,11 @@ def of_record(record: Mapping[str, object]) -> Fraction:
 
 
 def check_ids(units: Mapping[str, Sequence[str]]) -> None:
-    """Check that each id is one of its resource.
-
-    Raises:
-        StateError: One is not.
-    """
+    """Raise StateError for an id that is none of its resource."""
     for name, ids in units.items():
-        odd = [text for text in ids if _resource_of(text) != name]
+        odd = [t for t in ids if (unit := parse_unit_id(t)) is None or unit.resource != name]
         if odd:
             raise StateError(f"{odd} are no units of {name} - at `$.units`")
-
-
-def _resource_of(text: str) -> Resource | None:
-    unit = parse_unit_id(text)
-    return None if unit is None else unit.resource
 
 
 def _count(record: Mapping[str, object], key: str, default: int = 0) -> int:

@@ -171,11 +171,7 @@ class Processors:
     """Kept from news of nodes and pods; of a pod only its node and its amount."""
 
     def __init__(self, on_change: Callable[[str], None] = lambda _: None) -> None:
-        """Nothing is known yet.
-
-        Args:
-            on_change: Called with the name of a node that has more or less free than before.
-        """
+        """Nothing is known yet; `on_change` gets the name of each node whose free processor changes."""
         self._on_change = on_change
         self._allocatable: dict[str, int] = {}
         self._taken: Counter[str] = Counter()

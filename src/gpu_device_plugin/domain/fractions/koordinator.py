@@ -34,7 +34,7 @@ def refusal(amounts: Mapping[str, int]) -> str:
 def translate_amounts(amounts: Mapping[str, int], unit: MemoryUnit) -> dict[str, int]:
     """What a container asks under Koordinator's names; nothing where it uses neither.
 
-    >>> translated({"koordinator.sh/gpu-memory": 2 << 30, "cpu": 1}, MemoryUnit.GIB)
+    >>> translate_amounts({"koordinator.sh/gpu-memory": 2 << 30, "cpu": 1}, MemoryUnit.GIB)
     {'aliyun.com/gpu-mem': 2}
 
     Amounts are bytes of memory and percent of a card; a part of a unit counts as a whole one.

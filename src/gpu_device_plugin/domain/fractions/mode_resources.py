@@ -36,11 +36,7 @@ def most_pods(mode: NodeMode, by_label: int | None) -> int | None:
 
 
 def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:
-    """Check that the unit goes with the mode: small ones only with `share` (R-404).
-
-    Raises:
-        ConfigError: `unit` is 128MiB and `mode` is another one, even one that offers nothing.
-    """
+    """Raise ConfigError for a small unit with another mode than `share` (R-404), even one that offers nothing."""
     if unit is MemoryUnit.MIB128 and mode is not NodeMode.SHARE:
         raise ConfigError(
             f"memory unit {unit.value} does not go with mode {mode}: it is for mode "
@@ -59,11 +55,7 @@ def list_message_bytes(resource: str, cards: Sequence[Card], unit: MemoryUnit) -
 
 
 def check_message(cards: Sequence[Card], unit: MemoryUnit, mode: NodeMode) -> None:
-    """Check that the kubelet can receive the device lists of this node.
-
-    Raises:
-        ConfigError: A list would exceed `MAX_MESSAGE_BYTES`; the text names the unit to set.
-    """
+    """Raise ConfigError if a device list would exceed `MAX_MESSAGE_BYTES`; the text names the unit to set."""
     for resource in resources_of(mode):
         size = list_message_bytes(resource, cards, unit)
         if size > MAX_MESSAGE_BYTES:

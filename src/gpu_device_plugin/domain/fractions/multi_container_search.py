@@ -52,10 +52,8 @@ class _Search:
     """Backtracking over the cards of one container after the other.
 
     Attributes:
-        asks: Kind and demand of each container.
         least_core: Of each card, the compute that every container takes at least.
         sign: 1 to try full cards first, -1 for empty ones.
-        tries: How many placements of a container were tried.
         failed: What is left where the rest was found not to fit.
     """
 

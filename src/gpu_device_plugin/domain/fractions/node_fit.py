@@ -121,8 +121,6 @@ class Score:
     """How good a node is; more is better, 1 is the best.
 
     Attributes:
-        policy: The policy by which the node chooses for the pod.
-        default: The controller's.
         own: By the policy; compares with nodes of the same policy only.
         common: By the default; compares with every node.
         before: What is free of each card without the pod, in thousandths; empty without `fgd`.

@@ -98,16 +98,10 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
 ) -> Placement | NoRoom:
     """As many cards as the demand names, each with room for its equal part.
 
-    Ties go to the first in `rooms`, so that equal nodes choose the same.
-
-    Args:
-        rooms: What each card has left.
-        demand: What the container needs.
-        policy: The node's preference.
-        ahead: What the container and those that reuse its units need; tried first.
-        prefer: UUIDs of the cards of the pod's earlier containers: taken before others.
-        wish: NVML indexes that a scheduler extender wishes; honoured if they all fit.
-        must: Numbers of cards with reused units; all of them are taken.
+    Ties go to the first in `rooms`, so that equal nodes choose the same. `ahead` is what the
+    container and those that reuse its units need, and is tried first; `prefer` are UUIDs of the
+    cards of the pod's earlier containers; `wish` are NVML indexes from a scheduler extender,
+    honoured if they all fit; `must` are the cards with reused units, all of which are taken.
     """
     if ahead not in (None, demand):
         found = place(rooms, ahead, policy, prefer=prefer, wish=wish, must=must)
@@ -157,9 +151,6 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 
 def _lack_text(room: Room, demand: Demand, must: Collection[CardNumber]) -> str:
-    lack = room.lack(demand)
-    if lack is not None:
-        return lack
-    if must and room.card.number not in must:
-        return "fits, but an init container's units lie on another card"
-    return "fits"
+    is_bound = must and room.card.number not in must
+    bound = "fits, but an init container's units lie on another card"
+    return room.lack(demand) or (bound if is_bound else "fits")

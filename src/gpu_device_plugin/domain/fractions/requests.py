@@ -34,11 +34,7 @@ def demands(pod: PodRequest, terms: NodeTerms) -> list[tuple[ContainerRequest, D
 
 
 def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
-    """What `container` alone needs, of a pod whose every container is checked, as `demands` does.
-
-    Raises:
-        RequestError: As `demands`.
-    """
+    """What `container` alone needs, of a pod whose every container is checked, as `demands` does."""
     found = demands(pod, terms)
     return _checked(pod, container, terms, len(found))
 
@@ -92,11 +88,7 @@ def wants_whole_card(pod: PodRequest | None) -> bool:
 
 
 def policy_of(pod: PodRequest | None, default: PlacementPolicy) -> PlacementPolicy:
-    """How a pod's cards are chosen: by its annotation, else the node's way.
-
-    Raises:
-        RequestError: The annotation names no policy.
-    """
+    """How a pod's cards are chosen: by its annotation, else the node's way; RequestError for an unknown policy."""
     asked = pod.placement if pod else None
     policy = default if asked is None else parse_policy(asked)
     if policy is None:
@@ -137,8 +129,8 @@ def asked_text(resource: str, amount: int, unit: MemoryUnit) -> str:
         Resource.CORE: "percent of one card",
         Resource.COUNT: "cards",
     }
-    meaning = meanings.get(resource)
-    return f"{resource}: {amount} ({meaning})" if meaning else f"{resource}: {amount}"
+    meaning = f" ({meanings[resource]})" if resource in meanings else ""
+    return f"{resource}: {amount}{meaning}"
 
 
 def _checked(

@@ -20,12 +20,9 @@ class Room:
     """What one card has left for one pod.
 
     Attributes:
-        is_healthy: Whether it may be given away.
         free_mem: Memory units that are not held; units of the pod's own init containers count too.
         free_core: Percent of compute that is not held.
         pods: Pods that hold anything on it, the asking pod included if it does.
-        holds_pod: Whether the asking pod holds anything on it.
-        max_pods: Most pods on the card, or None for no limit.
         least_core: Compute that every container of this mode takes at least.
         is_closed: Whether another pod has the card for itself: then nothing of it is free.
         is_behind_other_door: Whether requests as the asking pod's are not served from this card.

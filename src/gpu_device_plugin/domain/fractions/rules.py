@@ -39,16 +39,7 @@ class Known(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request as the rules see it.
-
-    Attributes:
-        subject: How its refusal begins.
-        amounts: Resource -> units, percent or cards.
-        label: The pod's label for several cards.
-        card_label: The pod's label for an otherwise empty card.
-        containers: How many containers of the pod ask for a slice.
-        cards_held: How many cards the grant is on.
-    """
+    """A request as the rules see it; `subject` begins its refusal, `amounts` are units, percent or cards."""
 
     known: Known
     subject: str
@@ -103,12 +94,7 @@ class Ask:
 
 
 class Rule(NamedTuple):
-    """What is refused.
-
-    Attributes:
-        known: What has to be known of the request.
-        text: The same for people, with the rule and the cure; `{ask.…}` is of the request.
-    """
+    """What is refused; `known` has to be known of the request, and `{ask.…}` in `text` is of it."""
 
     known: Known
     refuses: Callable[[Ask], object]
@@ -170,11 +156,7 @@ RULES = (
 
 
 def check(ask: Ask) -> None:
-    """Check a request against the rules for which enough of it is known.
-
-    Raises:
-        RequestError: A rule refuses it.
-    """
+    """Raise RequestError if a rule for which enough is known refuses the request."""
     for rule in RULES:
         if ask.known in rule.known and rule.refuses(ask):
             raise RequestError(f"{ask.subject}: {rule.text.format(ask=ask)}", reason=rule.reason)

@@ -120,14 +120,8 @@ def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
 
         floor(memory_mib * units / capacity)
 
-    Returns:
-        Slice size in MiB, rounded down.
-
-    Raises:
-        DoesNotFitError: `units` is outside that range.
-
-    Source:
-        R-129: 2 of 15 units of a 16160 MiB V100 show as 2154 MiB.
+    DoesNotFitError if the card does not have that many units. R-129: 2 of 15 units of a V100 with
+    16160 MiB show as 2154 MiB.
 
     >>> slice_mib(Card("GPU-0", 0, 0, 0, "Tesla-V100", 16160), 2, MemoryUnit.GIB)
     2154
@@ -143,9 +137,5 @@ def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
 
 
 def slice_bytes(card: Card, units: int, unit: MemoryUnit) -> int:
-    """`slice_mib` in bytes, as the isolation library counts.
-
-    Raises:
-        DoesNotFitError: The card does not have that many units.
-    """
+    """`slice_mib` in bytes, as the isolation library counts."""
     return slice_mib(card, units, unit) * _BYTES_PER_MIB

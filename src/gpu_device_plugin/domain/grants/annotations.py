@@ -1,6 +1,7 @@
 """Annotations, by which parts of the system communicate: a node's cards, a pod's slice."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -109,7 +110,7 @@ def kept_pods(text: str, mark: str) -> tuple[str, ...] | None:
     >>> kept_pods(withdrawn_annotation("u1", []), "u2") is None
     True
     """
-    plain = _object(text)
+    plain = json_object(text)
     kept = plain.get("kept")
     if plain.get("mark") != mark or not isinstance(kept, list):
         return None
@@ -122,13 +123,13 @@ def counted_unit_mib(text: str) -> int | None:
     >>> counted_unit_mib('{"version":1,"unit_mib":1024}')
     1024
     """
-    found = _object(text).get("unit_mib")
+    found = json_object(text).get("unit_mib")
     return found if isinstance(found, int) else None
 
 
 def served_mode(text: str) -> str:
     """The mode of a node, by its annotation of cards; empty if that does not say."""
-    return str(_object(text).get("mode", ""))
+    return str(json_object(text).get("mode", ""))
 
 
 def holds_by_claims(text: str) -> bool:
@@ -137,15 +138,16 @@ def holds_by_claims(text: str) -> bool:
     >>> holds_by_claims('{"cards":[{"claimed":{"pods":2,"units":4,"percent":60}},{}]}')
     True
     """
-    cards = _object(text).get("cards")
+    cards = json_object(text).get("cards")
     return isinstance(cards, list) and any(
         "claimed" in card for card in cards if isinstance(card, dict)
     )
 
 
-def _object(text: str) -> Mapping[str, object]:
+def json_object(text: str, most_characters: int = sys.maxsize) -> Mapping[str, object]:
+    """What a JSON object says; empty where it is none, or longer."""
     try:
-        plain: object = json.loads(text)
+        plain: object = json.loads(text) if len(text) <= most_characters else None
     except (ValueError, RecursionError):
         return {}
     return plain if isinstance(plain, dict) else {}

@@ -55,19 +55,14 @@ def assign_numbers(
         if uuid not in found:
             taken = {*found.values(), *(held or ())}
             free = (CardNumber(number) for number in range(MAX_CARDS) if number not in taken)
-            gone = (old for old, number in found.items() if _is_free(old, number, shown, held))
+            unheld = () if held is None else (old for old, n in found.items() if n not in held)
+            gone = (old for old in unheld if old not in shown)
             number = next(free, None)
             if number is None:
                 number = found.pop(next(gone, ""), None)
             if number is not None:
                 found[uuid] = number
     return found
-
-
-def _is_free(
-    uuid: str, number: CardNumber, shown: Collection[str], held: Collection[CardNumber] | None
-) -> bool:
-    return held is not None and number not in held and uuid not in shown
 
 
 def _visible(entry: CheckpointEntry) -> Sequence[str]:

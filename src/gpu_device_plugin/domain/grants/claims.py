@@ -18,7 +18,6 @@ CDI_VERSION = "0.6.0"
 MAX_SLOTS = 16
 """Most claims a card, as the scheduler counts them."""
 _CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
-_MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,7 @@ class Claim:
 
     Attributes:
         pod: The pod that it is reserved for, the first of several; None where there is none.
-        devices: What is allocated to it, of all drivers.
         name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
-        owners: Uids of the pods that own it.
-        is_shared: Whether it is reserved for several.
     """
 
     ref: ClaimRef
@@ -80,14 +76,7 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What claims may divide of a card.
-
-    Attributes:
-        step_mib: What its amounts are multiples of.
-        core_percent: Compute; 0 where it is not divided.
-        core_step: What its amounts are multiples of.
-        slots: Most claims on the card.
-    """
+    """What claims may divide of a card; `core_percent` is 0 where compute is not divided."""
 
     memory_mib: int
     step_mib: int
@@ -121,10 +110,8 @@ def cards_for_claims(
 ) -> dict[str, str]:
     """UUIDs of the cards that claims may know of, with why nothing new of them is given, or "".
 
-    One card has one allocation API. With allocation API `dra` a card is offered once no units of it are held; with allocation API
-    `device-plugin`, only until the last claim on it has ended.
-
-    `withheld` are cards of which a claim may be allocated that is not prepared yet.
+    With allocation API `dra` a card is offered once no units of it are held, with `device-plugin` only
+    until the last claim on it has ended. `withheld` are cards of which a claim may be allocated that is not prepared yet.
     """
     if state.door is AllocationApi.DRA and state.mark and not has_claims(ledger):
         return {}  # a node that is left has no slice of ours when the agent ends
@@ -150,11 +137,7 @@ def cards_by_name(state: NodeState) -> dict[str, Card]:
 
 
 def check_allocation_api(uuids: Sequence[str], state: NodeState, ledger: Ledger) -> None:
-    """Check that no units of these cards are held: a card that was handed over serves one allocation API.
-
-    Raises:
-        DoesNotFitError: Containers still hold units of one; the kubelet asks again.
-    """
+    """Raise DoesNotFitError while containers hold units of these cards: a card serves one allocation API."""
     for uuid in _held(ledger, by_claims=False).intersection(uuids):
         pods = ", ".join(sorted({str(g.pod) for g in ledger.grants.values() if uuid in g.devices}))
         raise DoesNotFitError(
@@ -224,7 +207,7 @@ def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, o
     """
     content: dict[str, object] = {
         "env": [f"{name}={value}" for name, value in edits.envs.items()],
-        "mounts": [_mount(mount) for mount in edits.mounts],
+        "mounts": [cdi_mount(mount) for mount in edits.mounts],
         "deviceNodes": [
             {"path": d.container_path, "hostPath": d.host_path, "permissions": d.permissions}
             for d in edits.devices
@@ -250,13 +233,13 @@ def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] 
 
 
 def prepared(
-    claim: Claim, ours: Sequence[AllocatedDevice], edits: ContainerEdits
+    claim: Claim, devices: Sequence[AllocatedDevice], edits: ContainerEdits
 ) -> list[PreparedDevice]:
     """What the kubelet is told: the first device carries everything that the containers receive."""
     # An annotation is the kubelet's to make, and it makes none for claims.
     by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
     names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
-    return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(ours)]
+    return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(devices)]
 
 
 def _held(ledger: Ledger, *, by_claims: bool) -> frozenset[str]:
@@ -273,9 +256,10 @@ def _only(group: DeviceGroup, ids: frozenset[str]) -> DeviceGroup:
     return replace(group, ids=tuple(text for text in group.ids if text in ids))
 
 
-def _mount(mount: Mount) -> dict[str, object]:
+def cdi_mount(mount: Mount, bind: str = "rbind") -> dict[str, object]:
+    """A mount in a CDI file; `bind` or `rbind`."""
     return {
         "containerPath": mount.container_path,
         "hostPath": mount.host_path,
-        "options": ["ro" if mount.is_read_only else "rw", *_MOUNT_OPTIONS],
+        "options": ["ro" if mount.is_read_only else "rw", "nosuid", "nodev", bind],
     }

@@ -95,8 +95,6 @@ class Paths:
     """Paths on the host.
 
     Attributes:
-        library_version: Version of the isolation library to mount.
-        has_selftest: Whether that version includes gpu-selftest.
         control_devices: Device nodes beside the cards' own that exist on this host, for instance
             `/dev/nvidiactl` and `/dev/nvidia-uvm`.
         driver: Files of a driver that no container runtime brings: the simulated one's.

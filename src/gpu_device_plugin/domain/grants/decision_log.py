@@ -19,10 +19,8 @@ class Decision:
 
     Attributes:
         pod: `namespace/name`.
-        container: Name of the container, or empty if it is not known.
         rooms: One line per card: what it had free at that moment.
         reason: One CamelCase word for refusals; empty otherwise.
-        at_seconds: Wall clock.
         owner: The controller that made the pod, `ReplicaSet namespace/name`; empty where none is known.
     """
 
@@ -133,13 +131,7 @@ class DecisionLog:
         return sorted(found, key=lambda decision: decision.at_seconds)
 
     def why(self, name: str) -> str:
-        """What was decided about a pod, or about the pods of an owner, for people.
-
-        Empty if nothing is known. `name` is `namespace/name` of either.
-
-        Returns:
-            The text; empty if nothing is known.
-        """
+        """What was decided about a pod, or about an owner's pods (`namespace/name` of either); empty if nothing is known."""
         found, namespace = self.of_pod(name), name.partition("/")[0]
         if found:
             owner = found[-1].owner

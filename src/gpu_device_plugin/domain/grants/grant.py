@@ -17,10 +17,8 @@ class Share:
     """A part of one device.
 
     Attributes:
-        device: Its id: the UUID of a card or of a MIG instance.
         memory_bytes: The memory of this part; None while it is not known. It stays the same if the
             device shows less memory later (ECC, another driver).
-        is_exclusive: Nobody else may hold anything of the device.
         memory_mib: The memory that was asked for, which the ledger counts: `memory_bytes` is what
             the device makes of it.
     """
@@ -72,10 +70,8 @@ class Holder:
 class Demand:
     """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
 
-    Attributes:
-        mem_units: Memory units in all; 0 only while it is not known how many.
-        core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
-        is_exclusive: No other pod may be on its cards (R-528).
+    `core_percent` is of one card; 0 is no cap, or not known yet. With `is_exclusive` no other pod
+    may be on its cards (R-528).
     """
 
     mem_units: int
@@ -106,10 +102,8 @@ class Grant:
         shares: Its parts of devices, in order of NVML index when it was given.
         own: What only its scheme knows of it; the scheme keeps, writes and reads it.
         compute_policy: What its compute means while nobody else works; the same while it lasts.
-        is_isolated: Whether the container gets limits and the library.
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
-        holds: Its shares as the ledger adds them up.
     """
 
     slice_id: str

@@ -11,6 +11,7 @@ from itertools import chain
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.grants.annotations import compact, json_object
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import used
 from gpu_device_plugin.domain.node.pods import PodRequest
@@ -31,8 +32,8 @@ MOST_IN_A_WORD = 256
 
 def devices_annotation(by_index: Mapping[int, Iterable[str]]) -> str:
     """The annotation's value, as compact JSON."""
-    plain = {str(index): sorted(uuids) for index, uuids in by_index.items()}
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    by_key = {str(index): sorted(uuids) for index, uuids in by_index.items()}
+    return compact(dict(sorted(by_key.items())))
 
 
 def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
@@ -45,7 +46,7 @@ def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
     """
     return {
         int(index): tuple(str(uuid) for uuid in uuids)
-        for index, uuids in _object(text, MOST_ON_A_POD).items()
+        for index, uuids in json_object(text, MOST_ON_A_POD).items()
         if index.isascii() and index.isdecimal() and len(index) <= 3 and isinstance(uuids, list)
     }
 
@@ -103,7 +104,6 @@ class Holding:
     Attributes:
         by_card: Card index -> memory units and percent of compute.
         devices: UUIDs of the cards and instances that it holds whole, or replicas of which.
-        is_exclusive: Whether no other pod may be on its cards.
         is_by_claims: Whether it holds its slices by claims, which the node's cards count.
     """
 
@@ -154,7 +154,7 @@ def holdings_annotation(by_uid: Mapping[str, Holding]) -> str | None:
     head = f'{{"version":{HOLDINGS_VERSION},"pods":{{'
     entries, left = [], MOST_ON_A_NODE - len(head) - 2
     for uid, holding in sorted(by_uid.items()):
-        entry = f"{json.dumps(uid)}:{json.dumps(_plain(holding), separators=(',', ':'))}"
+        entry = f"{json.dumps(uid)}:{compact(_plain(holding))}"
         if len(entry) + 1 <= left:
             entries.append(entry)
             left -= len(entry) + 1
@@ -179,18 +179,9 @@ def parse_holdings(text: str) -> Mapping[str, Holding]:
     >>> parse_holdings('{"version":1,"pods":{"u1":{"slices":{"0":[-2,30]}}}}')
     {}
     """
-    pods = _object(text, MOST_ON_A_NODE).get("pods")
+    pods = json_object(text, MOST_ON_A_NODE).get("pods")
     read = {uid: _read(entry) for uid, entry in pods.items()} if isinstance(pods, dict) else {}
     return {uid: holding for uid, holding in read.items() if holding is not None}
-
-
-def _object(text: str, most_characters: int) -> Mapping[str, object]:
-    """Empty where it is none, or too long."""
-    try:
-        plain: object = json.loads(text) if len(text) <= most_characters else None
-    except (ValueError, RecursionError):
-        return {}
-    return plain if isinstance(plain, dict) else {}
 
 
 def _read(entry: object) -> Holding | None:
@@ -206,7 +197,8 @@ def _read(entry: object) -> Holding | None:
         for card, share in slices.items()
         if card.isascii() and card.isdecimal() and len(card) < 5 and _is_share(share)
     ]
-    if len(shares) < len(slices) or not all(map(_is_uuid, devices)):
+    are_uuids = all(isinstance(each, str) and len(each) <= _LONGEST_UUID for each in devices)
+    if len(shares) < len(slices) or not are_uuids:
         return None
     flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
     # A large one is the pod's own: what is kept for all outlives the annotation.
@@ -220,10 +212,6 @@ def _is_share(plain: object) -> bool:
         and len(plain) == 2
         and all(type(amount) is int and 0 <= amount <= _MOST_UNITS for amount in plain)
     )
-
-
-def _is_uuid(plain: object) -> bool:
-    return isinstance(plain, str) and len(plain) <= _LONGEST_UUID
 
 
 def _holding(

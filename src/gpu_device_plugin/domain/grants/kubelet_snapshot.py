@@ -184,13 +184,10 @@ def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:
 def check_holder(
     grant: Grant, resource: str, listed: ListedPod | None, entries: Sequence[CheckpointEntry]
 ) -> None:
-    """Return if the kubelet agrees with the grant, or does not know.
+    """Raise UnknownPodError if by the kubelet another pod or container holds these units.
 
-    `listed` is the grant's pod from PodResources Get, None if Get does not answer; the checkpoint has
-    the ordinary init containers as well.
-
-    Raises:
-        UnknownPodError: Another pod or container holds these units.
+    `listed` is the grant's pod from PodResources Get, None if Get does not answer; the checkpoint
+    has the ordinary init containers as well.
     """
     ids = frozenset(grant.ids(resource))
     if listed is not None and not grant.is_handed_on and grant.container in listed.held:

@@ -86,15 +86,12 @@ class Ledger:
         gone = frozenset(slice_ids)
         return Ledger({key: grant for key, grant in self.grants.items() if key not in gone})
 
-    def of_pod(self, pod: PodRef) -> tuple[Grant, ...]:
-        """Grants of a pod: by uid if both have one, else by namespace and name."""
-        return self._at(pod)
-
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
         """The grant of one container, or None."""
-        return next(iter(self._at(pod, container)), None)
+        return next(iter(self.of_pod(pod, container)), None)
 
-    def _at(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
+    def of_pod(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
+        """Grants of a pod, or of one container: by uid if both have one, else by namespace and name."""
         if not self._by_place:
             for grant in self.grants.values():
                 for place in {(grant.pod.uid,), grant.pod.key}:
@@ -176,14 +173,9 @@ def live(
     """The grants whose pods the kubelet still has; at admission the others count as free.
 
     A claim's grant counts until its allocation API releases it, whatever List says of the pod.
-
-    Args:
-        ledger: All grants.
-        listed: Namespace and name of every pod in PodResources List.
-        uids: What the API knows of these names now; a grant under another uid belongs to a
-            pod that has been replaced by one of the same name.
-        ended: Uids of pods that have finished, as the API knows: kubelets before 1.34 list these
-            until they are deleted, and give their units away all the same.
+    `listed` and `uids` are by namespace and name; a grant under another uid than in `uids` belongs
+    to a pod that was replaced by one of the same name. `ended` are uids of pods that have finished:
+    kubelets before 1.34 list these until they are deleted, and give their units away all the same.
     """
     return Ledger(
         {
@@ -210,22 +202,13 @@ def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before
     kubelet_since: float | None,
     uids: Mapping[tuple[str, str], str] | None = None,
 ) -> tuple[frozenset[str], Mapping[str, float]]:
-    """Which grants are over, and since when the pods of others have been missing.
+    """Slice ids to release, and slice id -> `now` of the first pass in which the pods of others were missing.
 
     A grant ends only when List and the kubelet's checkpoint both lack its pod twice, 30 s apart,
-    and an absence counts only later than 60 s after kubelet.sock appeared.
-
-    Args:
-        ledger: All grants.
-        listed: As for `live`, like `uids`.
-        checkpoint_uids: Every pod uid in the kubelet's checkpoint; None where it has none.
-        absent_since: Second result of the last pass; empty at the first.
-        now: Monotonic clock, seconds.
-        kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
-        uids: As for `live`.
-
-    Returns:
-        Slice ids to release, and slice id -> `now` of the first pass that lacked it.
+    and an absence counts only later than 60 s after kubelet.sock appeared. `listed` and `uids` are
+    as for `live`; `absent_since` is the second result of the last pass. `now` and `kubelet_since`
+    are seconds of the monotonic clock; without a checkpoint or kubelet.sock, `checkpoint_uids` or
+    `kubelet_since` is None.
     """
     is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
     if checkpoint_uids is None or not is_settled:
@@ -246,20 +229,21 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
     A place is one resource of one container. Ordinary init containers are left out, because
     List never shows them.
     """
-    theirs: _Places = {
+    reported: _Places = {
         (*entry.pod.key, container, resource): ids
         for entry in listed
         for container, held in entry.held.items()
         for resource, ids in held.items()
         if ids
     }
-    ours: _Places = {
+    granted: _Places = {
         (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
         for grant in ledger.grants.values()
         for resource in grant.units
         if not grant.is_handed_on
     }
-    return sum(ours.get(place) != theirs.get(place) for place in ours.keys() | theirs.keys())
+    places = granted.keys() | reported.keys()
+    return sum(granted.get(place) != reported.get(place) for place in places)
 
 
 def _is_listed(

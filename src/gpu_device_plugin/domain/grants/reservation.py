@@ -23,9 +23,7 @@ class Reservation:
     """What a holder is to get, decided and not granted yet.
 
     Attributes:
-        demand: What it needs in all.
         why: Why there, for people.
-        asked: What it needs, for people.
         rooms: What each card had free when this was decided, for people: a line each.
         request: What its pod asks for; None while the pod spec is not known.
     """
@@ -101,13 +99,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """Where the kubelet's calls stand. Each step makes the next value, as `TRANSITIONS` say.
+    """Where the kubelet's calls stand; each step makes the next value, as `TRANSITIONS` say.
 
-    Attributes:
-        phase: How far the calls for the last container have come.
-        pending: What was decided for it; None while idle.
-        caller: Who makes the call that is being answered, once that is known.
-        answered_at: When a call was answered last: the loop's clock, in seconds.
+    `pending` is None while idle; `answered_at` is by the loop's clock, in seconds.
     """
 
     phase: Phase = Phase.IDLE
@@ -169,7 +163,6 @@ class Offer:
     """What a call may choose from.
 
     Attributes:
-        available: Unit ids that the kubelet has free.
         live: Grants of the call's scheme, of pods that the kubelet still has.
         others: Such grants of other schemes, and of claims: they have no units of this call's
             resource, and take room of the same devices.
@@ -193,11 +186,7 @@ class Offer:
 
 
 def check_in_service(pending: Pending, state: NodeState) -> None:
-    """A card may fail between the kubelet's two calls; nothing is granted on it then.
-
-    Raises:
-        DoesNotFitError: A card that was decided on is out of service.
-    """
+    """Raise DoesNotFitError if a card went out of service between the kubelet's two calls."""
     for card in pending.chosen.cards:
         reason = state.unhealthy.get(card.uuid)
         if reason:
@@ -209,11 +198,7 @@ def check_in_service(pending: Pending, state: NodeState) -> None:
 
 
 def check_door(state: NodeState, pending: Pending | None) -> None:
-    """Nothing new is given where cards go by claims; who has the first resource gets the second one.
-
-    Raises:
-        RequestError: The node's allocation API is `dra`.
-    """
+    """Raise RequestError where cards go by claims; a container with the first resource gets the second one."""
     if state.door is AllocationApi.DRA and not (pending and pending.slice_id):
         raise RequestError(
             "this node gives its cards through claims (allocation API dra, docs/dra.md); use a namespace with the "

@@ -76,11 +76,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
-        """The grant, held to the rules that need its pod spec.
-
-        Raises:
-            RequestError: The pod asks for something that this node does not give.
-        """
+        """The grant, held to the rules that need its pod spec; RequestError if it breaks one."""
 
     @abstractmethod
     def adopt(
@@ -107,19 +103,11 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        """Check that the operator's memory unit goes with the mode.
-
-        Raises:
-            ConfigError: It does not; the text names the cure.
-        """
+        """Raise ConfigError if the operator's memory unit does not go with the mode."""
 
     @abstractmethod
     def check_size(self, state: NodeState) -> None:
-        """Check that the kubelet can receive the lists of the pools.
-
-        Raises:
-            ConfigError: One is too long; the text names the cure.
-        """
+        """Raise ConfigError if the kubelet cannot receive the lists of the pools."""
 
     @abstractmethod
     def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
@@ -135,12 +123,9 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
-        """A grant that was read from disk, checked, with what only this scheme knows of it.
+        """A grant that was read from disk, with what only this scheme knows of it from its `record`.
 
-        `record` is the grant as it stands on disk.
-
-        Raises:
-            StateError: It has what this release does not know; the text names the key.
+        Raises StateError for what this release does not know; the text names the key.
         """
 
     @abstractmethod
@@ -151,35 +136,25 @@ class WeChooseDevices(Scheme):
     def decide(self, asker: Caller, offer: Offer, state: NodeState) -> Pending:
         """The devices for a container's whole request.
 
-        Raises:
-            RequestError: What it asks for is never valid on this node.
-            DoesNotFitError: No device has room; the text says what each has.
+        Raises RequestError for what is never valid on this node, DoesNotFitError where no device
+        has room.
         """
 
     @abstractmethod
     def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
         """Exactly as many units as asked, of the devices decided on.
 
-        Raises:
-            RequestError: The call asks for what this node never gives.
-            DoesNotFitError: The kubelet has not enough of them free.
+        Raises RequestError for what this node never gives, DoesNotFitError where the kubelet has
+        too few free.
         """
 
     @abstractmethod
     def check_given(self, asker: Caller, offer: Offer, state: NodeState) -> None:
-        """Units that the kubelet gives without asking first make a whole request.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
+        """Raise DoesNotFitError unless the units that the kubelet gives unasked make a whole request."""
 
     @abstractmethod
     def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
-        """The same units lie where the decision says.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
+        """Raise DoesNotFitError unless the units lie where the decision says."""
 
     @abstractmethod
     def reserve(
@@ -192,10 +167,8 @@ class WeChooseDevices(Scheme):
     ) -> Reservation:
         """Devices for a holder, by amounts: for an allocation API that counts no units of the kubelet's.
 
-        `devices` are those that a scheduler has chosen already; empty for a choice of the scheme's.
-
-        Raises:
-            DoesNotFitError: No device has room, or those chosen have none.
+        `devices` were chosen by a scheduler; empty for a choice of the scheme's. DoesNotFitError:
+        no room.
         """
 
     @abstractmethod
@@ -204,11 +177,7 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
-        """What a claim needs, from what is allocated to it on each of its devices, at least one.
-
-        Raises:
-            RequestError: The amounts are none of this node's.
-        """
+        """What a claim needs, from what is allocated to it on each device, at least one; RequestError if not of this node."""
 
     @abstractmethod
     def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
@@ -220,11 +189,7 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def check_shape(self, grant: Grant, state: NodeState) -> None:
-        """The rules that need no pod spec, for a grant whose container starts.
-
-        Raises:
-            RequestError: The grant breaks one.
-        """
+        """Raise RequestError if a grant whose container starts breaks a rule that needs no pod spec."""
 
     @abstractmethod
     def answers(self, resource: str) -> bool:

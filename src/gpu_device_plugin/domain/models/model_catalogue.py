@@ -17,7 +17,6 @@ class Series:
     """One series.
 
     Attributes:
-        name: As pods ask for it, for instance `T4`.
         nvml_names: What NVML calls such cards, for instance `Tesla T4`; may be empty.
         drivers: Versions that a pod may ask for, opaque texts; empty is any.
         default: Version for a pod that asks for none, or "" for whichever the node has.
@@ -37,12 +36,7 @@ class Catalogue:
     """All series, by name."""
 
     def __init__(self, series: Mapping[str, Series]) -> None:
-        """Check and keep.
-
-        Raises:
-            ConfigError: A name is no label value, a default is none of the drivers, or two series
-                have the same card; the text names them.
-        """
+        """Raise ConfigError for a name that is no label value, an unlisted default, or a card in two series."""
         self.series = dict(sorted(series.items()))
         self._by_card: dict[str, str] = {}
         for name, each in self.series.items():

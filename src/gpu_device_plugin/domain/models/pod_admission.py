@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard
 
 from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, Catalogue, Series
 from gpu_device_plugin.domain.models.profiles_by_label import Effect, ProfileRule, Values, effect_of
@@ -83,15 +82,11 @@ def _is(key: str, value: str) -> Json:
 
 
 def _object(value: object) -> Json:
-    return value if _is_object(value) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
-
-
-def _is_object(value: object) -> TypeGuard[Json]:
-    return isinstance(value, dict)
 
 
 CLASS_LABEL = "alibabacloud.com/compute-class"

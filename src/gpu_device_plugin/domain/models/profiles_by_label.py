@@ -27,11 +27,7 @@ _WITH_VALUES = (Operator.IN, Operator.NOT_IN)
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One entry of `matchExpressions`.
-
-    Raises:
-        ConfigError: `In` or `NotIn` without values, or another operator with some.
-    """
+    """One entry of `matchExpressions`; ConfigError if operator and values do not go together."""
 
     key: str
     operator: Operator
@@ -110,13 +106,9 @@ class Effect:
 
 
 def check_rules(rules: Sequence[ProfileRule]) -> None:
-    """What the form alone does not show.
+    """Raise ConfigError, with its place, for a rule without name or with a label that Kubernetes does not take.
 
-    A label or annotation that Kubernetes does not take would have the API server refuse every
-    pod that the rule selects.
-
-    Raises:
-        ConfigError: A rule has no name, or gives such a label or annotation; the text has its place.
+    The API server would refuse every pod that the rule selects.
     """
     for place, rule in enumerate(rules):
         if not rule.name:

@@ -36,7 +36,6 @@ class Machine:
     Attributes:
         driver_version: For instance `535.309.01`.
         cuda_version: For instance `12.2`; empty where the driver does not tell.
-        type: Content of the machine type file; empty without one.
         timestamp: Unix time in seconds; None for no such label.
     """
 

@@ -74,13 +74,7 @@ def parse_max_pods(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode of a node from now on.
-
-    Attributes:
-        is_switch_refused: The label asks for another mode, which has to wait.
-        note: Text of an Event on the node, or None.
-        note_reason: Reason of that Event, one CamelCase word; empty without a note.
-    """
+    """The mode of a node from now on; `is_switch_refused` where the label's mode has to wait."""
 
     mode: NodeMode
     is_switch_refused: bool = False
@@ -109,19 +103,14 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
 ) -> ModeDecision:
     """What the node's label means for its mode now.
 
-    Deleting the label changes nothing (docs/node-modes.md), nor does an unknown value, and a
-    node does not switch while pods hold slices (R-107, R-502), nor from whole cards while an MPS
-    daemon has cards, which only its clients can use. A node that never had a label follows the
-    operator's setting.
+    Deleting the label changes nothing (docs/node-modes.md), nor does an unknown value, and a node
+    does not switch while pods hold slices (R-107, R-502), nor from whole cards while an MPS daemon
+    has cards, which only its clients can use. A node that never had a label follows the operator's
+    setting, `fallback`.
 
-    Args:
-        current: None only at the very first start.
-        label: Value of `ack.node.gpu.schedule`, or None.
-        fallback: The operator's `--mode`, for nodes without a label.
-        holders: Pods that hold slices; None where that is not known yet, so that no switch is
-            made and none is refused with a reason.
-        mps_root: Directory of an MPS daemon that serves cards or has not given them back, or "".
-        is_from_label: Whether a label brought the node into its current mode.
+    `current` is None only at the very first start. Without known `holders` no switch is made and
+    none is refused with a reason. `mps_root` is the directory of an MPS daemon that serves cards or
+    has not given them back.
     """
     kept = current if current is not None and is_from_label else fallback
     wanted = kept if label is None else parse_mode(label)
@@ -204,8 +193,6 @@ class NodeStanding:
     """A node's mode and unit now, from what its agent publishes.
 
     Attributes:
-        mode: Its mode, or "" if it publishes none.
-        unit_mib: Its memory unit, or None.
         has_label: Whether a label of the node decides its mode.
         holders: Pods that hold slices there by units.
         has_claims: Whether others hold some by claims.

@@ -23,7 +23,6 @@ class ContainerRequest:
     Attributes:
         index: Position in `spec.containers`, or in `spec.initContainers`.
         amounts: Resource -> limit, for the resources that a scheme of this node serves.
-        wants_no_isolation: The container's own env says CGPU_DISABLE (R-507).
     """
 
     name: str
@@ -76,17 +75,12 @@ class PodRequest:
 
     Attributes:
         containers: All of its containers, init containers first, in the order of the spec.
-        card_count_label: Value of the pod label that asks for several cards, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
         init_wish: The same for init containers and sidecars, by their index in `initContainers`.
-        is_finished: Phase Succeeded or Failed.
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
-        compute_policy: Value of the annotation `gpu-device-plugin/compute-policy`, or None.
-        placement: Value of the annotation `gpu-device-plugin/placement`, or None.
-        card_label: Value of the label `ack.gpushare.placement`, or None.
         cpu_milli: Processor that the scheduler counts for it, in thousandths of a core; only the
             controller asks, 0 elsewhere.
-        allocation API: How what it asks for reaches a node.
+        door: How what it asks for reaches a node.
         is_mirror: It says of itself that it is the API's mirror of a static pod, as anybody's pod can.
     """
 
@@ -135,7 +129,6 @@ class ListedPod:
     Attributes:
         held: Container -> resource -> unit ids. App and sidecar containers only: List never
             shows ordinary init containers. A container that holds nothing may be there or not.
-        drivers: The drivers of the devices that these containers have by claims.
     """
 
     pod: PodRef

@@ -14,13 +14,7 @@ ANY_CARD = "*"
 
 @dataclass(frozen=True, slots=True)
 class NodeTerms:
-    """What a node offers, as far as requests are checked against it.
-
-    Attributes:
-        node: Name of the node, for refusals.
-        is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
-        max_pods: Most pods a card by the node's label, or None.
-    """
+    """What a node offers, as far as requests are checked; with `--isolation` off no container gets a cap."""
 
     node: str
     mode: NodeMode
@@ -35,22 +29,16 @@ class NodeState:
     """The node as of now; a change is a new value.
 
     Attributes:
-        mode: Node mode, or None while it is not known.
-        max_pods: Most pods a card by the node's label, or None.
-        cards: The cards that are there, by NVML index.
         other_cards: How many cards more the node has, in a view of it with one scheme's cards.
         unhealthy: UUID -> reason of the cards that are out of service.
         faults: Reason -> text of each fault that keeps the whole node from serving.
-        wants_isolation: The operator's `--isolation`.
-        library_version: Version of the isolation library that is mounted, or "".
         mark: The uninstall mark that this agent acts on, or "".
         mps_root: Directory of the MPS daemon that `mps_served` is of, or "".
         mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
             not given back, and `ANY_CARD` says that it is not known which these are.
         mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
         mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
-        imex_channels: Of the IMEX channels that are asked for, those that the node has.
-        allocation API: By what requests reach the node.
+        door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
 

@@ -130,12 +130,9 @@ class Configuration:
 
     Attributes:
         fails_on_init_error: With False, a node that cannot serve is ready and offers nothing.
-        access: How cards, whole or not, reach containers.
         dev_root: The host directory that has `dev/`; empty for that of the driver.
         discovery: How devices are found; NVML always, so it has no effect.
         imex_channels: IMEX channels that every container gets: none, or 0.
-        is_imex_required: Whether a missing channel is an error.
-        mps_root: The host directory of the MPS daemon; empty without one.
         mig_profile: Into which profile every card is to be cut; empty for any.
         gpu_patterns: Models and their resource names, before the default `*`.
         mig_patterns: Profiles and their resource names, before the defaults.
@@ -163,10 +160,7 @@ class Configuration:
 
 
 def resource_name(text: str) -> str:
-    """The resource with NVIDIA's prefix.
-
-    Raises:
-        ConfigError: It is no name of a Kubernetes resource.
+    """The resource with NVIDIA's prefix; ConfigError if it is no name of a Kubernetes resource.
 
     >>> resource_name("gpu")
     'nvidia.com/gpu'
@@ -185,11 +179,7 @@ def resource_name(text: str) -> str:
 
 
 def devices(given: str | int | Sequence[str | int]) -> Devices:
-    """The value of `devices`.
-
-    Raises:
-        ConfigError: It is neither `all`, nor a positive number, nor a list of references.
-    """
+    """The value of `devices`: `all`, a positive number or a list of references; else ConfigError."""
     if isinstance(given, str):
         if given != "all":
             raise ConfigError(f"{clip(given)!r}: the only text allowed is 'all'")
@@ -210,11 +200,7 @@ def devices(given: str | int | Sequence[str | int]) -> Devices:
 
 
 def check(configuration: Configuration) -> None:
-    """What no node can mend, by the configuration alone.
-
-    Raises:
-        ConfigError: The text begins with the path of the key.
-    """
+    """Raise ConfigError, beginning with the path of the key, for what no node can mend."""
     sharing = configuration.sharing
     if sharing.kind is SharingKind.MPS:
         _check_mps(configuration)

@@ -11,7 +11,6 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     PREFIX,
     Configuration,
     MigStrategy,
-    SharedResource,
     SharingKind,
 )
 from gpu_device_plugin.domain.nvidia.mig_devices import resource_of
@@ -37,10 +36,7 @@ _SPLIT_FAMILIES = {7: (5, "volta", "turing"), 8: (9, "ampere", "ada-lovelace")}
 def feature_labels(
     cards: Sequence[Card], configuration: Configuration, machine: Machine
 ) -> dict[str, str]:
-    """Label -> value; without a card only the timestamp.
-
-    `cards` are all that NVML shows, by index.
-    """
+    """Label -> value; `cards` are all that NVML shows, by index, and without one there is only the timestamp."""
     labels = {}
     if machine.timestamp is not None:
         labels["gfd.timestamp"] = str(machine.timestamp)
@@ -186,7 +182,7 @@ def _base(
     name: str, parts: Sequence[str], count: int, configuration: Configuration
 ) -> dict[str, str]:
     """Product, count and sharing of a resource; replicas are those of one device (R-742)."""
-    entry = _entry(name, configuration)
+    entry = next((each for each in configuration.sharing.resources if each.name == name), None)
     product = [sanitised(part) for part in parts]
     if entry is not None and configuration.sharing.new_name(entry) == name:
         product.append("SHARED")
@@ -197,10 +193,6 @@ def _base(
         "replicas": str(1 if entry is None else entry.replicas),
         "sharing-strategy": str(kind),
     }
-
-
-def _entry(name: str, configuration: Configuration) -> SharedResource | None:
-    return next((each for each in configuration.sharing.resources if each.name == name), None)
 
 
 def _named(resource: str, labels: Mapping[str, str]) -> dict[str, str]:

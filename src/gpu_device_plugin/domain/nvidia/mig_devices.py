@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, Hardware
 from gpu_device_plugin.domain.cards.reports import CardReport
@@ -115,7 +114,6 @@ MODELS = (
     _of_seven("GB200", range(184_000, 196_000), 23, 47, 93, 186),
     _of_seven("B300", range(268_000, 282_000), 34, 67, 135, 269),
 )
-_ALIASES = MappingProxyType({f"MIG{slices}g": slices for slices in (1, 2, 3, 4, 7)})
 
 
 def model_of(model: str, memory_mib: int) -> Model | None:
@@ -124,12 +122,9 @@ def model_of(model: str, memory_mib: int) -> Model | None:
 
 
 def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
-    """The profile that a node setting asks for (R-203, R-309).
+    """The profile that a node setting asks for (R-203, R-309); ConfigError names those that there are.
 
     `asked` is `MIG1g` … `MIG7g`, or a profile's own name, also with . for + as a label has to have it.
-
-    Raises:
-        ConfigError: The model has no such profile; the text names those that it has.
     """
     found = model_of(model, memory_mib)
     if found is None:
@@ -139,10 +134,8 @@ def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
             f"{model} with {memory_mib} MiB; it has {known}. Cut this card with nvidia-smi, without a "
             f"MIG profile of the node: what is there is offered"
         )
-    slices = _ALIASES.get(asked)
     for profile in found.profiles:
-        is_named = asked in {profile.name, profile.name.replace("+", ".")}
-        if is_named or slices == profile.compute_slices:
+        if asked in {profile.name, profile.name.replace("+", "."), profile.alias}:
             return profile
     aliases = sorted({profile.alias for profile in found.profiles})
     names = ", ".join([*aliases, *(profile.name for profile in found.profiles)])
@@ -225,11 +218,7 @@ def uncut(cards: Sequence[Card], asked: str) -> str:
 
 
 def plan(cards: Sequence[CardReport], asked: str) -> tuple[Cut, ...]:
-    """How each card that can be in MIG mode is to be cut.
-
-    Raises:
-        ConfigError: No card can be in MIG mode, or one that can has no such profile.
-    """
+    """How each card that can be in MIG mode is to be cut; ConfigError if none can, or one has no such profile."""
     capable = [card for card in cards if card.hardware.is_mig_capable]
     if not capable:
         models = ", ".join(sorted({card.model for card in cards})) or "no cards at all"

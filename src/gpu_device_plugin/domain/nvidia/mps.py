@@ -70,14 +70,7 @@ def while_served(
     """The offers, if a daemon serves the replicas of `sharing.mps` in them, with the same limits.
 
     Without cards that came after the daemon began, and without others that it has not given back.
-
-    Args:
-        found: By the configuration.
-        configuration: The configuration.
-        root: The host directory of the daemon that `served` is of.
-        served: What a living daemon says it serves; a line that is a UUID alone is a card that a
-            daemon has not given back, `ANY_CARD` that it is not known which these are.
-        waits: What keeps the daemon from serving what is configured, in its words, or "".
+    `root`, `served` and `waits` are as `mps_root`, `mps_served` and `mps_waits` of `NodeState`.
     """
     is_shared = configuration.sharing.kind is SharingKind.MPS
     wanted = set(served_text(found.resources).splitlines()) if is_shared else set()

@@ -25,13 +25,7 @@ _MOST_DEVICES = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One device of a resource, as the kubelet counts it.
-
-    Attributes:
-        id: `GPU-…` or `MIG-…`, with `::<n>` for a replica.
-        card: The card that it is, or lies on.
-        replicas: Replicas of the same device; 1 unshared.
-    """
+    """One device of a resource as the kubelet counts it: `GPU-…` or `MIG-…`, with `::<n>` for a replica."""
 
     id: str
     card: Card
@@ -64,10 +58,7 @@ class Offers:
 
 
 def offers(cards: Sequence[Card], configuration: Configuration) -> Offers:
-    """What `cards` are offered as.
-
-    `cards` are by NVML index; the configuration is checked already.
-    """
+    """What `cards`, by NVML index, are offered as; the configuration is checked already."""
     # The first so many of `devices` are of those that are there: a lost card has no index, and is last.
     cards = sorted(cards, key=lambda card: not card.is_shown)
     notes = list(_notes(cards, configuration.mig_strategy))
