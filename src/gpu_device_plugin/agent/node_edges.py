@@ -36,7 +36,6 @@ class Clock:
     """Clocks that the event loop does not have; durations come from the loop's own.
 
     Attributes:
-        wall_seconds: Wall clock.
         boot_seconds: Seconds since boot: never jumps, and stays comparable over a restart.
     """
 
@@ -91,11 +90,9 @@ class Edges:
     """The node around the agent.
 
     Attributes:
-        clock: Time.
         boot_id: The kernel's id of this boot, or "" where it does not tell.
         pods: The kubelet's PodResources.
         checkpoint: The kubelet's checkpoint, None where there is none. Raises KubeletError.
-        plugins: The kubelet's plugin directory.
         cluster: Makes the side of the API server, from signals and what counts dropped Events.
         nvml: Makes the source of reports, from who takes them.
     """

@@ -66,7 +66,6 @@ class Agent:
 
         Raises:
             ConfigError: Another agent serves this node.
-            StorageError: The state directory cannot be used.
         """
         take = partial(self._wiring.lock.take, "/".join(filter(None, own_pod())), os.getpid())
         locked = asyncio.ensure_future(self._wiring.writer.run(take))
@@ -262,18 +261,7 @@ async def run_agent(
     *,
     chosen: str = "",
 ) -> int:
-    """Run an agent in this process; see `Agent.run`.
-
-    Args:
-        settings: What the operator decided.
-        edges: What is outside the process; by default the real ones.
-        schemes: Ways of sharing; by default those of this release.
-        chosen: Value of the node's label that chose settings, or empty.
-
-    Raises:
-        ConfigError: Another agent serves this node.
-        StorageError: The run directory cannot be made, or the state directory cannot be used.
-    """
+    """Run an agent in this process; see `Agent.run`. `chosen` is the label that chose settings."""
     try:
         Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,11 +15,6 @@ from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 class NodeLabel:
     """Follows it.
 
-    Args:
-        api: The API server.
-        node: The node's name.
-        key: The label's.
-
     Attributes:
         value: "" without the label or the node; None before the node was read.
         changed: Set at each change of the value.
@@ -55,12 +50,7 @@ class NodeLabel:
 
 
 class ChosenConfiguration:
-    """NVIDIA's configuration as it is now.
-
-    Args:
-        settings: The file, or the directory of files.
-        label: The node's label that chooses among them; None for the one file.
-    """
+    """NVIDIA's configuration as it is now."""
 
     def __init__(self, settings: NvidiaSettings, label: NodeLabel | None) -> None:
         self._settings = settings
@@ -72,7 +62,6 @@ class ChosenConfiguration:
 
         Raises:
             ConfigError: None is chosen, or it is malformed.
-            EdgeError: The label was not read yet.
         """
         name = None if self._label is None else self._label.value
         if self._label is not None and name is None:

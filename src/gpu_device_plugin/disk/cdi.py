@@ -19,11 +19,7 @@ class CdiFiles:
         self._directory = directory
 
     def write(self, uid: str, content: Mapping[str, object]) -> None:
-        """Write a claim's file, whole or not at all; one that says the same is left alone.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Write a claim's file, whole or not at all; one that says the same is left alone."""
         path, encoded = self._path(uid), json.dumps(content).encode()
         # One name: what a kill leaves is overwritten.
         hidden = self._directory / f"{_PREFIX}half.tmp"
@@ -46,11 +42,7 @@ class CdiFiles:
         return content if isinstance(content, dict) else {}
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's file, if it is there.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Remove a claim's file, if it is there."""
         path = self._path(uid)
         try:
             with contextlib.suppress(FileNotFoundError):

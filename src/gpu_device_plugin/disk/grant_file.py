@@ -125,7 +125,6 @@ class Loaded:
     """The grants that were on disk.
 
     Attributes:
-        ledger: The grants of the last whole write; empty if there was none.
         is_new_boot: Whether they were written before the node's last boot.
         bad: What is damaged in a file, or None. The kubelet knows the grants that are lost with
             it, and never got an answer for a grant whose write was not complete.
@@ -141,7 +140,10 @@ class Loaded:
 
 
 class GrantStore:
-    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once and cached."""
+    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once and cached.
+
+    Grants of other schemes than `schemes` stay in the file as they are.
+    """
 
     def __init__(
         self,
@@ -150,13 +152,6 @@ class GrantStore:
         flush: Callable[[int], None] = fdatasync,
         schemes: Schemes | None = None,
     ) -> None:
-        """Args.
-
-        directory: `<state-dir>`.
-        boot_id: The kernel's id of this boot.
-        flush: Puts a descriptor's data on the disk.
-        schemes: Those whose grants can be read; others stay in the file as they are.
-        """
         self._schemes = schemes or Schemes()
         self._path = directory / KIND
         self._file = SealedFile(self._path, KIND, VERSION, flush)
@@ -167,11 +162,7 @@ class GrantStore:
         self._beside: Plain = {}  # what else the file holds
 
     def load(self, now_seconds: float) -> Loaded:
-        """Read the grants; a damaged file is set aside and never a crash.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Read the grants; a damaged file is set aside and never a crash."""
         found, bad = self._file.load(now_seconds), list[str]()
         sealed, aside, grants = found.sealed, found.aside, dict[str, Grant]()
         if found.bad:
@@ -191,12 +182,7 @@ class GrantStore:
         )
 
     def read(self) -> Ledger:
-        """Read the grants without writing anything.
-
-        Raises:
-            StateError: They are damaged.
-            StorageError: The file system refused.
-        """
+        """Read the grants without writing anything; StateError if they are damaged."""
         sealed, bad = self._file.read(), list[str]()
         grants, _ = self._decode(sealed.payload, bad) if sealed else ({}, [])
         if bad:
@@ -204,19 +190,11 @@ class GrantStore:
         return Ledger(grants)
 
     def check_room(self) -> None:
-        """Check that the disk has room for more grants.
-
-        Raises:
-            StorageError: It does not.
-        """
+        """StorageError unless the disk has room for more grants."""
         check_room(self._path.with_name("grants.room"), _ROOM_BYTES)
 
     def save(self, ledger: Ledger) -> None:
-        """Write the whole ledger; on return it is durable.
-
-        Raises:
-            StorageError: The file system refused; the former content is untouched.
-        """
+        """Write the whole ledger: durable on return. After a StorageError the file is untouched."""
         self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
         kept = [entry for entry in self._unread if _text(entry, "id") not in ledger.grants]
         grants: list[Any] = [raw for _, raw in self._encoded.values()]

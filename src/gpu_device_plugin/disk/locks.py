@@ -24,12 +24,7 @@ class NodeLock:
         self._said = ("", 0)
 
     def take(self, pod: str, pid: int) -> None:
-        """Become the node's agent.
-
-        Raises:
-            ConfigError: Another agent serves this node; the text names its pod and pid.
-            StorageError: The file cannot be opened.
-        """
+        """Become the node's agent. ConfigError: another serves it; the text names pod and pid."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,12 +54,7 @@ class NodeLock:
         self._descriptor, self._said = descriptor, (pod, pid)
 
     def keep(self) -> bool:
-        """Take the lock again if the file was removed; returns whether it was.
-
-        Raises:
-            ConfigError: Another agent has taken it.
-            StorageError: The file cannot be created any more.
-        """
+        """Take the lock again if the file was removed; whether it was. ConfigError: another has it."""
         try:
             if self._descriptor < 0 or self._is_at_its_path(self._descriptor):
                 return False
@@ -103,13 +93,8 @@ def only_one(directory: Path, purpose: str) -> Iterator[None]:
     The lock is one of a directory and not of a file in it: the programs that change cards have the
     kubelet's directory mounted read-only. The kernel releases it with the process.
 
-    Args:
-        directory: Any that all of them see.
-        purpose: What is done, for the error.
-
     Raises:
         EdgeError: Another process does it; the text names it.
-        StorageError: The directory cannot be opened.
     """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -25,11 +25,7 @@ _MODES = "compute-modes.json"
 
 
 class ServingLock:
-    """Held by the daemon while it runs.
-
-    Args:
-        root: The directory of the MPS daemon.
-    """
+    """Held by the daemon while it runs."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _MODES_NAME
@@ -37,12 +33,7 @@ class ServingLock:
         self._text = self._why = ""
 
     def take(self) -> None:
-        """Become the node's MPS daemon, which serves nothing yet.
-
-        Raises:
-            ConfigError: Another one runs.
-            StorageError: The file cannot be opened.
-        """
+        """Become the node's MPS daemon, which serves nothing yet; ConfigError if another one runs."""
         for attempt in range(_TRIES):
             descriptor = self._open()
             try:
@@ -69,20 +60,12 @@ class ServingLock:
             raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
 
     def serve(self, text: str) -> None:
-        """Say what is served from now on; "" is nothing.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Say what is served from now on; "" is nothing."""
         self._text = text
         self._write()
 
     def wait(self, why: str) -> None:
-        """Say why nothing else is served than now, for people; "" where all is served.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Say why nothing else is served than now, for people; "" where all is served."""
         if why != self._why:
             self._why = why
             self._write()
@@ -149,21 +132,13 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 class ModesFile:
-    """UUID -> NVML's compute mode, in the directory of the MPS daemon; gone after a reboot, as they are.
-
-    Args:
-        root: That directory.
-    """
+    """UUID -> NVML's compute mode, below the MPS daemon's root; gone after a reboot, as they are."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _MODES
 
     def read(self) -> dict[str, int]:
-        """Empty without a file.
-
-        Raises:
-            StorageError: It cannot be read; then it is not known what to undo.
-        """
+        """Empty without a file. StorageError: it is not known what to undo."""
         try:
             found = json.loads(self._path.read_bytes())
             return {str(uuid): int(mode) for uuid, mode in found.items()}
@@ -176,11 +151,7 @@ class ModesFile:
             ) from error
 
     def write(self, modes: Mapping[str, int]) -> None:
-        """In one step; without modes the file goes.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """In one step; without modes the file goes."""
         new = self._path.with_suffix(".new")
         try:
             if not modes:

@@ -38,8 +38,6 @@ class SelinuxKernel:
     Attributes:
         enforce: "1" where it enforces. Containers often do not see it.
         own_context: The label of this process, by which SELinux is known where `enforce` is hidden.
-        read: Label of a file, or "".
-        write: Gives a file a label, or raises OSError.
     """
 
     enforce: Path = Path("/sys/fs/selinux/enforce")
@@ -70,11 +68,7 @@ class SecurityLabels:
         self._is_needed = kernel.may_enforce
 
     def ensure(self) -> None:
-        """Give what lies there a label that every container may read, where it has another.
-
-        Raises:
-            StorageError: It could not be given; the text names path, label and cure.
-        """
+        """Give what lies there a label that every container may read, where it has another."""
         if not self._is_needed:
             return
         if categories := self._kernel.own_categories:

@@ -67,7 +67,6 @@ class DeviceList:
     """One resource's list; every open ListAndWatch stream waits on it.
 
     Attributes:
-        message: The ListAndWatchResponse to send, encoded.
         is_offered: False until the first `publish`, and after `withdraw`.
     """
 

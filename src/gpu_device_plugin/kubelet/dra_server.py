@@ -184,8 +184,6 @@ class ClaimServer:
     """Serves claims to the kubelet for as long as `run` runs.
 
     Args:
-        kubelet_dir: The kubelet's directory.
-        service: Answers the calls.
         on_registered: Called when the kubelet has taken the driver (True, "") or not (False, why).
     """
 
@@ -242,11 +240,7 @@ class ClaimServer:
 
 
 def remove_sockets(kubelet_dir: Path) -> None:
-    """Remove those that a killed agent has left: the kubelet takes them for a driver.
-
-    Raises:
-        KubeletError: The file system refused.
-    """
+    """Remove those that a killed agent has left: the kubelet takes them for a driver."""
     for path in _sockets(kubelet_dir):
         try:
             path.unlink(missing_ok=True)

@@ -15,12 +15,7 @@ _CLOSED = "Permission denied"
 
 
 def rpc_words(error: grpc.aio.AioRpcError, deadline_seconds: float) -> str:
-    """What the kubelet said, or that it said nothing.
-
-    Args:
-        error: The failure.
-        deadline_seconds: How long the answer was waited for.
-    """
+    """What the kubelet said, or that it said nothing."""
     if error.code() is grpc.StatusCode.UNAVAILABLE and _CLOSED in str(error.details()):
         return "the socket is closed to this user; run as root"
     if error.code() is grpc.StatusCode.UNAVAILABLE:

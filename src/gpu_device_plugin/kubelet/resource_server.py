@@ -58,8 +58,6 @@ class EndpointState:
     """What /readyz shows of one resource.
 
     Attributes:
-        resource: Which resource.
-        phase: How far its registration has come.
         detail: Why it is not further; empty when serving.
         registrations: How often the kubelet has accepted it so far.
     """

@@ -64,7 +64,6 @@ class StreamWatch:
     Attributes:
         has_begun: Set when a list has been sent, or a stream has ended without one.
         has_listened: Whether a list has been sent.
-        open_streams: ListAndWatch calls that are open now.
         is_closing: Whether we end the streams ourselves.
     """
 

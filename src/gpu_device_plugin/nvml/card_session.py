@@ -64,16 +64,7 @@ def profile_number(compute_slices: int, memory_slices: int, kind: str) -> int:
 def session(
     library: str, kernel_module: Path = Path("/sys/module/nvidia"), proc: Path = Path("/proc")
 ) -> Iterator["CardSession"]:
-    """NVML opened; see `CardSession`.
-
-    Args:
-        library: Path of libnvidia-ml.so.1; "" for the system's.
-        kernel_module: The kernel module's directory in sysfs.
-        proc: The mounted procfs.
-
-    Raises:
-        NvmlError: It cannot be opened.
-    """
+    """NVML opened; see `CardSession`."""
     with open_driver(library or None, kernel_module) as driver:
         yield CardSession(driver, proc)
 

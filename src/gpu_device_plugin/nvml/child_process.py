@@ -33,10 +33,8 @@ class ChildProcess:
     """A running child.
 
     Args:
-        process: What was started.
         start_seconds: For its first line, and for the one after `starting`.
         answer_seconds: For every other line.
-        kill: Ends a process.
 
     Attributes:
         was_silent: It said nothing in time.
@@ -78,11 +76,7 @@ class ChildProcess:
         return self._process.pid
 
     async def line(self) -> Line:
-        """The next line.
-
-        Raises:
-            NvmlError: No line in time, it has ended, or the line is not one of a child.
-        """
+        """The next line. NvmlError: none in time, the child has ended, or it is not a child's line."""
         seconds = self._start_seconds if self._is_starting else self._answer_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -134,7 +128,6 @@ class Succession:
     """At most one successor at a time, started when it is wanted and due.
 
     Args:
-        start: Starts a child.
         pause_seconds: Before the first successor for a card that fails, and between two. It
             doubles up to six times as long, until the child no longer wants one.
     """

@@ -195,12 +195,7 @@ def driver_load(kernel_module: Path) -> str:
 
 @contextmanager
 def open_driver(library: str | None, kernel_module: Path) -> Iterator[Driver]:
-    """NVML opened; raises NvmlError saying what is missing.
-
-    Args:
-        library: The library file; None for the system's.
-        kernel_module: The kernel module's directory in sysfs.
-    """
+    """NVML opened; raises NvmlError saying what is missing."""
     is_ready = False
     try:
         _load(library)

@@ -50,12 +50,7 @@ _ENGINES = {
 
 
 def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
-    """What `domain.hardware.Hardware` has, without links.
-
-    Args:
-        handle: The card.
-        pci_device: Its directory in sysfs.
-    """
+    """What `domain.hardware.Hardware` has, without links."""
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     mode = ask(pynvml.nvmlDeviceGetMigMode, handle)
     return {
@@ -160,9 +155,7 @@ OURS = ("gpu_device_plugin", "gpu-device-plugin")
 def openers(minor: int, proc: Path) -> Iterator[tuple[int, str]]:
     """Pid and name of each process with `/dev/nvidia<minor>` open, but for our own.
 
-    Args:
-        minor: The card's minor number.
-        proc: The mounted procfs. Processes of other pid namespaces are not in it.
+    Processes of other pid namespaces are not in `proc`.
     """
     device = f"/dev/nvidia{minor}"
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: path.name):

@@ -93,15 +93,7 @@ class _Reported:
 
 
 class NvmlSource:
-    """Inventory, probes, XIDs and use of the node's cards, as reports.
-
-    Args:
-        library: libnvidia-ml.so.1 to load; None for the system's.
-        on_report: Called with every report, in the event loop.
-        deadlines: How long to wait for what.
-        kill: Ends a process for good, by pid.
-        kernel: Where the kernel shows its NVIDIA module.
-    """
+    """Inventory, probes, XIDs and use of the node's cards, as reports."""
 
     def __init__(
         self,

@@ -30,12 +30,6 @@ class ContainerSetup:
     """Makes the files of slices and the answers to Allocate.
 
     Attributes:
-        files: The files on the node.
-        library: The isolation library's versions on the node.
-        access: How cards reach containers now.
-        run_dir: Directory of the slices' files.
-        library_dir: Directory of the library's versions.
-        device_dir: `/dev`.
         driver: Mounts of the simulated driver, if there is one.
     """
 
@@ -50,15 +44,8 @@ class ContainerSetup:
     async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
         """Make the files that isolation mounts for a slice; returns whether any was missing.
 
-        The slice's own files lie in memory (a tmpfs), so they are made here and now.
-
-        Args:
-            grant: Whose slice.
-            is_start: A container is about to start with it; see `LibraryInstaller.provide`.
-
-        Raises:
-            NodeError: Its version of the library is missing and cannot be installed.
-            StorageError: The file system refused.
+        The slice's own files lie in memory (a tmpfs), so they are made here and now. `is_start`: a
+        container is about to start. NodeError: its version of the library cannot be installed.
         """
         if not grant.is_isolated:
             return False

@@ -69,10 +69,8 @@ class CardInventory:
     async def load(self, now_seconds: float, known: Mapping[str, CardNumber]) -> str | None:
         """Load what the last run stored; returns why that was not possible, or None.
 
-        Args:
-            now_seconds: The wall clock.
-            known: UUID -> number, as grants and the kubelet's checkpoint have them. They
-                take precedence over the file, because running containers hold units by them.
+        `known` numbers, of grants and the kubelet's checkpoint, win over the file: containers that run
+        hold units by them.
         """
         found, bad = await self._memory.load(now_seconds)
         self._remembered = cards_of(found)

@@ -47,17 +47,6 @@ class ConfigurationFollower:
         in_force: InForce,
         remember: Callable[[], None],
     ) -> None:
-        """Args.
-
-        settings: Which file, or which directory and label.
-        node_store: Gets the fault while no configuration is in force, and the MIG profile; has that of the
-            last run.
-        labels: The node's, remembered ones too; None while they are not known.
-        holders: Pods that hold anything; None while that is not known.
-        recorder: What writes Events.
-        in_force: What is changed; with the settings alone at first.
-        remember: Stores the MIG profile for the next run.
-        """
         self._settings = settings
         self._node_store = node_store
         self._labels = labels

@@ -87,9 +87,7 @@ class ModeFollower:
     async def load(self, now_seconds: float, granted: GrantedIn | None) -> str | None:
         """Start in the mode of the last run, if any; returns what was damaged, or None.
 
-        Args:
-            now_seconds: The wall clock.
-            granted: Mode and unit of grants of that run: they count if its record is lost.
+        `granted` is mode and unit of grants of that run: they count if its record is lost.
         """
         content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
@@ -312,12 +310,7 @@ class AllocationApiChoice:
         self.kept = parse_allocation_api(door) or self.kept
 
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
-        """The allocation API that serves now.
-
-        Args:
-            text: The node's label, or None.
-            mode: The node's mode.
-        """
+        """The allocation API that serves now."""
         wanted, known = parse_allocation_api(text or self._settings.door), ", ".join(AllocationApi)
         self._note(
             "unknown door",

@@ -206,7 +206,6 @@ class Handover:
     """Which cards go back from claims to the device plugin, and are not given out meanwhile.
 
     Attributes:
-        withheld: Their UUIDs.
         is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
         settle_seconds: How long after the taint the scheduler may still have allocated.
         read_seconds: Least time between two readings of the claims.
@@ -257,11 +256,7 @@ class Handover:
             mode.allocation_api_choice.note_slice(claims.refused)
 
     async def ask_again(self) -> float | None:
-        """Open the allocation API again if the API server would take an offer now that it refused.
-
-        Returns:
-            In how many seconds to call this again; None where nothing was refused.
-        """
+        """Ask again where an offer was refused; in how many seconds to call this again, or None."""
         mode, now = self._parts.mode, asyncio.get_running_loop().time()
         if mode.allocation_api_choice.refused and now - self._asked_at >= self.ask_seconds:
             self._asked_at = now
@@ -275,11 +270,7 @@ class Handover:
         self._remember(frozenset(uuids), is_offered=True)
 
     async def advance(self) -> bool:
-        """Give back what no claim is allocated on; without the API server, nothing.
-
-        Returns:
-            Whether anything was given back.
-        """
+        """Give back what no claim is allocated on; returns whether anything was."""
         if not self.is_waiting or not self._has_settled():
             return False
         if not self.withheld:

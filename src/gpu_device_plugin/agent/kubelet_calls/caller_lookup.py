@@ -26,7 +26,6 @@ class Sources:
 
     Attributes:
         list_pods: PodResources List; never called while an Allocate is in flight.
-        specs: What the API watch knows of this node's pods, by namespace and name.
         fetch_spec: One GET with a short deadline.
     """
 
@@ -86,12 +85,6 @@ class CallerLookup:
         admitting: PodRef | None = None,
     ) -> FoundCaller:
         """Who makes this call.
-
-        Args:
-            call: The call.
-            session: The container whose other resource was just decided, if one is open.
-            scope: What of pods and grants is of the call's scheme.
-            admitting: The pod of which a container was decided a moment ago.
 
         Raises:
             UnknownPodError: Nobody can tell safely.

@@ -41,12 +41,7 @@ _log = structlog.get_logger("holders")
 
 
 class HolderCheck:
-    """Asks the kubelet who holds units.
-
-    Args:
-        get_pod: PodResources Get.
-        snapshots: Where the checkpoint is read.
-    """
+    """Asks the kubelet who holds units."""
 
     def __init__(
         self, get_pod: Callable[[PodRef], Awaitable[ListedPod | None]], snapshots: SnapshotReader
@@ -55,11 +50,7 @@ class HolderCheck:
         self._snapshots = snapshots
 
     async def check_free(self, rivals: Iterable[Grant], ids: frozenset[str]) -> None:
-        """Return if no pod of these grants has any of `ids` any more.
-
-        Raises:
-            DoesNotFitError: One has, or the kubelet does not say.
-        """
+        """DoesNotFitError if a pod of these grants has any of `ids`, or the kubelet does not say."""
         for pod, held in (await self._held({grant.pod for grant in rivals})).items():
             if held is None or ids & held:
                 raise _double_booked(pod)
@@ -105,11 +96,7 @@ class HolderCheck:
                 )
 
     async def check_start(self, grant: Grant, resource: str) -> None:
-        """Return if the kubelet gives a grant's units to its container, or does not know.
-
-        Raises:
-            UnknownPodError: Another pod or container holds these units.
-        """
+        """UnknownPodError if the kubelet says that another container holds the grant's units."""
         listed = await self._listed(grant.pod) if grant.pod.name else None
         check_holder(grant, resource, listed, self._entries())
 

@@ -97,7 +97,6 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
     """The agent's answer to a question.
 
     Raises:
-        EdgeError: No agent listens there, it did not answer, or it answered with an error.
         NotKnownError: The agent knows nothing of what is asked for.
     """
     try:

@@ -119,9 +119,7 @@ class Exposure:
     """What the agent sees of its own container.
 
     Attributes:
-        environ: The agent's environment.
         devices: `/dev`, into which nothing but a container runtime puts the driver's nodes.
-        status: `/proc/self/status`.
     """
 
     environ: Mapping[str, str]

@@ -54,9 +54,7 @@ class AgentIdentity:
     """Where this agent is.
 
     Attributes:
-        node: Name of the Node.
         own_pod: Namespace and name of our own pod; empty outside one.
-        resources: Names of the resources that are ours.
         own_names: Those that no other plugin has: on a node with more, there is another one.
     """
 
@@ -117,9 +115,7 @@ class ApiCluster:
     """Watches our node and its pods, and writes labels, annotations and Events.
 
     Attributes:
-        resource_claims: The side of claims.
         foreign_plugin: Another plugin on our cards, or None if none is known.
-        post: Writes an Event when possible.
         describe_node: Wants labels and annotations on our node; None removes a key.
         drop: Removes a label or an annotation of our node once.
         annotate_pod: Wants annotations on a pod.

@@ -53,10 +53,8 @@ class SliceUsage:
     """What a slice uses of one card.
 
     Attributes:
-        memory_bytes: Memory held.
         core_ratio: Share of the card's time between the last two readings, 0 to 1; None while
             there was only one.
-        refused_total: Allocations refused so far.
     """
 
     memory_bytes: int
@@ -127,14 +125,9 @@ class PublisherInputs:
     """What the publisher needs besides the node state.
 
     Attributes:
-        ledger: Who holds what.
-        driver: Driver and CUDA version.
-        drift: What the last reconcile found.
-        wall_seconds: The wall clock.
         usage: What a slice uses of a card, by slice id and UUID; None if it is not known.
         used_bytes: Memory of a card in use, by its UUID; None if it is not known.
         by_claims: UUIDs of the cards that are given by claims, and by nothing else.
-        specs: The node's pods, as far as they are known.
     """
 
     ledger: Callable[[], Ledger]

@@ -52,11 +52,7 @@ _log = structlog.get_logger("reconcile")
 
 
 class UnreconciledAllocations:
-    """One pass follows a burst of answers.
-
-    Args:
-        request_pass: Asks for a reconcile pass.
-    """
+    """One pass follows a burst of answers."""
 
     def __init__(self, request_pass: Callable[[], None]) -> None:
         self._request_pass = request_pass
@@ -128,21 +124,11 @@ class ReconcilerParts:
     """What the reconciler works with.
 
     Attributes:
-        ledger_store: The grants.
-        setup: Files of slices.
-        snapshots: List and checkpoint of the kubelet.
-        recorder: Where events go.
-        state: The node as of now.
-        specs: Pods as the API watch knows them.
         is_synced: Whether the API watch has ever had all of them.
         kubelet_identity: Which kubelet there is, by its sockets, or None.
-        gate: Keeps a List away from the kubelet's calls.
         on_settled: Called with the pods that were listed in two passes in a row.
-        holders: Who holds slices.
         registrations: Whether a device list is registered, so that the kubelet can be made to write
             its checkpoint again.
-        wall_seconds: The wall clock.
-        schemes: The rules of what is shared.
     """
 
     ledger_store: LedgerStore

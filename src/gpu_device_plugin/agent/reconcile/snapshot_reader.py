@@ -22,11 +22,7 @@ _NOTING_SECONDS = 0.1  # after our answer the kubelet notes the units down
 
 
 class CallGate:
-    """Held over every call and over every List.
-
-    Attributes:
-        lock: Taken for the length of one call.
-    """
+    """Held over every call and over every List."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -75,11 +71,7 @@ class SnapshotReader:
         return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)
 
     def entries(self) -> Sequence[CheckpointEntry]:
-        """The checkpoint alone, which may be read at any time.
-
-        Raises:
-            KubeletError: It cannot be read.
-        """
+        """The checkpoint alone, which may be read at any time."""
         return self._checkpoint() or ()
 
     def held_numbers(self, granted: LedgerStore, schemes: Schemes) -> frozenset[CardNumber] | None:

@@ -19,7 +19,6 @@ class LiveLedger:
     """The grants as they are now, which every part may read; `LedgerStore` writes them.
 
     Attributes:
-        ledger: All of them.
         gone: Slices whose pods the last reconcile pass found gone; their grants end later.
     """
 
@@ -73,11 +72,7 @@ class LedgerStore:
         self._live.gone = slice_ids
 
     async def load(self, now_seconds: float) -> Loaded:
-        """Read what the disk remembers.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Read what the disk remembers."""
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
         self.may_lack_grants = loaded.may_lack
@@ -95,11 +90,7 @@ class LedgerStore:
         await self._commit(lambda ledger: ledger.release(ended).hold(grant))
 
     async def release(self, ended: Iterable[str]) -> None:
-        """End these slices durably.
-
-        Raises:
-            NodeError: The disk refused or took too long; they are held as before.
-        """
+        """End these slices durably. NodeError: the disk refused or is slow; they stay held."""
         over = frozenset(ended)
         self._store.forget(over)
         await self._commit(lambda ledger: ledger.release(over))
@@ -120,12 +111,9 @@ class LedgerStore:
         self._set(change(self._live.ledger))
 
     def replace(self, before: Grant, after: Grant) -> bool:
-        """Replace `before` by `after`, unless `before` was changed or ended since.
+        """Replace `before`, unless it was changed or ended since; returns whether it was replaced.
 
         For callers that wait between reading a grant and writing it.
-
-        Returns:
-            Whether `before` still stood there.
         """
         if self._live.ledger.grants.get(before.slice_id) != before:
             return False
