@@ -230,9 +230,8 @@ class Agent:
 
     def _driver_changed(self, change: DriverChanged) -> None:
         """End the process: this container has another driver's libraries, or none."""
-        text = (
-            f"the driver changed from {change.before or 'none'} to {change.after or 'another one'}"
-        )
+        before, after = change.before or "none", change.after or "another one"
+        text = f"the driver changed from {before} to {after}"
         _log.warning("ending, to be started with the new driver", text=text)
         self._wiring.recorder.node_note("DriverChanged", f"{text}; the agent restarts")
         self._exit_code = EXIT_FOR_REINJECTION

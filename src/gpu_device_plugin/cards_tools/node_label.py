@@ -58,11 +58,7 @@ class ChosenConfiguration:
         self._found = LastRead()
 
     def __call__(self) -> Configuration:
-        """Read it again where it has changed.
-
-        Raises:
-            ConfigError: None is chosen, or it is malformed.
-        """
+        """Read it again where it has changed. ConfigError: none is chosen, or it is malformed."""
         name = None if self._label is None else self._label.value
         if self._label is not None and name is None:
             raise EdgeError(f"the node's label {self._settings.node_label} has not been read yet")

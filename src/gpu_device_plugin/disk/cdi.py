@@ -1,6 +1,5 @@
 """The CDI files of claims: how a container runtime learns what a claim's containers receive."""
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -45,8 +44,7 @@ class CdiFiles:
         """Remove a claim's file, if it is there."""
         path = self._path(uid)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"{path}: cannot be removed: {error.strerror}") from error
 

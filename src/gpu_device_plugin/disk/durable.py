@@ -40,17 +40,11 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class StoredContent:
-    """What is found at the start.
+    """What is found at the start."""
 
-    Attributes:
-        sealed: The last write that is whole, or None.
-        bad: Why one of the two files, or both, are damaged; "" if neither is.
-        aside: Where such a file was put, or None.
-    """
-
-    sealed: Sealed | None
-    bad: str = ""
-    aside: Path | None = None
+    sealed: Sealed | None  # the last write that is whole, or None
+    bad: str = ""  # why one of the two files, or both, are damaged; "" if neither is
+    aside: Path | None = None  # where such a file was put, or None
 
 
 class SealedFile:
@@ -83,7 +77,7 @@ class SealedFile:
         sealed = found[self._remember(found)] if found else None
         if self._newest is not None:
             _flush(self._newest)
-            _sync_directory(self._newest.parent)
+            sync_directory(self._newest.parent)
         return StoredContent(sealed, "; ".join(bad.values()), aside)
 
     def set_aside(self, now_seconds: float, paths: Iterable[Path] | None = None) -> Path | None:
@@ -115,7 +109,7 @@ class SealedFile:
         try:
             is_new = _overwrite(path, content, self._flush)
             if is_new:
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -235,7 +229,8 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make what was created or renamed in it durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -222,7 +222,9 @@ class GrantStore:
         if not isinstance(top, dict) or not isinstance(top.get("grants"), list):
             raise StateError("holds no list of grants")
         self._beside = {key: value for key, value in top.items() if key != "grants"}
-        self._read = {str(plain.get("id")): plain for plain in top["grants"] if _is_plain(plain)}
+        self._read = {
+            str(plain.get("id")): plain for plain in top["grants"] if isinstance(plain, dict)
+        }
         return self._grants(top["grants"], bad)
 
     def _grants(self, found: list[Any], bad: list[str]) -> tuple[dict[str, Grant], list[Any]]:
@@ -238,10 +240,6 @@ class GrantStore:
             else:
                 grants[grant.slice_id] = grant
         return grants, unread
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def _text(entry: object, *path: str) -> str | None:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_device_plugin.disk.durable import sync_directory
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.errors import StorageError
 
@@ -157,7 +158,7 @@ class LibraryVersions:
                 # Containers may have files of it mounted, so the directory cannot be replaced.
                 for name in amiss:
                     _replace(directory / name, files[name])
-                _sync(directory)
+                sync_directory(directory)
         except OSError as error:
             raise StorageError(
                 f"{error.filename or directory}: version {version} of the isolation library "
@@ -172,18 +173,18 @@ class LibraryVersions:
         fresh.chmod(0o755)
         for name, content in files.items():
             _write(fresh / name, content, _mode(name))
-        _sync(fresh)
+        sync_directory(fresh)
         failpoint("library.before-rename")
         directory.unlink(missing_ok=True)  # not a directory: a file or a dangling link
         fresh.rename(directory)
-        _sync(directory.parent)
+        sync_directory(directory.parent)
 
 
 def _holds(path: Path, content: bytes) -> bool:
     if _size(path) != len(content):
         return False
     try:
-        # Never waiting for a lease (store/open_files.py).
+        # Never waiting for a lease (`_OpenFiles`).
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             return file.read() == content
@@ -219,14 +220,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
         path.chmod(mode)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _order(name: str) -> tuple[tuple[int, str], ...]:

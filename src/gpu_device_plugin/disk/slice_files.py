@@ -65,14 +65,11 @@ class _Kept:
 
 
 class FileSizes:
-    """Knows the files of all slices that containers may write.
-
-    Attributes:
-        on_grown: Called with slice, name of the file and the size that was found, in bytes.
-    """
+    """Knows the files of all slices that containers may write."""
 
     def __init__(self) -> None:
         self.on_grown: Callable[[str, str, int], None] = lambda *_: None
+        """Called with slice, name of the file and the size that was found, in bytes."""
         self._kept: dict[str, dict[str, _Kept]] = {}
         self._inotify: Inotify | None = None
 
@@ -150,16 +147,12 @@ _Parts = tuple[tuple[int, int], ...]  # offsets and lengths
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """The files of one slice.
-
-    Attributes:
-        is_certain: Whether the limits are known; if not, existing ones stay.
-    """
+    """The files of one slice."""
 
     slice_id: str
     limits: str
     cards: tuple[str, ...]
-    is_certain: bool = True
+    is_certain: bool = True  # whether the limits are known; if not, existing ones stay
 
 
 class SliceFiles:

@@ -149,37 +149,25 @@ class CardsRecord(msgspec.Struct, frozen=True):
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """The file `node`: mode and unit last served, and what they came from.
-
-    Attributes:
-        is_from_label: Whether the mode came from a label.
-        wished: Mode of the settings at that time.
-        foreign: Another plugin that serves these cards, or "".
-        registered: Resources that were ever registered here.
-        mps_root: Directory of the MPS daemon that was configured last, or "".
-    """
+    """The file `node`: mode and unit last served, and what they came from."""
 
     mode: str = ""
     unit: str = ""
     labels: dict[str, str] | None = None
-    is_from_label: bool = False
-    wished: str = ""
-    foreign: str = ""
-    registered: list[str] = []
-    mps_root: str = ""
+    is_from_label: bool = False  # whether the mode came from a label
+    wished: str = ""  # mode of the settings at that time
+    foreign: str = ""  # another plugin that serves these cards, or ""
+    registered: list[str] = []  # resources that were ever registered here
+    mps_root: str = ""  # directory of the MPS daemon that was configured last, or ""
     mig_profile: str | None = None
     door: str = ""
 
 
 class ClaimsRecord(msgspec.Struct, frozen=True):
-    """The file `claims`: what was offered for claims and has not gone back to the device plugin.
-
-    Attributes:
-        is_offered: Whether the API server may have a ResourceSlice of ours.
-    """
+    """The file `claims`: what was offered for claims and has not gone back to the device plugin."""
 
     withheld: list[str] = []
-    is_offered: bool = False
+    is_offered: bool = False  # whether the API server may have a ResourceSlice of ours
 
 
 def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Health) -> CardsRecord:

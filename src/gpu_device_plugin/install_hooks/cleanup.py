@@ -46,28 +46,21 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done.
-
-    Attributes:
-        in_use: Descriptions of what was kept because it is in use.
-    """
+    """What was done."""
 
     removed: tuple[str, ...]
-    in_use: tuple[str, ...]
+    in_use: tuple[str, ...]  # descriptions of what was kept because it is in use
 
 
 @dataclass(frozen=True, slots=True)
 class _InUse:
-    """What stays.
-
-    Attributes:
-        versions: Library versions that they mount; None is all of them.
-        is_ending: Whether the kubelet no longer lists some of the pods, and may forget them soon.
-    """
+    """What stays."""
 
     slices: frozenset[str] = frozenset()
     versions: frozenset[str] | None = frozenset()
+    """Library versions that they mount; None is all of them."""
     is_ending: bool = False
+    """Whether the kubelet no longer lists some of the pods, and may forget them soon."""
 
 
 async def clean(

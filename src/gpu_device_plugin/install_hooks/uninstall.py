@@ -63,11 +63,7 @@ class RetryPolicy:
         self._has_answered = True
 
     def failed(self, error: ClusterError) -> None:
-        """Return if trying again makes sense, after saying so once.
-
-        Raises:
-            ClusterError: It does not.
-        """
+        """Return if trying again makes sense, after saying so once. ClusterError: it does not."""
         if isinstance(error, WrongServerError):
             raise error
         if isinstance(error, AccessError):

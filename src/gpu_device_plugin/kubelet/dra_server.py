@@ -181,20 +181,10 @@ CLOSE_SECONDS = 1.0
 
 
 class ClaimServer:
-    """Serves claims to the kubelet for as long as `run` runs.
+    """Serves claims to the kubelet for as long as `run` runs."""
 
-    Args:
-        on_registered: Called when the kubelet has taken the driver (True, "") or not (False, why).
-    """
-
-    def __init__(
-        self,
-        kubelet_dir: Path,
-        service: ClaimService,
-        on_registered: Callable[[bool, str], None] = lambda _is_taken, _why: None,
-    ) -> None:
+    def __init__(self, kubelet_dir: Path, service: ClaimService) -> None:
         self._socket, self._registry_socket = _sockets(kubelet_dir)
-        self._on_registered = on_registered
         self._service = service
         self._health_changed = asyncio.Event()
         self.trouble = "not served yet"
@@ -236,7 +226,6 @@ class ClaimServer:
     def _registered(self, is_taken: bool, why: str) -> None:  # noqa: FBT001 - as the kubelet tells it
         self.trouble = "" if is_taken else why
         _LOG.info("claims", is_registered=is_taken, error=why)
-        self._on_registered(is_taken, why)
 
 
 def remove_sockets(kubelet_dir: Path) -> None:
@@ -262,8 +251,7 @@ async def _listen(path: Path, *tables: grpc.GenericRpcHandler) -> Any:
     server.add_generic_rpc_handlers(tables)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            path.unlink()
+        path.unlink(missing_ok=True)
         server.add_insecure_port(f"unix:{path}")
         await server.start()
     except (OSError, RuntimeError) as error:

@@ -32,9 +32,6 @@ class PodResources:
 
     Args:
         resources: Names of the resources that are ours; what others hold is left out.
-
-    Attributes:
-        listed: Namespace and name of every pod in the last List.
     """
 
     def __init__(self, socket: Path, resources: Container[str] = OUR_RESOURCES) -> None:
@@ -42,6 +39,7 @@ class PodResources:
         self._resources = resources
         self._channel: Any = None
         self.listed: frozenset[tuple[str, str]] = frozenset()
+        """Namespace and name of every pod in the last List."""
 
     def identity(self) -> SocketIdentity | None:
         """What tells this kubelet's socket from the next one's; None if there is none."""

@@ -59,19 +59,14 @@ class DeviceService(Protocol):
 
 
 class StreamWatch:
-    """Whether the kubelet listens to one registration's device list.
-
-    Attributes:
-        has_begun: Set when a list has been sent, or a stream has ended without one.
-        has_listened: Whether a list has been sent.
-        is_closing: Whether we end the streams ourselves.
-    """
+    """Whether the kubelet listens to one registration's device list."""
 
     def __init__(self, look: asyncio.Event) -> None:
         self.has_begun = asyncio.Event()
-        self.has_listened = False
+        """Set when a list has been sent, or a stream has ended without one."""
+        self.has_listened = False  # whether a list has been sent
         self.open_streams = 0
-        self.is_closing = False
+        self.is_closing = False  # whether we end the streams ourselves
         self._look = look
 
     @property
@@ -138,7 +133,7 @@ class DevicePluginServicer:
         self._streams.opened()
         try:
             while self._list.is_offered and not self._streams.is_closing:
-                changed = self._list.next_change()
+                changed = self._list.changed
                 await context.write(self._list.message)
                 self._streams.sent()
                 await changed.wait()

@@ -20,7 +20,6 @@ from gpu_device_plugin.nvml.driver_queries import ask, openers
 from gpu_device_plugin.nvml.messages import decode, reports
 
 EXCLUSIVE_PROCESS: int = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
-DEFAULT_MODE: int = pynvml.NVML_COMPUTEMODE_DEFAULT
 MODE_NAMES = {
     pynvml.NVML_COMPUTEMODE_DEFAULT: "DEFAULT",
     pynvml.NVML_COMPUTEMODE_PROHIBITED: "PROHIBITED",

@@ -75,17 +75,11 @@ _EVENTS_PER_ROUND = 256
 
 
 class ChildPace(NamedTuple):
-    """The child's intervals. No dataclass, because importing that costs 1 MiB.
+    """The child's intervals. No dataclass, because importing that costs 1 MiB."""
 
-    Attributes:
-        wait_seconds: Longest wait for an event, and so between two signs of life.
-        probe_seconds: Between two probes of the cards.
-        reopen_seconds: Between two openings of the simulated driver.
-    """
-
-    wait_seconds: float = 1.0
-    probe_seconds: float = 5.0
-    reopen_seconds: float = 10.0
+    wait_seconds: float = 1.0  # longest wait for an event, and so between two signs of life
+    probe_seconds: float = 5.0  # between two probes of the cards
+    reopen_seconds: float = 10.0  # between two openings of the simulated driver
 
 
 class Child:

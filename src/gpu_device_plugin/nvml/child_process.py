@@ -35,9 +35,6 @@ class ChildProcess:
     Args:
         start_seconds: For its first line, and for the one after `starting`.
         answer_seconds: For every other line.
-
-    Attributes:
-        was_silent: It said nothing in time.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class ChildProcess:
         self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
         self._kill = kill
         self._is_starting = True
-        self.was_silent = False
+        self.was_silent = False  # it said nothing in time
 
     @classmethod
     async def start(

@@ -67,15 +67,11 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class KernelModule:
-    """Where the kernel shows its NVIDIA module.
-
-    Attributes:
-        driver: File that exists while the module is loaded, and names its version.
-        module: Directory that is made again with each load.
-    """
+    """Where the kernel shows its NVIDIA module."""
 
     driver: Path = Path("/proc/driver/nvidia/version")
-    module: Path = Path("/sys/module/nvidia")
+    """File that exists while the module is loaded, and names its version."""
+    module: Path = Path("/sys/module/nvidia")  # directory that is made again with each load
 
 
 _KERNEL = KernelModule()
@@ -113,15 +109,10 @@ class NvmlSource:
         self._stall: asyncio.TimerHandle | None = None
         self._child: ChildProcess | None = None
         self._succession = Succession(self._start, self._deadlines.reopen_seconds)
-        self._restarts = 0
+        self.restarts = 0  # children that failed and had to be replaced, for the metric
         self._patience = 1.0
         self._is_answering = False
         self._was_silent = False
-
-    @property
-    def restarts(self) -> int:
-        """How many children failed and had to be replaced, for the metric."""
-        return self._restarts
 
     @property
     def pid(self) -> int | None:
@@ -143,7 +134,7 @@ class NvmlSource:
                 self._is_answering = False
                 await self._keep_child()
                 pause_seconds = 0.1 if self._is_answering else pause_seconds * 2
-                self._restarts += 1
+                self.restarts += 1
                 await asyncio.sleep(min(pause_seconds, self._deadlines.backoff_seconds))
         finally:
             if self._stall is not None:

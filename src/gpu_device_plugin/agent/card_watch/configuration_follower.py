@@ -21,21 +21,13 @@ from gpu_device_plugin.settings.nvidia_configuration import Configuration, LastR
 
 @dataclass(slots=True)
 class InForce:
-    """The configuration in force, which `ConfigurationFollower` alone changes.
+    """The configuration in force, which `ConfigurationFollower` alone changes."""
 
-    Attributes:
-        current: The settings alone while no file was read.
-    """
-
-    current: Configuration
+    current: Configuration  # the settings alone while no file was read
 
 
 class ConfigurationFollower:
-    """Follows NVIDIA's configuration file, and the label that chooses it among several.
-
-    Attributes:
-        changed: Emitted when another configuration is in force.
-    """
+    """Follows NVIDIA's configuration file, and the label that chooses it among several."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a configuration depends on
         self,
@@ -54,7 +46,7 @@ class ConfigurationFollower:
         self._recorder = recorder
         self._in_force = in_force
         self._remember = remember
-        self.changed = Signal[None]()
+        self.changed = Signal[None]()  # emitted when another configuration is in force
         self._thread = Writer()
         self._is_wanted = asyncio.Event()
         self._base = in_force.current

@@ -288,13 +288,7 @@ class ModeFollower:
 
 
 class AllocationApiChoice:
-    """Which allocation API serves.
-
-    Attributes:
-        kept: The last one, which an unknown name does not change; also that of the run before.
-        kubelet_version: For instance `v1.36.3`; empty while unknown.
-        refused: What the API server said when it took no offer for claims; empty where it may.
-    """
+    """Which allocation API serves."""
 
     def __init__(
         self, settings: Settings, note: Callable[[str, str, str | None], None], kept: AllocationApi
@@ -302,8 +296,10 @@ class AllocationApiChoice:
         self._settings = settings
         self._note = note
         self.kept = kept
-        self.kubelet_version = ""
+        """The last one, which an unknown name does not change; also that of the run before."""
+        self.kubelet_version = ""  # for instance `v1.36.3`; empty while unknown
         self.refused = ""
+        """What the API server said when it took no offer for claims; empty where it may."""
 
     def load(self, door: str) -> None:
         """Start with the allocation API of the last run, if it was stored."""

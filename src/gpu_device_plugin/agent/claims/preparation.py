@@ -43,14 +43,7 @@ _log = structlog.get_logger("claims")
 
 @dataclass(frozen=True, slots=True)
 class ClaimParts:
-    """What claims are prepared with.
-
-    Attributes:
-        gate: Keeps the device plugin's calls away meanwhile.
-        cards: Which version the NVIDIA driver has.
-        mode: Chooses the allocation API, also where the API server takes no offers of ours.
-        republish: The device plugin offers other cards than before.
-    """
+    """What claims are prepared with."""
 
     admission: Admission
     setup: ContainerSetup
@@ -59,11 +52,12 @@ class ClaimParts:
     node_store: NodeStore
     schemes: Schemes
     recorder: EventRecorder
-    gate: CallGate
-    cards: CardInventory
+    gate: CallGate  # keeps the device plugin's calls away meanwhile
+    cards: CardInventory  # which version the NVIDIA driver has
     memory: Memory[ClaimsRecord]
     mode: ModeFollower
-    republish: Signal[NodeState]
+    """Chooses the allocation API, also where the API server takes no offers of ours."""
+    republish: Signal[NodeState]  # the device plugin offers other cards than before
 
 
 class Preparation:

@@ -22,16 +22,12 @@ _log = structlog.get_logger("identify")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the kubelet and the API know.
-
-    Attributes:
-        list_pods: PodResources List; never called while an Allocate is in flight.
-        fetch_spec: One GET with a short deadline.
-    """
+    """What the kubelet and the API know."""
 
     list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
+    """PodResources List; never called while an Allocate is in flight."""
     specs: Callable[[], Specs]
-    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
+    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]  # one GET with a short deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +80,7 @@ class CallerLookup:
         scope: Scope = EVERYTHING,
         admitting: PodRef | None = None,
     ) -> FoundCaller:
-        """Who makes this call.
-
-        Raises:
-            UnknownPodError: Nobody can tell safely.
-        """
+        """Who makes this call. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
         specs = await self._specs_for(listed, call)
         seen = self._seen

@@ -16,15 +16,12 @@ WRITE_SECONDS = 3.0
 
 
 class LiveLedger:
-    """The grants as they are now, which every part may read; `LedgerStore` writes them.
-
-    Attributes:
-        gone: Slices whose pods the last reconcile pass found gone; their grants end later.
-    """
+    """The grants as they are now, which every part may read; `LedgerStore` writes them."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.gone: frozenset[str] = frozenset()
+        """Slices whose pods the last reconcile pass found gone; their grants end later."""
 
     @property
     def living(self) -> Ledger:
