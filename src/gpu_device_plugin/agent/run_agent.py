@@ -62,11 +62,7 @@ class Agent:
             self._wiring.signals.node_changed.subscribe(self._follow_settings)
 
     async def run(self) -> int:
-        """Serve until asked to end; returns the exit code.
-
-        Raises:
-            ConfigError: Another agent serves this node.
-        """
+        """Serve until asked to end; returns the exit code. ConfigError: another agent serves here."""
         take = partial(self._wiring.lock.take, "/".join(filter(None, own_pod())), os.getpid())
         locked = asyncio.ensure_future(self._wiring.writer.run(take))
         # A second agent is told of the first one, not that its port is in use.

@@ -144,24 +144,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MpsPlaces:
-    """What the daemon works with.
+    """What the daemon works with."""
 
-    Attributes:
-        root: Its directory on the host.
-        poll_seconds: Time between two looks at the configuration while it serves.
-        cards_seconds: Time between two checks for new cards while it serves; each opens NVML, which lists
-            the cards that were there when it was opened.
-        settle_seconds: Time in which the agent withdraws cards that are said to be taken.
-    """
-
-    root: Path
+    root: Path  # its directory on the host
     library: str
     control: str
     kubelet: Path
     retry_seconds: float = 10.0
-    poll_seconds: float = 2.0
+    poll_seconds: float = 2.0  # between two looks at the configuration while it serves
     cards_seconds: float = 20.0
-    settle_seconds: float = 4.0
+    """Between two checks for new cards: each opens NVML, which lists the cards of that moment."""
+    settle_seconds: float = 4.0  # in which the agent withdraws cards that are said to be taken
 
 
 class MpsDaemon:

@@ -13,16 +13,11 @@ from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 
 
 class NodeLabel:
-    """Follows it.
-
-    Attributes:
-        value: "" without the label or the node; None before the node was read.
-        changed: Set at each change of the value.
-    """
+    """Follows the value of one label."""
 
     def __init__(self, api: ApiServer, node: str, key: str) -> None:
-        self.value: str | None = None
-        self.changed = asyncio.Event()
+        self.value: str | None = None  # before the node was read; "" without the label or the node
+        self.changed = asyncio.Event()  # set at each change of the value
         self._key = key
         listener: ObjectListener[Node] = ObjectListener(
             replace=self._replace, put=self._see, remove=lambda _: self._set("")

@@ -157,10 +157,9 @@ def check_room(path: Path, size: int) -> None:
 
 
 def _read(path: Path, kind: str, version: int) -> Sealed | None:
-    """The content of one sealed file, or None where there is none.
+    """The content of one sealed file, None where there is none.
 
-    Raises:
-        StateError: It is truncated, altered, of another kind or of another format version.
+    StateError: it is truncated, altered, of another kind or of another format version.
     """
     try:
         content = path.read_bytes()

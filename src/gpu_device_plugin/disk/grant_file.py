@@ -122,21 +122,16 @@ _ROOM_BYTES = 64 * 1024  # a hundred grants
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The grants that were on disk.
-
-    Attributes:
-        is_new_boot: Whether they were written before the node's last boot.
-        bad: What is damaged in a file, or None. The kubelet knows the grants that are lost with
-            it, and never got an answer for a grant whose write was not complete.
-        aside: Where that file was moved, or None.
-        may_lack: A damaged file still lies there: files that no grant names may be in use.
-    """
+    """The grants that were on disk."""
 
     ledger: Ledger
-    is_new_boot: bool = False
+    is_new_boot: bool = False  # whether they were written before the node's last boot
     bad: str | None = None
-    aside: Path | None = None
+    """What is damaged in a file. The kubelet knows the grants that are lost with it, and never got
+    an answer for a grant whose write was not complete."""
+    aside: Path | None = None  # where that file was moved
     may_lack: bool = False
+    """A damaged file still lies there: files that no grant names may be in use."""
 
 
 class GrantStore:

@@ -91,10 +91,8 @@ def only_one(directory: Path, purpose: str) -> Iterator[None]:
     """While it lasts no other process of the node does the same, whatever of it each has mounted.
 
     The lock is one of a directory and not of a file in it: the programs that change cards have the
-    kubelet's directory mounted read-only. The kernel releases it with the process.
-
-    Raises:
-        EdgeError: Another process does it; the text names it.
+    kubelet's directory mounted read-only. The kernel releases it with the process. EdgeError names
+    another process that does it.
     """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

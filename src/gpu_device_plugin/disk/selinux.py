@@ -33,15 +33,10 @@ def write_label(path: Path, label: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SelinuxKernel:
-    """Where the kernel tells of SELinux, and how labels are read and written.
+    """Where the kernel tells of SELinux, and how labels are read and written."""
 
-    Attributes:
-        enforce: "1" where it enforces. Containers often do not see it.
-        own_context: The label of this process, by which SELinux is known where `enforce` is hidden.
-    """
-
-    enforce: Path = Path("/sys/fs/selinux/enforce")
-    own_context: Path = Path("/proc/self/attr/current")
+    enforce: Path = Path("/sys/fs/selinux/enforce")  # often hidden from containers
+    own_context: Path = Path("/proc/self/attr/current")  # tells where `enforce` is hidden
     read: Callable[[Path], str] = read_label
     write: Callable[[Path, str], None] = write_label
 

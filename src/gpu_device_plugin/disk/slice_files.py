@@ -168,10 +168,8 @@ class SliceFiles:
     def make(self, spec: SliceSpec) -> bool:
         """Make a slice's missing files and update its limits; returns whether anything changed.
 
-        Content that containers already share (region, activity) is never changed.
-
-        Raises:
-            NoRoomError: The file system is full, also after cutting back what containers enlarged.
+        Content that containers already share (region, activity) is never changed. NoRoomError: the
+        file system is full, also after cutting back what containers enlarged.
         """
         try:
             return self._make_with_room(spec)

@@ -28,11 +28,7 @@ _OPTIONS = (
 
 
 class PodResources:
-    """A client with one connection, made at the first call.
-
-    Args:
-        resources: Names of the resources that are ours; what others hold is left out.
-    """
+    """A client with one connection, made at the first call. Resources of others are left out."""
 
     def __init__(self, socket: Path, resources: Container[str] = OUR_RESOURCES) -> None:
         self._socket = socket

@@ -39,10 +39,7 @@ async def register(kubelet_socket: Path, resource: str, socket_name: str) -> Non
     """Tell the kubelet that `resource` is served on `socket_name`, in the same directory.
 
     The kubelet dials that socket and asks for its options before it answers, so the socket must
-    be served already.
-
-    Raises:
-        KubeletError: The kubelet does not answer, or refuses; the text contains its own.
+    be served already. KubeletError contains the kubelet's own text.
     """
     # The options are sent for completeness: kubelets read only GetDevicePluginOptions.
     request = pb.RegisterRequest(

@@ -72,17 +72,14 @@ class CardSession:
     """The cards of the node, as they were when NVML was opened, and changes of them.
 
     Every method raises NvmlError, which names the card and the step.
-
-    Attributes:
-        cards: By NVML's index; those that can be read.
-        unreadable: For people: index and error of each card that NVML counts and cannot read, as a lost one.
     """
 
     def __init__(self, driver: Driver, proc: Path) -> None:
         (inventory,) = reports(decode(json.dumps(driver.inventory()).encode()))
         found = cast("Inventory", inventory)
         self._proc = proc
-        self.cards = found.cards
+        self.cards = found.cards  # those that can be read, by NVML's index
+        # For people: those that NVML counts and cannot read, as a lost one.
         self.unreadable = ", ".join(f"{each.index} ({each.error})" for each in found.unreadable)
 
     def require_all(self) -> None:

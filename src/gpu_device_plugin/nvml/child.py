@@ -45,11 +45,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Lifeline:
-    """The tie to the parent process.
-
-    Args:
-        parent: Pid of the process that started this one; 0 if a person did.
-    """
+    """The tie to the parent process: its pid, or 0 if a person started this one."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent

@@ -30,12 +30,7 @@ def kill(pid: int) -> None:
 
 
 class ChildProcess:
-    """A running child.
-
-    Args:
-        start_seconds: For its first line, and for the one after `starting`.
-        answer_seconds: For every other line.
-    """
+    """A running child. `start_seconds` are for its first line and the one after `starting`."""
 
     def __init__(
         self,
@@ -124,9 +119,8 @@ _LONGEST_PAUSES = 6
 class Succession:
     """At most one successor at a time, started when it is wanted and due.
 
-    Args:
-        pause_seconds: Before the first successor for a card that fails, and between two. It
-            doubles up to six times as long, until the child no longer wants one.
+    `pause_seconds` pass before the first successor for a card that fails, and between two. They
+    double up to six times as long, until the child no longer wants one.
     """
 
     def __init__(self, start: Callable[[], Awaitable[ChildProcess]], pause_seconds: float) -> None:

@@ -43,26 +43,19 @@ _MOST_PATIENCE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long the agent waits for the child.
+    """How long the agent waits for the child."""
 
-    Attributes:
-        answer_seconds: For the child's next line.
-        start_seconds: The same while NVML is being opened, which wakes every card; up to
-            four times as long after children that did not make it.
-        stall_seconds: Without an answer of any child, until NVML counts as stalled.
-        backoff_seconds: Longest pause before another child.
-        wait_seconds, probe_seconds: The child's pace (`child.Pace`).
-        reopen_seconds: Before NVML is opened again for a card that fails, and longer each time
-            that this did not help; and between two openings of the simulated driver.
-    """
-
-    answer_seconds: float = 5.0
+    answer_seconds: float = 5.0  # for its next line
     start_seconds: float = 30.0
-    stall_seconds: float = 10.0
-    backoff_seconds: float = 5.0
-    wait_seconds: float = 2.0
+    """The same while NVML is being opened, which wakes every card; up to four times as long after
+    children that did not make it."""
+    stall_seconds: float = 10.0  # without an answer of any child, until NVML counts as stalled
+    backoff_seconds: float = 5.0  # longest pause before another child
+    wait_seconds: float = 2.0  # this and the next: see `child.ChildPace`
     probe_seconds: float = 5.0
     reopen_seconds: float = 10.0
+    """Before NVML is opened again for a card that fails, and longer each time that this did not
+    help; and between two openings of the simulated driver."""
 
 
 @dataclass(frozen=True, slots=True)

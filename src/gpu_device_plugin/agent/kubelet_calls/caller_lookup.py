@@ -32,20 +32,13 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class FoundCaller:
-    """Who asks, and the grants that still count for the decision.
-
-    Attributes:
-        asker: Pod and container.
-        live: Grants of the call's scheme, of pods that the kubelet still has; an older pod of the
-            same name is none.
-        others: Such grants of other schemes, and of claims.
-        held: Unit ids that the container holds already, by the kubelet's List.
-    """
+    """Who asks, and the grants that still count for the decision."""
 
     asker: Caller
     live: Ledger
-    others: Ledger
-    held: frozenset[str]
+    """Grants of the call's scheme, of pods that the kubelet still has; not of an older namesake."""
+    others: Ledger  # such grants of other schemes, and of claims
+    held: frozenset[str]  # unit ids that the container holds already, by the kubelet's List
 
 
 class CallerLookup:

@@ -44,9 +44,8 @@ from gpu_device_plugin.web.agent_metrics import AgentMetrics
 class KubeletCalls:
     """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
 
-    Args:
-        note_answer: Called before an answer where the kubelet's choice stands: a container is about
-            to hold what no grant tells yet, and a reconcile pass has to find out which one.
+    `note_answer` is called before an answer where the kubelet's choice stands: a container is about
+    to hold what no grant tells yet, and a reconcile pass has to find out which one.
     """
 
     def __init__(  # noqa: PLR0913 - what calls are answered with

@@ -62,19 +62,11 @@ class HolderCheck:
         holders: Sequence[Grant],
         sharing: Sequence[Grant],
     ) -> None:
-        """Return if units that the kubelet has chosen, and their devices, are free by its own word.
+        """DoesNotFitError if a grant's pod still has units or devices that the kubelet has chosen.
 
-        Where neither Get nor the checkpoint answers, the kubelet's call itself counts.
-
-        Args:
-            call: What is asked.
-            devices: Those that the call's units are of.
-            holders: Grants that have any of these units.
-            sharing: Grants of other schemes on the same devices. The kubelet knows nothing of a
-                claim, which only its own calls end.
-
-        Raises:
-            DoesNotFitError: A grant's pod still has them.
+        Where neither Get nor the checkpoint answers, the kubelet's call itself counts. `sharing`
+        are grants of other schemes on the same devices: of a claim, which only its own calls end,
+        the kubelet knows nothing.
         """
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
@@ -174,11 +166,7 @@ class PreStart:
         self._adopt = adopt
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
-        """Return when the container that holds `ids` may start.
-
-        Raises:
-            RefusalError: It may not; an Event on the pod says why.
-        """
+        """Return when the container that holds `ids` may start. RefusalError: it may not."""
         try:
             grants = await self._grants(resource, frozenset(ids))
             for grant in grants:
@@ -219,11 +207,7 @@ class PreStart:
         self._standing(grant)
 
     def _standing(self, grant: Grant) -> Grant:
-        """The grant as it is now; a reconcile pass may have ended it during the check.
-
-        Raises:
-            UnknownPodError: It has ended; its units may belong to another pod by now.
-        """
+        """The grant as it is now. UnknownPodError: a reconcile pass has ended it during the check."""
         now = self._ledger_store.ledger.grants.get(grant.slice_id)
         if now is None:
             raise UnknownPodError(

@@ -117,9 +117,8 @@ class Exposure:
     def is_proven(self, runtime_class: str | None) -> bool:
         """Whether the agent's own container proves it.
 
-        Args:
-            runtime_class: RuntimeClass of the agent's own pod, empty for the default runtime;
-                None outside a pod, or where the pod is not known yet.
+        `runtime_class` is that of the agent's own pod, empty for the default runtime; None outside
+        a pod, or where the pod is not known yet.
         """
         return (
             runtime_class == ""

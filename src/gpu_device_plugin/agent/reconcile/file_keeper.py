@@ -53,8 +53,8 @@ class FileKeeper:
     ) -> bool:
         """Find what may be removed; returns whether the checkpoint names slices without grant.
 
-        `ended` are slices whose grants ended in this pass. `kubelet_since` is when kubelet.sock came,
-        None while it is away; in monotonic seconds, as `now`.
+        `ended` are slices whose grants ended in this pass. `kubelet_since` is when kubelet.sock
+        came, None while it is away; in monotonic seconds, as `now`.
         """
         try:
             present = self._setup.files.present()

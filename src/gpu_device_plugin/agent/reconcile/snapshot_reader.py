@@ -64,8 +64,7 @@ class SnapshotReader:
     async def take(self) -> KubeletSnapshot:
         """Read both now. Call it only while no Allocate of ours is in flight.
 
-        Raises:
-            KubeletError: One of them does not answer; nothing may be concluded from the other.
+        KubeletError: one of them does not answer, and nothing may be concluded from the other.
         """
         listed, entries = await self._list_pods(), self._checkpoint()
         return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)

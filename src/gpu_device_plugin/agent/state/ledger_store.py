@@ -78,9 +78,8 @@ class LedgerStore:
     async def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
         """Make `grant` durable, ending the superseded slices in the same write.
 
-        Raises:
-            NodeError: The disk refused or took too long; the caller must refuse the pod. A write
-                that is finished all the same is rolled back.
+        NodeError: the disk refused or took too long; the caller must refuse the pod. A write that
+        is finished all the same is rolled back.
         """
         ended = frozenset(superseded)
         self._store.forget(ended)
