@@ -10,7 +10,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,9 @@ from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.agent.wiring_checks import node_checks
 from gpu_device_plugin.domain.cards.reports import DriverChanged
 from gpu_device_plugin.domain.grants.card_numbers import known_numbers
-from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
 from gpu_device_plugin.domain.registry import Schemes
-from gpu_device_plugin.errors import KubeletError, StorageError
+from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.web.server import Pages, WebServer
 
@@ -128,7 +127,8 @@ class Agent:
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)
-        known = known_numbers(loaded.ledger, self._kept_answers(), wiring.schemes.card_numbers)
+        kept = wiring.snapshots.readable_entries()
+        known = known_numbers(loaded.ledger, kept, wiring.schemes.card_numbers)
         problems = (
             loaded.bad,
             await wiring.cards.load(now, known),
@@ -148,13 +148,6 @@ class Agent:
             wiring.mode.note_foreign("")
         if self._settings.standalone:
             wiring.mode.serve_settings()
-
-    def _kept_answers(self) -> Sequence[CheckpointEntry]:
-        try:
-            return self._wiring.snapshots.entries()
-        except KubeletError as error:
-            _log.info("the kubelet's checkpoint cannot be read", error=str(error))
-            return ()
 
     async def _serve(self) -> None:
         wiring = self._wiring

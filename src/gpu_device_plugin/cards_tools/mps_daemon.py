@@ -11,6 +11,7 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -50,6 +51,7 @@ class ControlDaemon:
             **_environment(pipe),
             "CUDA_VISIBLE_DEVICES": ",".join(server.memory_mib),
         }
+        self._tell = partial(_tell, program, self._environment)
         self._process: Process | None = None
 
     async def start(self) -> None:
@@ -106,9 +108,6 @@ class ControlDaemon:
         except EdgeError:
             return False
         return True
-
-    async def _tell(self, command: str) -> None:
-        await _tell(self._program, self._environment, command)
 
 
 def _environment(pipe: Path) -> dict[str, str]:

@@ -36,7 +36,7 @@ class NodeLock:
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self._is_at_its_path(descriptor):  # removed meanwhile: another one is the lock
+            if not is_at(self._path, descriptor):  # removed meanwhile: another one is the lock
                 os.close(descriptor)
                 self.take(pod, pid)
                 return
@@ -56,7 +56,7 @@ class NodeLock:
     def keep(self) -> bool:
         """Take the lock again if the file was removed; whether it was. ConfigError: another has it."""
         try:
-            if self._descriptor < 0 or self._is_at_its_path(self._descriptor):
+            if self._descriptor < 0 or is_at(self._path, self._descriptor):
                 return False
         except OSError:  # a failing disk has not lost the file
             return False
@@ -70,17 +70,19 @@ class NodeLock:
             self._path.unlink(missing_ok=True)
         self.release()
 
-    def _is_at_its_path(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), self._path.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
     def release(self) -> None:
         """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether the open file is the one at `path` now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 _LOCKS = Path("/proc/locks")

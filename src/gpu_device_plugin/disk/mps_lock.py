@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gpu_device_plugin.disk.locks import is_at
 from gpu_device_plugin.domain.node.state import ANY_CARD
 from gpu_device_plugin.errors import ConfigError, StorageError
 
@@ -38,7 +39,7 @@ class ServingLock:
             descriptor = self._open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_ours = _is_at(self._path, descriptor)
+                is_ours = is_at(self._path, descriptor)
             except BlockingIOError as error:  # a reader has it for a moment, or another daemon
                 os.close(descriptor)
                 if attempt + 1 == _TRIES:
@@ -111,7 +112,7 @@ def _lines(root: Path) -> list[str]:
             return []
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if _is_at(root / _MODES_NAME, descriptor):
+            if is_at(root / _MODES_NAME, descriptor):
                 return []
             # The daemon has written since it was opened.
         except BlockingIOError:
@@ -122,13 +123,6 @@ def _lines(root: Path) -> list[str]:
         finally:
             os.close(descriptor)
     return []
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 class ModesFile:

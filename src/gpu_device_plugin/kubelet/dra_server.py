@@ -21,6 +21,7 @@ from gpu_device_plugin.domain.grants.claims import DRIVER, ClaimRef, PreparedDev
 from gpu_device_plugin.errors import GpuPluginError, KubeletError
 from gpu_device_plugin.kubelet._proto import dra_pb2, drahealth_pb2, pluginregistration_pb2
 from gpu_device_plugin.kubelet.plugin_directory import is_socket
+from gpu_device_plugin.kubelet.servicer import encode, unary
 
 SERVICE_NAME = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_NAME = "pluginregistration.Registration"
@@ -66,31 +67,24 @@ class ClaimServicer:
 
     def registration_table(self) -> grpc.GenericRpcHandler:
         """How the kubelet gets to know the driver."""
-        unary, pb = grpc.unary_unary_rpc_method_handler, pluginregistration_pb2
+        pb = pluginregistration_pb2
         return grpc.method_handlers_generic_handler(
             REGISTRATION_NAME,
             {
-                "GetInfo": unary(self._info, pb.InfoRequest.FromString, _encode),
-                "NotifyRegistrationStatus": unary(
-                    self._registered, pb.RegistrationStatus.FromString, _encode
-                ),
+                "GetInfo": unary(self._info, pb.InfoRequest),
+                "NotifyRegistrationStatus": unary(self._registered, pb.RegistrationStatus),
             },
         )
 
     def method_tables(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Claims and health."""
-        unary, pb = grpc.unary_unary_rpc_method_handler, dra_pb2
         claims = {
-            "NodePrepareResources": unary(
-                self._prepare, pb.NodePrepareResourcesRequest.FromString, _encode
-            ),
-            "NodeUnprepareResources": unary(
-                self._unprepare, pb.NodeUnprepareResourcesRequest.FromString, _encode
-            ),
+            "NodePrepareResources": unary(self._prepare, dra_pb2.NodePrepareResourcesRequest),
+            "NodeUnprepareResources": unary(self._unprepare, dra_pb2.NodeUnprepareResourcesRequest),
         }
         health = {
             "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
-                self._watch, drahealth_pb2.NodeWatchResourcesRequest.FromString, _encode
+                self._watch, drahealth_pb2.NodeWatchResourcesRequest.FromString, encode
             )
         }
         return (
@@ -169,10 +163,6 @@ async def _tried(answer: Awaitable[Any]) -> tuple[str, Any]:
 
 def _ref(claim: Any) -> ClaimRef:
     return ClaimRef(claim.namespace, claim.name, claim.uid)
-
-
-def _encode(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
 
 
 LOOK_SECONDS = 1.0

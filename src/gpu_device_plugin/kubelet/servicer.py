@@ -1,7 +1,7 @@
 """The five calls of a device plugin: protobuf in, domain values through, protobuf out."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -103,22 +103,16 @@ class DevicePluginServicer:
 
     def method_table(self) -> grpc.GenericRpcHandler:
         """The calls by name, for a server; lists are sent as encoded bytes."""
-        unary = grpc.unary_unary_rpc_method_handler
-        encode: Callable[[Any], bytes] = _encode
         return grpc.method_handlers_generic_handler(
             SERVICE_NAME,
             {
-                "GetDevicePluginOptions": unary(self.options, pb.Empty.FromString, encode),
+                "GetDevicePluginOptions": unary(self.options, pb.Empty),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                     self.list_and_watch, pb.Empty.FromString, None
                 ),
-                "GetPreferredAllocation": unary(
-                    self.prefer, pb.PreferredAllocationRequest.FromString, encode
-                ),
-                "Allocate": unary(self.allocate, pb.AllocateRequest.FromString, encode),
-                "PreStartContainer": unary(
-                    self.pre_start, pb.PreStartContainerRequest.FromString, encode
-                ),
+                "GetPreferredAllocation": unary(self.prefer, pb.PreferredAllocationRequest),
+                "Allocate": unary(self.allocate, pb.AllocateRequest),
+                "PreStartContainer": unary(self.pre_start, pb.PreStartContainerRequest),
             },
         )
 
@@ -212,8 +206,14 @@ def status_of(error: GpuPluginError) -> grpc.StatusCode:
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
-def _encode(message: Any) -> bytes:
+def encode(message: Any) -> bytes:
+    """A protobuf message in bytes."""
     return bytes(message.SerializeToString())
+
+
+def unary(method: Any, request: Any) -> grpc.RpcMethodHandler:
+    """How a server answers one call by `method`, which takes messages of the type `request`."""
+    return grpc.unary_unary_rpc_method_handler(method, request.FromString, encode)
 
 
 def _container_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:

@@ -16,7 +16,7 @@ import pynvml
 from gpu_device_plugin.domain.cards.reports import CardReport, Inventory
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.driver import Driver, error_name, open_driver
-from gpu_device_plugin.nvml.driver_queries import ask, openers
+from gpu_device_plugin.nvml.driver_queries import ask, mig_handles, openers
 from gpu_device_plugin.nvml.messages import decode, reports
 
 EXCLUSIVE_PROCESS: int = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
@@ -170,11 +170,7 @@ def _handle(card: CardReport) -> Any:
 def _places(handle: Any) -> Iterator[Any]:
     """The card and its MIG instances."""
     yield handle
-    for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        with suppress(pynvml.NVMLError_NotFound):
-            found = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-            if found is not None:
-                yield found
+    yield from (found for _, found in mig_handles(handle))
 
 
 def _listed(name: str, handle: Any) -> list[int] | None:

@@ -63,7 +63,7 @@ def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
 
 def instance_uuids(handle: Any) -> list[str]:
     """The card's MIG instances now."""
-    return [str(pynvml.nvmlDeviceGetUUID(found)) for _, found in _mig_handles(handle)]
+    return [str(pynvml.nvmlDeviceGetUUID(found)) for _, found in mig_handles(handle)]
 
 
 def links(handles: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:
@@ -83,7 +83,7 @@ def links(handles: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:
 
 
 def _instances(handle: Any) -> Iterator[dict[str, object]]:
-    for index, found in _mig_handles(handle):
+    for index, found in mig_handles(handle):
         attributes = ask(pynvml.nvmlDeviceGetAttributes_v2, found)
         memory = ask(pynvml.nvmlDeviceGetMemoryInfo, found)
         if attributes is None:
@@ -103,7 +103,8 @@ def _instances(handle: Any) -> Iterator[dict[str, object]]:
         }
 
 
-def _mig_handles(handle: Any) -> Iterator[tuple[int, Any]]:
+def mig_handles(handle: Any) -> Iterator[tuple[int, Any]]:
+    """Index and handle of each of the card's MIG instances."""
     for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         try:
             found = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)

@@ -19,9 +19,7 @@ import structlog
 from gpu_device_plugin.agent.claims.preparation import ClaimParts, Preparation
 from gpu_device_plugin.disk.state_file import ClaimsRecord
 from gpu_device_plugin.domain.grants.claims import (
-    ClaimRef,
     OfferedDevice,
-    PreparedDevice,
     allocated_cards,
     cards_behind_claims,
     cards_for_claims,
@@ -50,7 +48,9 @@ class ClaimEndpoint:
 
     def __init__(self, parts: ClaimParts, kubelet_dir: Path) -> None:
         self._kubelet_dir = kubelet_dir
-        self._preparation = Preparation(parts)
+        self._preparation = preparation = Preparation(parts)
+        self.prepare, self.unprepare = preparation.prepare, preparation.unprepare
+        self.restore = preparation.restore
         self._parts = parts
         self._wake = asyncio.Event()
         self._server: ClaimServer | None = None
@@ -138,14 +138,6 @@ class ClaimEndpoint:
 
         return ClaimServer(self._kubelet_dir, self)
 
-    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
-        """The claim's devices."""
-        return await self._preparation.prepare(ref)
-
-    async def unprepare(self, ref: ClaimRef) -> None:
-        """The claim's containers have ended."""
-        await self._preparation.unprepare(ref)
-
     def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
         """Our pool, and each of its devices with what is wrong with it, or ""."""
         state = self._parts.node_store.read()
@@ -184,10 +176,6 @@ class ClaimEndpoint:
         self._parts.recorder.fault(
             self._parts.node_store, CDI_FAULT, self._parts.cdi.check() or None
         )
-
-    def restore(self) -> None:
-        """After a start: the CDI files are as the grants say."""
-        self._preparation.restore()
 
     def _pause_seconds(self) -> float:
         """How long the work waits for news."""

@@ -18,7 +18,6 @@ from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import (
-    CheckpointEntry,
     check_holder,
     complete_holder,
     rename_holder,
@@ -90,11 +89,11 @@ class HolderCheck:
     async def check_start(self, grant: Grant, resource: str) -> None:
         """UnknownPodError if the kubelet says that another container holds the grant's units."""
         listed = await self._listed(grant.pod) if grant.pod.name else None
-        check_holder(grant, resource, listed, self._entries())
+        check_holder(grant, resource, listed, self._snapshots.readable_entries())
 
     def named(self, grant: Grant) -> tuple[str, str]:
         """Uid and container of a grant, as far as they are known."""
-        return complete_holder(grant, self._entries())
+        return complete_holder(grant, self._snapshots.readable_entries())
 
     async def _held(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str] | None]:
         """The units that each pod holds by Get; None where the kubelet does not say.
@@ -121,16 +120,9 @@ class HolderCheck:
     def _told_by_checkpoint(self) -> Mapping[str, frozenset[str]]:
         """Pod uid -> the units that it holds."""
         found: dict[str, frozenset[str]] = {}
-        for entry in self._entries():
+        for entry in self._snapshots.readable_entries():
             found[entry.pod_uid] = found.get(entry.pod_uid, _NOTHING).union(entry.ids)
         return found
-
-    def _entries(self) -> Sequence[CheckpointEntry]:
-        try:
-            return self._snapshots.entries()
-        except KubeletError as error:
-            _log.info("the kubelet's checkpoint cannot be read", error=str(error))
-            return ()
 
 
 def _double_booked(pod: PodRef) -> DoesNotFitError:

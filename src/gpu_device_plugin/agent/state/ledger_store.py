@@ -36,9 +36,9 @@ class LiveLedger:
 class LedgerStore:
     """One writer, many readers: `ledger` is immutable, a change is a new one.
 
-    A new promise (`hold`) is durable before it is seen. What is only learnt from the kubelet and
+    A new promise (`hold`) is durable before it is seen. What is only learned from the kubelet and
     the API server (`amend`, `replace`) is seen at once and on the disk soon after: were it lost in
-    a crash, it would be learnt again. So nothing but `hold` waits for the disk.
+    a crash, it would be learned again. So nothing but `hold` waits for the disk.
     """
 
     def __init__(self, store: GrantStore, writer: Writer, live: LiveLedger | None = None) -> None:
