@@ -33,15 +33,11 @@ from gpu_device_plugin.settings.agent_settings import Settings, may_take_mig
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Clocks that the event loop does not have; durations come from the loop's own.
-
-    Attributes:
-        wall_seconds: Wall clock.
-        boot_seconds: Seconds since boot: never jumps, and stays comparable over a restart.
-    """
+    """Clocks that the event loop does not have; durations come from the loop's own."""
 
     wall_seconds: Callable[[], float] = lambda: time.time()  # looked up when called
     boot_seconds: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Seconds since boot: never jumps, and stays comparable over a restart."""
 
 
 class KubeletPods(Protocol):
@@ -88,25 +84,17 @@ OpenNvml: TypeAlias = Callable[[Callable[[NvmlReport], None]], NvmlReports]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The node around the agent.
-
-    Attributes:
-        clock: Time.
-        boot_id: The kernel's id of this boot, or "" where it does not tell.
-        pods: The kubelet's PodResources.
-        checkpoint: The kubelet's checkpoint, None where there is none. Raises KubeletError.
-        plugins: The kubelet's plugin directory.
-        cluster: Makes the side of the API server, from signals and what counts dropped Events.
-        nvml: Makes the source of reports, from who takes them.
-    """
+    """The node around the agent."""
 
     clock: Clock
-    boot_id: str
-    pods: KubeletPods
+    boot_id: str  # the kernel's id of this boot, or "" where it does not tell
+    pods: KubeletPods  # the kubelet's PodResources
     checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
+    """The kubelet's checkpoint, None where there is none. Raises KubeletError."""
     plugins: PluginDirectory
     cluster: OpenCluster
-    nvml: OpenNvml
+    """Makes the side of the API server, from signals and what counts dropped Events."""
+    nvml: OpenNvml  # makes the source of reports, from who takes them
 
     def specs(self, cluster: Cluster) -> Specs:
         """Pods as the API server has them; of a forged mirror only that it is there."""

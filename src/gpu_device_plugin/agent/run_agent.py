@@ -10,7 +10,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,9 @@ from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.agent.wiring_checks import node_checks
 from gpu_device_plugin.domain.cards.reports import DriverChanged
 from gpu_device_plugin.domain.grants.card_numbers import known_numbers
-from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
 from gpu_device_plugin.domain.registry import Schemes
-from gpu_device_plugin.errors import KubeletError, StorageError
+from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.web.server import Pages, WebServer
 
@@ -62,12 +61,7 @@ class Agent:
             self._wiring.signals.node_changed.subscribe(self._follow_settings)
 
     async def run(self) -> int:
-        """Serve until asked to end; returns the exit code.
-
-        Raises:
-            ConfigError: Another agent serves this node.
-            StorageError: The state directory cannot be used.
-        """
+        """Serve until asked to end; returns the exit code. ConfigError: another agent serves here."""
         take = partial(self._wiring.lock.take, "/".join(filter(None, own_pod())), os.getpid())
         locked = asyncio.ensure_future(self._wiring.writer.run(take))
         # A second agent is told of the first one, not that its port is in use.
@@ -133,7 +127,8 @@ class Agent:
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)
-        known = known_numbers(loaded.ledger, self._kept_answers(), wiring.schemes.card_numbers)
+        kept = wiring.snapshots.readable_entries()
+        known = known_numbers(loaded.ledger, kept, wiring.schemes.card_numbers)
         problems = (
             loaded.bad,
             await wiring.cards.load(now, known),
@@ -153,13 +148,6 @@ class Agent:
             wiring.mode.note_foreign("")
         if self._settings.standalone:
             wiring.mode.serve_settings()
-
-    def _kept_answers(self) -> Sequence[CheckpointEntry]:
-        try:
-            return self._wiring.snapshots.entries()
-        except KubeletError as error:
-            _log.info("the kubelet's checkpoint cannot be read", error=str(error))
-            return ()
 
     async def _serve(self) -> None:
         wiring = self._wiring
@@ -231,9 +219,8 @@ class Agent:
 
     def _driver_changed(self, change: DriverChanged) -> None:
         """End the process: this container has another driver's libraries, or none."""
-        text = (
-            f"the driver changed from {change.before or 'none'} to {change.after or 'another one'}"
-        )
+        before, after = change.before or "none", change.after or "another one"
+        text = f"the driver changed from {before} to {after}"
         _log.warning("ending, to be started with the new driver", text=text)
         self._wiring.recorder.node_note("DriverChanged", f"{text}; the agent restarts")
         self._exit_code = EXIT_FOR_REINJECTION
@@ -262,18 +249,7 @@ async def run_agent(
     *,
     chosen: str = "",
 ) -> int:
-    """Run an agent in this process; see `Agent.run`.
-
-    Args:
-        settings: What the operator decided.
-        edges: What is outside the process; by default the real ones.
-        schemes: Ways of sharing; by default those of this release.
-        chosen: Value of the node's label that chose settings, or empty.
-
-    Raises:
-        ConfigError: Another agent serves this node.
-        StorageError: The run directory cannot be made, or the state directory cannot be used.
-    """
+    """Run an agent in this process; see `Agent.run`. `chosen` is the label that chose settings."""
     try:
         Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:

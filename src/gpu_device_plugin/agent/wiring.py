@@ -264,12 +264,8 @@ class Wiring:
         return pools_behind(pools, state.door, ledger, self.claim_endpoint.withheld)
 
     def _wire_readers(self) -> None:
-        cards, in_force, reconciler, store = (
-            self.cards,
-            self.in_force,
-            self.reconciler,
-            self.ledger_store,
-        )
+        cards, in_force = self.cards, self.in_force
+        reconciler, store = self.reconciler, self.ledger_store
         files, recorders = self.setup.files, self.schemes.recorders
         self.usage = UsageReader(
             lambda slice_id: read_region(files.region(slice_id)), lambda: store.living

@@ -15,15 +15,7 @@ class InUseError(EdgeError):
 
 
 def refuse_where_hidden(kubelet: Path) -> None:
-    """Check that the node's processes are seen from here: NVML and procfs show those of our namespace.
-
-    Args:
-        kubelet: The kubelet's directory.
-
-    Raises:
-        InUseError: They are not.
-        KubeletError: The kubelet does not answer.
-    """
+    """InUseError unless NVML and procfs show the node's processes here, not those of a pod only."""
     if not kubelet_pid(kubelet / "pod-resources" / "kubelet.sock"):
         raise InUseError(
             "not changed: this pid namespace does not show the kubelet, so processes of the node or "
@@ -32,18 +24,7 @@ def refuse_where_hidden(kubelet: Path) -> None:
 
 
 async def refuse_users(nvml: CardSession, cards: Sequence[CardReport], kubelet: Path) -> None:
-    """Check that nobody uses these cards, and that no pod of the node holds a GPU.
-
-    Args:
-        nvml: NVML.
-        cards: The cards that will be changed.
-        kubelet: The kubelet's directory.
-
-    Raises:
-        InUseError: Somebody does, or it is not seen from here.
-        KubeletError: The kubelet does not say.
-        NvmlError: NVML does not say.
-    """
+    """InUseError if anybody uses these cards, a pod holds a GPU, or users are not seen here."""
     holders = await pods_with_gpus(kubelet)
     refuse_where_hidden(kubelet)
     users = [f"{pod} holds GPUs" for pod in holders]

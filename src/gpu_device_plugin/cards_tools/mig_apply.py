@@ -33,16 +33,8 @@ async def apply(
     """Cut every card that is not cut so already; all of them are free, or none is touched.
 
     It may be interrupted anywhere: the next call destroys what was half made and begins again.
-
-    Args:
-        profile: `MIG1g` … `MIG7g`, or a profile's own name.
-        library: Path of libnvidia-ml.so.1; "" for the system's.
-        kubelet: The kubelet's directory.
-        say: Takes lines for people: first what would be destroyed.
-        agree: Called when that has been said; with False nothing is done.
-
-    Returns:
-        Whether every card is cut so now.
+    `profile` is `MIG1g` … `MIG7g`, or a profile's own name. `say` gets lines for people, first what
+    would be destroyed; then `agree` decides. Returns whether every card is cut so now.
 
     Raises:
         ConfigError: No card can be cut so.
@@ -89,14 +81,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeToCut:
-    """Which node.
-
-    Attributes:
-        name: Its name.
-        library: Path of libnvidia-ml.so.1; "" for the system's.
-        kubelet: The kubelet's directory.
-        retry_seconds: Time between attempts while a card is in use.
-    """
+    """Which node."""
 
     name: str
     library: str

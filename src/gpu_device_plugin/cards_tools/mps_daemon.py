@@ -11,6 +11,7 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -31,12 +32,7 @@ _PAUSE_SECONDS = 0.2
 
 
 async def quit_leftovers(root: Path, program: str) -> None:
-    """End the control daemons that outlived a killed daemon of ours: their servers have contexts.
-
-    Args:
-        root: The directory of the MPS daemon.
-        program: Path of `nvidia-cuda-mps-control`.
-    """
+    """End the control daemons that outlived a killed daemon of ours: their servers have contexts."""
     for pid in sorted(root.glob("*/*/pipe/nvidia-cuda-mps-control.pid")):
         with suppress(EdgeError, TimeoutError):
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -44,13 +40,7 @@ async def quit_leftovers(root: Path, program: str) -> None:
 
 
 class ControlDaemon:
-    """The control daemon of one resource.
-
-    Args:
-        server: What it is told.
-        root: The directory of the MPS daemon.
-        program: Path of `nvidia-cuda-mps-control`.
-    """
+    """The control daemon of one resource."""
 
     def __init__(self, server: Server, root: Path, program: str) -> None:
         self._server = server
@@ -61,14 +51,11 @@ class ControlDaemon:
             **_environment(pipe),
             "CUDA_VISIBLE_DEVICES": ",".join(server.memory_mib),
         }
+        self._tell = partial(_tell, program, self._environment)
         self._process: Process | None = None
 
     async def start(self) -> None:
-        """Start it, wait until it answers, and set the limits.
-
-        Raises:
-            EdgeError: It ended, or took too long, or refused a limit.
-        """
+        """Start it, wait until it answers, and set the limits; EdgeError if it fails in that."""
         try:
             for directory in self._directories:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -122,9 +109,6 @@ class ControlDaemon:
             return False
         return True
 
-    async def _tell(self, command: str) -> None:
-        await _tell(self._program, self._environment, command)
-
 
 def _environment(pipe: Path) -> dict[str, str]:
     log = str(pipe.parent / "log")
@@ -159,28 +143,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MpsPlaces:
-    """What the daemon works with.
+    """What the daemon works with."""
 
-    Attributes:
-        root: Its directory on the host.
-        library: Path of libnvidia-ml.so.1; "" for the system's.
-        control: Path of `nvidia-cuda-mps-control`.
-        kubelet: The kubelet's directory.
-        retry_seconds: Time between attempts while it cannot serve.
-        poll_seconds: Time between two looks at the configuration while it serves.
-        cards_seconds: Time between two checks for new cards while it serves; each opens NVML, which lists
-            the cards that were there when it was opened.
-        settle_seconds: Time in which the agent withdraws cards that are said to be taken.
-    """
-
-    root: Path
+    root: Path  # its directory on the host
     library: str
     control: str
     kubelet: Path
     retry_seconds: float = 10.0
-    poll_seconds: float = 2.0
+    poll_seconds: float = 2.0  # between two looks at the configuration while it serves
     cards_seconds: float = 20.0
-    settle_seconds: float = 4.0
+    """Between two checks for new cards: each opens NVML, which lists the cards of that moment."""
+    settle_seconds: float = 4.0  # in which the agent withdraws cards that are said to be taken
 
 
 class MpsDaemon:
@@ -188,10 +161,6 @@ class MpsDaemon:
 
     Another configuration, or a card that came, is served once no pod holds a replica any more: a
     new server ends the clients of the one before.
-
-    Args:
-        places: What it works with.
-        configuration: NVIDIA's configuration as it is now; raises GpuPluginError while there is none.
     """
 
     def __init__(self, places: MpsPlaces, configuration: Callable[[], Configuration]) -> None:
@@ -202,11 +171,7 @@ class MpsDaemon:
         self._said = ""
 
     async def run(self) -> None:
-        """Serve until cancelled, then undo what was changed.
-
-        Raises:
-            ConfigError: Another daemon serves this directory.
-        """
+        """Serve until cancelled, then undo what was changed. ConfigError: another daemon serves."""
         self._lock.take()
         _make_shared_memory(self._places.root / "shm")
         while True:
@@ -226,11 +191,7 @@ class MpsDaemon:
                 _log.warning(what, reason=reason)
 
     async def _serve(self) -> None:
-        """Serve until something else is to be served.
-
-        Raises:
-            GpuPluginError: It cannot serve, or a server has ended.
-        """
+        """Serve until something else is to be served. GpuPluginError: it cannot, or a server ended."""
         configuration = self._configuration()
         with session(self._places.library) as nvml:
             text, wanted = _wanted(nvml.cards, configuration)
@@ -286,11 +247,7 @@ class MpsDaemon:
     async def _until_replaced(
         self, configuration: Configuration, text: str, daemons: Sequence[ControlDaemon]
     ) -> None:
-        """Return when something else is to be served, and no pod holds anything of these cards.
-
-        Raises:
-            EdgeError: A server has ended.
-        """
+        """Return when something else is to be served, and no pod holds anything of these cards."""
         ends = [asyncio.ensure_future(daemon.ended()) for daemon in daemons]
         looked_at, is_new = time.monotonic(), False
         try:
@@ -391,11 +348,7 @@ def _make_shared_memory(directory: Path) -> None:
 def _wanted(
     found: Sequence[CardReport], configuration: Configuration
 ) -> tuple[str, tuple[Server, ...]]:
-    """What the agent must agree to, and the servers.
-
-    Raises:
-        EdgeError: No card is shared by MPS.
-    """
+    """What the agent must agree to, and the servers; EdgeError if no card is shared by MPS."""
     if configuration.sharing.kind is not SharingKind.MPS:
         raise EdgeError("the configuration shares no card by MPS")
     cards = [

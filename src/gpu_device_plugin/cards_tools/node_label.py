@@ -13,21 +13,11 @@ from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 
 
 class NodeLabel:
-    """Follows it.
-
-    Args:
-        api: The API server.
-        node: The node's name.
-        key: The label's.
-
-    Attributes:
-        value: "" without the label or the node; None before the node was read.
-        changed: Set at each change of the value.
-    """
+    """Follows the value of one label."""
 
     def __init__(self, api: ApiServer, node: str, key: str) -> None:
-        self.value: str | None = None
-        self.changed = asyncio.Event()
+        self.value: str | None = None  # before the node was read; "" without the label or the node
+        self.changed = asyncio.Event()  # set at each change of the value
         self._key = key
         listener: ObjectListener[Node] = ObjectListener(
             replace=self._replace, put=self._see, remove=lambda _: self._set("")
@@ -55,12 +45,7 @@ class NodeLabel:
 
 
 class ChosenConfiguration:
-    """NVIDIA's configuration as it is now.
-
-    Args:
-        settings: The file, or the directory of files.
-        label: The node's label that chooses among them; None for the one file.
-    """
+    """NVIDIA's configuration as it is now."""
 
     def __init__(self, settings: NvidiaSettings, label: NodeLabel | None) -> None:
         self._settings = settings
@@ -68,12 +53,7 @@ class ChosenConfiguration:
         self._found = LastRead()
 
     def __call__(self) -> Configuration:
-        """Read it again where it has changed.
-
-        Raises:
-            ConfigError: None is chosen, or it is malformed.
-            EdgeError: The label was not read yet.
-        """
+        """Read it again where it has changed. ConfigError: none is chosen, or it is malformed."""
         name = None if self._label is None else self._label.value
         if self._label is not None and name is None:
             raise EdgeError(f"the node's label {self._settings.node_label} has not been read yet")

@@ -29,9 +29,6 @@ def give_up_sys_admin() -> None:
     """For this thread and all that it starts; call it before there is another thread.
 
     Programs that are started later do not get it back either, although they run as root.
-
-    Raises:
-        StorageError: The kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = _Header(_VERSION_3, 0), (_Sets * 2)()

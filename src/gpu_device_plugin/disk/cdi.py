@@ -1,6 +1,5 @@
 """The CDI files of claims: how a container runtime learns what a claim's containers receive."""
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -19,11 +18,7 @@ class CdiFiles:
         self._directory = directory
 
     def write(self, uid: str, content: Mapping[str, object]) -> None:
-        """Write a claim's file, whole or not at all; one that says the same is left alone.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Write a claim's file, whole or not at all; one that says the same is left alone."""
         path, encoded = self._path(uid), json.dumps(content).encode()
         # One name: what a kill leaves is overwritten.
         hidden = self._directory / f"{_PREFIX}half.tmp"
@@ -46,15 +41,10 @@ class CdiFiles:
         return content if isinstance(content, dict) else {}
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's file, if it is there.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Remove a claim's file, if it is there."""
         path = self._path(uid)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"{path}: cannot be removed: {error.strerror}") from error
 

@@ -31,13 +31,7 @@ def fdatasync(descriptor: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The content of a sealed file.
-
-    Attributes:
-        payload: The bytes that were sealed.
-        boot_id: The node's boot id when they were.
-        number: Of the write, counted from 1.
-    """
+    """The content of a sealed file, the boot id of its write, and the write's number, from 1."""
 
     payload: bytes
     boot_id: str
@@ -46,17 +40,11 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class StoredContent:
-    """What is found at the start.
+    """What is found at the start."""
 
-    Attributes:
-        sealed: The last write that is whole, or None.
-        bad: Why one of the two files, or both, are damaged; "" if neither is.
-        aside: Where such a file was put, or None.
-    """
-
-    sealed: Sealed | None
-    bad: str = ""
-    aside: Path | None = None
+    sealed: Sealed | None  # the last write that is whole, or None
+    bad: str = ""  # why one of the two files, or both, are damaged; "" if neither is
+    aside: Path | None = None  # where such a file was put, or None
 
 
 class SealedFile:
@@ -65,7 +53,6 @@ class SealedFile:
     def __init__(
         self, path: Path, kind: str, version: int, flush: Callable[[int], None] = fdatasync
     ) -> None:
-        """Args: `flush` puts a descriptor's data on the disk."""
         self._kind = kind
         self._version = version
         self._flush = flush
@@ -74,12 +61,7 @@ class SealedFile:
         self._number = 0  # of the last write
 
     def read(self) -> Sealed | None:
-        """The last whole write, or None if nothing was ever written.
-
-        Raises:
-            StateError: There are files, and both are damaged.
-            StorageError: The file system refused.
-        """
+        """The last whole write, None if there was none; StateError if both files are damaged."""
         found, bad = self._look()
         if not found and bad:
             raise StateError("; ".join(bad.values()))
@@ -89,28 +71,17 @@ class SealedFile:
         """The same for the writer, at its start: damaged files are set aside.
 
         The result is flushed to the disk, even if the process that wrote it died before that.
-
-        Raises:
-            StorageError: The file system refused.
         """
         found, bad = self._look()
         aside = self.set_aside(now_seconds, bad)
         sealed = found[self._remember(found)] if found else None
         if self._newest is not None:
             _flush(self._newest)
-            _sync_directory(self._newest.parent)
+            sync_directory(self._newest.parent)
         return StoredContent(sealed, "; ".join(bad.values()), aside)
 
     def set_aside(self, now_seconds: float, paths: Iterable[Path] | None = None) -> Path | None:
-        """Move damaged files out of the way, for a person to inspect; returns where, or None.
-
-        Args:
-            now_seconds: The wall clock.
-            paths: Which of the two files; None for both.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Move damaged files (None: both) away, for a person to inspect; returns where, or None."""
         aside = None
         for path in self._pair if paths is None else paths:
             if path.exists():
@@ -131,18 +102,14 @@ class SealedFile:
         return self._newest is not None and self._newest.exists()
 
     def write(self, payload: Iterable[bytes], boot_id: str) -> None:
-        """Write `payload` to the disk; on return it is durable, or an error says that it is not.
-
-        Raises:
-            StorageError: The file system refused; what was written before is untouched.
-        """
+        """Write `payload`: durable on return. After a StorageError the write before is untouched."""
         path = self._pair[1] if self._newest == self._pair[0] else self._pair[0]
         content = self._seal(b"".join(payload), boot_id)
         failpoint("durable.before-write")
         try:
             is_new = _overwrite(path, content, self._flush)
             if is_new:
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -177,11 +144,7 @@ class SealedFile:
 
 
 def check_room(path: Path, size: int) -> None:
-    """Write a file of `size` bytes there, flush it, and remove it again.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Write a file of `size` bytes there, flush it, and remove it again."""
     try:
         with path.open("wb", buffering=0) as file:
             _write_all(file.fileno(), bytes(size))
@@ -194,11 +157,9 @@ def check_room(path: Path, size: int) -> None:
 
 
 def _read(path: Path, kind: str, version: int) -> Sealed | None:
-    """The content of one sealed file, or None where there is none.
+    """The content of one sealed file, None where there is none.
 
-    Raises:
-        StateError: It is truncated, altered, of another kind or of another format version.
-        StorageError: The file system refused.
+    StateError: it is truncated, altered, of another kind or of another format version.
     """
     try:
         content = path.read_bytes()
@@ -267,7 +228,8 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make what was created or renamed in it durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -122,26 +122,23 @@ _ROOM_BYTES = 64 * 1024  # a hundred grants
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The grants that were on disk.
-
-    Attributes:
-        ledger: The grants of the last whole write; empty if there was none.
-        is_new_boot: Whether they were written before the node's last boot.
-        bad: What is damaged in a file, or None. The kubelet knows the grants that are lost with
-            it, and never got an answer for a grant whose write was not complete.
-        aside: Where that file was moved, or None.
-        may_lack: A damaged file still lies there: files that no grant names may be in use.
-    """
+    """The grants that were on disk."""
 
     ledger: Ledger
-    is_new_boot: bool = False
+    is_new_boot: bool = False  # whether they were written before the node's last boot
     bad: str | None = None
-    aside: Path | None = None
+    """What is damaged in a file. The kubelet knows the grants that are lost with it, and never got
+    an answer for a grant whose write was not complete."""
+    aside: Path | None = None  # where that file was moved
     may_lack: bool = False
+    """A damaged file still lies there: files that no grant names may be in use."""
 
 
 class GrantStore:
-    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once and cached."""
+    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once and cached.
+
+    Grants of other schemes than `schemes` stay in the file as they are.
+    """
 
     def __init__(
         self,
@@ -150,13 +147,6 @@ class GrantStore:
         flush: Callable[[int], None] = fdatasync,
         schemes: Schemes | None = None,
     ) -> None:
-        """Args.
-
-        directory: `<state-dir>`.
-        boot_id: The kernel's id of this boot.
-        flush: Puts a descriptor's data on the disk.
-        schemes: Those whose grants can be read; others stay in the file as they are.
-        """
         self._schemes = schemes or Schemes()
         self._path = directory / KIND
         self._file = SealedFile(self._path, KIND, VERSION, flush)
@@ -167,11 +157,7 @@ class GrantStore:
         self._beside: Plain = {}  # what else the file holds
 
     def load(self, now_seconds: float) -> Loaded:
-        """Read the grants; a damaged file is set aside and never a crash.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Read the grants; a damaged file is set aside and never a crash."""
         found, bad = self._file.load(now_seconds), list[str]()
         sealed, aside, grants = found.sealed, found.aside, dict[str, Grant]()
         if found.bad:
@@ -191,12 +177,7 @@ class GrantStore:
         )
 
     def read(self) -> Ledger:
-        """Read the grants without writing anything.
-
-        Raises:
-            StateError: They are damaged.
-            StorageError: The file system refused.
-        """
+        """Read the grants without writing anything; StateError if they are damaged."""
         sealed, bad = self._file.read(), list[str]()
         grants, _ = self._decode(sealed.payload, bad) if sealed else ({}, [])
         if bad:
@@ -204,19 +185,11 @@ class GrantStore:
         return Ledger(grants)
 
     def check_room(self) -> None:
-        """Check that the disk has room for more grants.
-
-        Raises:
-            StorageError: It does not.
-        """
+        """StorageError unless the disk has room for more grants."""
         check_room(self._path.with_name("grants.room"), _ROOM_BYTES)
 
     def save(self, ledger: Ledger) -> None:
-        """Write the whole ledger; on return it is durable.
-
-        Raises:
-            StorageError: The file system refused; the former content is untouched.
-        """
+        """Write the whole ledger: durable on return. After a StorageError the file is untouched."""
         self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
         kept = [entry for entry in self._unread if _text(entry, "id") not in ledger.grants]
         grants: list[Any] = [raw for _, raw in self._encoded.values()]
@@ -244,7 +217,9 @@ class GrantStore:
         if not isinstance(top, dict) or not isinstance(top.get("grants"), list):
             raise StateError("holds no list of grants")
         self._beside = {key: value for key, value in top.items() if key != "grants"}
-        self._read = {str(plain.get("id")): plain for plain in top["grants"] if _is_plain(plain)}
+        self._read = {
+            str(plain.get("id")): plain for plain in top["grants"] if isinstance(plain, dict)
+        }
         return self._grants(top["grants"], bad)
 
     def _grants(self, found: list[Any], bad: list[str]) -> tuple[dict[str, Grant], list[Any]]:
@@ -260,10 +235,6 @@ class GrantStore:
             else:
                 grants[grant.slice_id] = grant
         return grants, unread
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def _text(entry: object, *path: str) -> str | None:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_device_plugin.disk.durable import sync_directory
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.errors import StorageError
 
@@ -37,29 +38,14 @@ _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A version of the library, ready to be installed on a node.
-
-    Attributes:
-        version: Name of its directory.
-        files: Content of its files, by name.
-    """
+    """A version of the library, ready to be installed: name of its directory, and files by name."""
 
     version: str
     files: Mapping[str, bytes]
 
 
 def package(version: str, library: Path, selftest: Path | None, target: str) -> Package:
-    """The version that consists of these files.
-
-    Args:
-        version: Version of the package with these files.
-        library: libgpuslice.so.
-        selftest: gpu-selftest, if it was built.
-        target: Where the container finds the library.
-
-    Raises:
-        StorageError: One of them cannot be read.
-    """
+    """The version that consists of these files; `target` is the library's path in a container."""
     try:
         files = {LIBRARY: library.read_bytes(), PRELOAD: f"{target}\n".encode()}
         if selftest is not None:
@@ -82,14 +68,7 @@ class LibraryVersions:
         self._open_files = _OpenFiles()
 
     def install(self) -> bool:
-        """Install our version, or repair it; a complete one is left alone.
-
-        Returns:
-            Whether anything was written.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Install our version, or repair it; returns whether anything was written."""
         self._keep_open()  # before one that a container has leased is replaced
         return self._ours is not None and self._fill(self._ours.version, self._ours.files)
 
@@ -123,9 +102,6 @@ class LibraryVersions:
         If the files of another agent's version are lost, its content is lost too. Ours replaces
         it: the layouts of limits and region do not change, and containers that mount the old name
         must not start without a library.
-
-        Raises:
-            StorageError: We have no library, or the file system refused.
         """
         if self.is_complete(version):
             return False
@@ -137,13 +113,9 @@ class LibraryVersions:
         return self._fill(version, self._ours.files)
 
     def remove_unused(self, used: Collection[str], *, is_leaving: bool = False) -> tuple[str, ...]:
-        """Remove unused versions that an agent installed; returns their names.
+        """Remove unused versions that an agent installed; returns their names. Others are not ours.
 
-        Other directories are not ours and stay.
-
-        Args:
-            used: Versions that containers mount.
-            is_leaving: No new container will come, so an unused version of ours is removed too.
+        `is_leaving`: no new container will come, so an unused version of ours is removed too.
         """
         ours = self._ours.version if self._ours else self.current()
         kept = {*used} if is_leaving else {*used, ours}
@@ -186,7 +158,7 @@ class LibraryVersions:
                 # Containers may have files of it mounted, so the directory cannot be replaced.
                 for name in amiss:
                     _replace(directory / name, files[name])
-                _sync(directory)
+                sync_directory(directory)
         except OSError as error:
             raise StorageError(
                 f"{error.filename or directory}: version {version} of the isolation library "
@@ -201,18 +173,18 @@ class LibraryVersions:
         fresh.chmod(0o755)
         for name, content in files.items():
             _write(fresh / name, content, _mode(name))
-        _sync(fresh)
+        sync_directory(fresh)
         failpoint("library.before-rename")
         directory.unlink(missing_ok=True)  # not a directory: a file or a dangling link
         fresh.rename(directory)
-        _sync(directory.parent)
+        sync_directory(directory.parent)
 
 
 def _holds(path: Path, content: bytes) -> bool:
     if _size(path) != len(content):
         return False
     try:
-        # Never waiting for a lease (store/open_files.py).
+        # Never waiting for a lease (`_OpenFiles`).
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             return file.read() == content
@@ -248,14 +220,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
         path.chmod(mode)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _order(name: str) -> tuple[tuple[int, str], ...]:

@@ -24,12 +24,7 @@ class NodeLock:
         self._said = ("", 0)
 
     def take(self, pod: str, pid: int) -> None:
-        """Become the node's agent.
-
-        Raises:
-            ConfigError: Another agent serves this node; the text names its pod and pid.
-            StorageError: The file cannot be opened.
-        """
+        """Become the node's agent. ConfigError: another serves it; the text names pod and pid."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -41,7 +36,7 @@ class NodeLock:
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self._is_at_its_path(descriptor):  # removed meanwhile: another one is the lock
+            if not is_at(self._path, descriptor):  # removed meanwhile: another one is the lock
                 os.close(descriptor)
                 self.take(pod, pid)
                 return
@@ -59,14 +54,9 @@ class NodeLock:
         self._descriptor, self._said = descriptor, (pod, pid)
 
     def keep(self) -> bool:
-        """Take the lock again if the file was removed; returns whether it was.
-
-        Raises:
-            ConfigError: Another agent has taken it.
-            StorageError: The file cannot be created any more.
-        """
+        """Take the lock again if the file was removed; whether it was. ConfigError: another has it."""
         try:
-            if self._descriptor < 0 or self._is_at_its_path(self._descriptor):
+            if self._descriptor < 0 or is_at(self._path, self._descriptor):
                 return False
         except OSError:  # a failing disk has not lost the file
             return False
@@ -80,17 +70,19 @@ class NodeLock:
             self._path.unlink(missing_ok=True)
         self.release()
 
-    def _is_at_its_path(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), self._path.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
     def release(self) -> None:
         """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether the open file is the one at `path` now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 _LOCKS = Path("/proc/locks")
@@ -101,15 +93,8 @@ def only_one(directory: Path, purpose: str) -> Iterator[None]:
     """While it lasts no other process of the node does the same, whatever of it each has mounted.
 
     The lock is one of a directory and not of a file in it: the programs that change cards have the
-    kubelet's directory mounted read-only. The kernel releases it with the process.
-
-    Args:
-        directory: Any that all of them see.
-        purpose: What is done, for the error.
-
-    Raises:
-        EdgeError: Another process does it; the text names it.
-        StorageError: The directory cannot be opened.
+    kubelet's directory mounted read-only. The kernel releases it with the process. EdgeError names
+    another process that does it.
     """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gpu_device_plugin.disk.locks import is_at
 from gpu_device_plugin.domain.node.state import ANY_CARD
 from gpu_device_plugin.errors import ConfigError, StorageError
 
@@ -25,11 +26,7 @@ _MODES = "compute-modes.json"
 
 
 class ServingLock:
-    """Held by the daemon while it runs.
-
-    Args:
-        root: The directory of the MPS daemon.
-    """
+    """Held by the daemon while it runs."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _MODES_NAME
@@ -37,17 +34,12 @@ class ServingLock:
         self._text = self._why = ""
 
     def take(self) -> None:
-        """Become the node's MPS daemon, which serves nothing yet.
-
-        Raises:
-            ConfigError: Another one runs.
-            StorageError: The file cannot be opened.
-        """
+        """Become the node's MPS daemon, which serves nothing yet; ConfigError if another one runs."""
         for attempt in range(_TRIES):
             descriptor = self._open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_ours = _is_at(self._path, descriptor)
+                is_ours = is_at(self._path, descriptor)
             except BlockingIOError as error:  # a reader has it for a moment, or another daemon
                 os.close(descriptor)
                 if attempt + 1 == _TRIES:
@@ -69,20 +61,12 @@ class ServingLock:
             raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
 
     def serve(self, text: str) -> None:
-        """Say what is served from now on; "" is nothing.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Say what is served from now on; "" is nothing."""
         self._text = text
         self._write()
 
     def wait(self, why: str) -> None:
-        """Say why nothing else is served than now, for people; "" where all is served.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Say why nothing else is served than now, for people; "" where all is served."""
         if why != self._why:
             self._why = why
             self._write()
@@ -128,7 +112,7 @@ def _lines(root: Path) -> list[str]:
             return []
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if _is_at(root / _MODES_NAME, descriptor):
+            if is_at(root / _MODES_NAME, descriptor):
                 return []
             # The daemon has written since it was opened.
         except BlockingIOError:
@@ -141,29 +125,14 @@ def _lines(root: Path) -> list[str]:
     return []
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 class ModesFile:
-    """UUID -> NVML's compute mode, in the directory of the MPS daemon; gone after a reboot, as they are.
-
-    Args:
-        root: That directory.
-    """
+    """UUID -> NVML's compute mode, below the MPS daemon's root; gone after a reboot, as they are."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _MODES
 
     def read(self) -> dict[str, int]:
-        """Empty without a file.
-
-        Raises:
-            StorageError: It cannot be read; then it is not known what to undo.
-        """
+        """Empty without a file. StorageError: it is not known what to undo."""
         try:
             found = json.loads(self._path.read_bytes())
             return {str(uuid): int(mode) for uuid, mode in found.items()}
@@ -176,11 +145,7 @@ class ModesFile:
             ) from error
 
     def write(self, modes: Mapping[str, int]) -> None:
-        """In one step; without modes the file goes.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """In one step; without modes the file goes."""
         new = self._path.with_suffix(".new")
         try:
             if not modes:

@@ -14,9 +14,6 @@ def native_library(name: str) -> Path:
 
     GPU_DEVICE_PLUGIN_NATIVE names another directory, for instance of a build with sanitizers; a
     library that is missing there is not looked for elsewhere.
-
-    Raises:
-        ConfigError: It was not built.
     """
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     for directory in [Path(chosen)] if chosen else _own_directories():

@@ -31,17 +31,11 @@ _U64 = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class CardUsage:
-    """What the processes of one slice use of one card.
+    """What the processes of one slice use of one card."""
 
-    Attributes:
-        memory_bytes: Asked for, and taken without a call (contexts, code).
-        busy_ns: Card time so far; counted only under a compute cap.
-        refused_total: Allocations refused so far because the slice was full.
-    """
-
-    memory_bytes: int
-    busy_ns: int
-    refused_total: int
+    memory_bytes: int  # asked for, and taken without a call (contexts, code)
+    busy_ns: int  # card time so far; counted only under a compute cap
+    refused_total: int  # allocations refused so far because the slice was full
 
 
 def used_parts(cards: int) -> tuple[tuple[int, int], ...]:

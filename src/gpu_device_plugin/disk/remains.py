@@ -31,9 +31,6 @@ class Remains:
 
         Only where no slice is left: grants, and the card numbers that they are written in, are
         what a later installation knows running containers by.
-
-        Raises:
-            StorageError: The file system refused.
         """
         removed = []
         try:

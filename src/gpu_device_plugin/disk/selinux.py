@@ -33,17 +33,10 @@ def write_label(path: Path, label: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SelinuxKernel:
-    """Where the kernel tells of SELinux, and how labels are read and written.
+    """Where the kernel tells of SELinux, and how labels are read and written."""
 
-    Attributes:
-        enforce: "1" where it enforces. Containers often do not see it.
-        own_context: The label of this process, by which SELinux is known where `enforce` is hidden.
-        read: Label of a file, or "".
-        write: Gives a file a label, or raises OSError.
-    """
-
-    enforce: Path = Path("/sys/fs/selinux/enforce")
-    own_context: Path = Path("/proc/self/attr/current")
+    enforce: Path = Path("/sys/fs/selinux/enforce")  # often hidden from containers
+    own_context: Path = Path("/proc/self/attr/current")  # tells where `enforce` is hidden
     read: Callable[[Path], str] = read_label
     write: Callable[[Path, str], None] = write_label
 
@@ -70,11 +63,7 @@ class SecurityLabels:
         self._is_needed = kernel.may_enforce
 
     def ensure(self) -> None:
-        """Give what lies there a label that every container may read, where it has another.
-
-        Raises:
-            StorageError: It could not be given; the text names path, label and cure.
-        """
+        """Give what lies there a label that every container may read, where it has another."""
         if not self._is_needed:
             return
         if categories := self._kernel.own_categories:

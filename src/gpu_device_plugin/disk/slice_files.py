@@ -65,29 +65,18 @@ class _Kept:
 
 
 class FileSizes:
-    """Knows the files of all slices that containers may write.
-
-    Attributes:
-        on_grown: Called with slice, name of the file and the size that was found, in bytes.
-    """
+    """Knows the files of all slices that containers may write."""
 
     def __init__(self) -> None:
         self.on_grown: Callable[[str, str, int], None] = lambda *_: None
+        """Called with slice, name of the file and the size that was found, in bytes."""
         self._kept: dict[str, dict[str, _Kept]] = {}
         self._inotify: Inotify | None = None
 
     def keep(self, slice_id: str, path: str, name: str, size: int, *, is_new: bool) -> None:
-        """From now on `path` is at most `size` bytes long.
+        """From now on `path`, called `name` to people, is at most `size` bytes long.
 
-        Args:
-            slice_id: Its slice.
-            path: An existing file.
-            name: What it is called to people.
-            size: In bytes.
-            is_new: It may be another file than the one that was kept under this path.
-
-        Raises:
-            OSError: It cannot be opened.
+        `is_new`: it may be another file than the one that was kept under this path.
         """
         files = self._kept.setdefault(slice_id, {})
         if is_new or path not in files:
@@ -158,27 +147,16 @@ _Parts = tuple[tuple[int, int], ...]  # offsets and lengths
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """The files of one slice.
-
-    Attributes:
-        slice_id: The slice.
-        limits: Content of its limits file.
-        cards: UUIDs of its cards.
-        is_certain: Whether the limits are known; if not, existing ones stay.
-    """
+    """The files of one slice."""
 
     slice_id: str
     limits: str
     cards: tuple[str, ...]
-    is_certain: bool = True
+    is_certain: bool = True  # whether the limits are known; if not, existing ones stay
 
 
 class SliceFiles:
-    """Makes, repairs and removes the files of slices.
-
-    Attributes:
-        sizes: Holds those that containers may write to their sizes.
-    """
+    """Makes, repairs and removes the files of slices."""
 
     def __init__(self, run_dir: Path) -> None:
         self.sizes = FileSizes()
@@ -188,16 +166,10 @@ class SliceFiles:
         self._slices_text, self._cards_text = str(self._slices), str(self._cards)
 
     def make(self, spec: SliceSpec) -> bool:
-        """Make a slice's missing files and update its limits.
+        """Make a slice's missing files and update its limits; returns whether anything changed.
 
-        Content that containers already share (region, activity) is never changed.
-
-        Returns:
-            Whether anything had to be made or changed.
-
-        Raises:
-            NoRoomError: The file system is full, also after cutting back what containers enlarged.
-            StorageError: The file system refused.
+        Content that containers already share (region, activity) is never changed. NoRoomError: the
+        file system is full, also after cutting back what containers enlarged.
         """
         try:
             return self._make_with_room(spec)
@@ -245,11 +217,7 @@ class SliceFiles:
         return f"{self._slices_text}/{slice_id}/region"
 
     def remove(self, slice_id: str) -> None:
-        """Remove all files of a slice; missing ones are no error.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Remove all files of a slice; missing ones are no error."""
         failpoint("reconcile.before-files")
         try:
             _discard(self._slices / slice_id)
@@ -260,11 +228,7 @@ class SliceFiles:
             raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
 
     def present(self) -> frozenset[str]:
-        """Slices that have files on this node.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Slices that have files on this node."""
         try:
             found = {entry.name for entry in _directories(self._slices)}
             for card in _directories(self._cards):

@@ -41,9 +41,6 @@ class MemoryFile(Generic[_Record]):
 
         A damaged file is set aside; then the write before it counts, if that is whole. For a key
         that this release cannot read the default is used, and the others count.
-
-        Raises:
-            StorageError: The file system refused.
         """
         found = self._file.load(now_seconds)
         bad = [f"{found.bad}; set aside as {found.aside.name}"] if found.aside else []
@@ -63,11 +60,7 @@ class MemoryFile(Generic[_Record]):
         return self._record(**values), "; ".join(bad) or None
 
     def save(self, content: _Record) -> None:
-        """Store `content`, if it has changed.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Store `content`, if it has changed."""
         payload = msgspec.json.encode(plain_of(content, self._read), order="sorted")
         if payload != self._last or not self._file.is_there():
             self._file.write([payload], self._boot_id)
@@ -156,43 +149,25 @@ class CardsRecord(msgspec.Struct, frozen=True):
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """The file `node`: mode and unit last served, and what they came from.
-
-    Attributes:
-        mode: Node mode, or "".
-        unit: Memory unit, or "".
-        labels: The node's labels that the agent reads.
-        is_from_label: Whether the mode came from a label.
-        wished: Mode of the settings at that time.
-        foreign: Another plugin that serves these cards, or "".
-        registered: Resources that were ever registered here.
-        mps_root: Directory of the MPS daemon that was configured last, or "".
-        mig_profile: The MIG profile in force, or "" for none; None if it was never stored.
-        allocation API: The allocation API last served, or "".
-    """
+    """The file `node`: mode and unit last served, and what they came from."""
 
     mode: str = ""
     unit: str = ""
     labels: dict[str, str] | None = None
-    is_from_label: bool = False
-    wished: str = ""
-    foreign: str = ""
-    registered: list[str] = []
-    mps_root: str = ""
+    is_from_label: bool = False  # whether the mode came from a label
+    wished: str = ""  # mode of the settings at that time
+    foreign: str = ""  # another plugin that serves these cards, or ""
+    registered: list[str] = []  # resources that were ever registered here
+    mps_root: str = ""  # directory of the MPS daemon that was configured last, or ""
     mig_profile: str | None = None
     door: str = ""
 
 
 class ClaimsRecord(msgspec.Struct, frozen=True):
-    """The file `claims`: what was offered for claims and has not gone back to the device plugin.
-
-    Attributes:
-        withheld: UUIDs of the cards.
-        is_offered: Whether the API server may have a ResourceSlice of ours.
-    """
+    """The file `claims`: what was offered for claims and has not gone back to the device plugin."""
 
     withheld: list[str] = []
-    is_offered: bool = False
+    is_offered: bool = False  # whether the API server may have a ResourceSlice of ours
 
 
 def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Health) -> CardsRecord:
@@ -247,13 +222,10 @@ def _fault(record: FaultRecord) -> Fault:
 def plain_of(
     record: msgspec.Struct, before: object = None, beside: Mapping[str, object] | None = None
 ) -> Plain:
-    """A record as plain JSON values, with the keys of `before` that this release does not know.
+    """A record as plain JSON values, with keys of `before` that this release does not know.
 
-    Args:
-        record: The record.
-        before: The same record as it was read, or None. Records of a list are matched by their
-            first field.
-        beside: Further keys.
+    `before` is the record as it was read; records of a list are matched by their first field.
+    `beside` are further keys.
     """
     plain: Plain = {**msgspec.to_builtins(record), **(beside or {})}
     return _with_unknown(plain, before, type(record))

@@ -54,7 +54,7 @@ class Writer(Executor):
         """Wait for the jobs in the queue, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.run(_nothing)
+                await self.run(lambda: None)
 
     def _run(self) -> None:
         while True:
@@ -84,7 +84,3 @@ def report(done: "asyncio.Future[Any]") -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None:
         _log.warning("cannot be written", error=str(error))
-
-
-def _nothing() -> None:
-    """A job that only waits for its turn."""

@@ -46,30 +46,21 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done.
-
-    Attributes:
-        removed: Descriptions of what was removed.
-        in_use: Descriptions of what was kept because it is in use.
-    """
+    """What was done."""
 
     removed: tuple[str, ...]
-    in_use: tuple[str, ...]
+    in_use: tuple[str, ...]  # descriptions of what was kept because it is in use
 
 
 @dataclass(frozen=True, slots=True)
 class _InUse:
-    """What stays.
-
-    Attributes:
-        slices: Of pods that are there, or may be.
-        versions: Library versions that they mount; None is all of them.
-        is_ending: Whether the kubelet no longer lists some of the pods, and may forget them soon.
-    """
+    """What stays."""
 
     slices: frozenset[str] = frozenset()
     versions: frozenset[str] | None = frozenset()
+    """Library versions that they mount; None is all of them."""
     is_ending: bool = False
+    """Whether the kubelet no longer lists some of the pods, and may forget them soon."""
 
 
 async def clean(
@@ -77,15 +68,9 @@ async def clean(
 ) -> Outcome:
     """Remove everything that is not in use; if forced, the rest as well.
 
-    Args:
-        places: The agent's directories, and the kubelet's.
-        is_forced: Remove what is in use, too.
-        patience_seconds: How long the kubelet may take to forget pods that it no longer lists.
-
     Raises:
         ConfigError: An agent serves this node.
         KubeletError: The kubelet does not say what is in use, and it was not forced.
-        StorageError: The file system refused.
     """
     lock = NodeLock(places.state / "lock")
     lock.take("(none): gpu-device-plugin cleanup", os.getpid())
@@ -156,12 +141,8 @@ def _in_use(
 ) -> _InUse:
     """Slices of pods that the kubelet has, by our grants and by the answers that it keeps.
 
-    Args:
-        ledger: Our grants.
-        present: Slices that have files.
-        snapshot: The kubelet now.
-        known: Uids of the pods that the kubelet has a directory of; None where they cannot be
-            seen: then a pod that the checkpoint names counts as there.
+    `known` are uids of the pods with a directory of the kubelet's; None where these cannot be seen:
+    then a pod that the checkpoint names counts as there.
     """
     uids = snapshot.uids if known is None else known
     # `live` counts every claim; and the checkpoint has none, so without `known` none is gone.

@@ -17,15 +17,7 @@ _GPU_DRIVERS = frozenset({DRIVER, NVIDIA_DRIVER})
 async def kubelet_snapshot(
     kubelet: Path, resources: Container[str] = OUR_RESOURCES
 ) -> KubeletSnapshot:
-    """List and checkpoint.
-
-    Args:
-        kubelet: The kubelet's directory.
-        resources: Of which resources; what is held of others is left out.
-
-    Raises:
-        KubeletError: One of them does not answer.
-    """
+    """List and checkpoint of these resources; KubeletError if one of them does not answer."""
     pods = PodResources(kubelet / "pod-resources" / "kubelet.sock", resources)
     path = kubelet / "device-plugins" / FILE_NAME
     try:
@@ -57,14 +49,10 @@ class GpuResources(Container[str]):
 async def pods_with_gpus(
     kubelet: Path, counts: Callable[[str], bool] = lambda _: True
 ) -> tuple[str, ...]:
-    """The pods of this node that hold any GPU resource, or a GPU by a claim: `namespace/name`, or a uid.
+    """The pods of this node with any GPU resource, or a claim's GPU: `namespace/name`, or a uid.
 
     A claim that only ordinary init containers name is not seen: List lacks them, and the
-    checkpoint has no claims.
-
-    Args:
-        kubelet: The kubelet's directory.
-        counts: Whether holding a unit of this id counts; a claim does, whatever card it is of.
+    checkpoint has no claims. `counts` judges the id of a unit; a claim counts whatever its card.
 
     Raises:
         KubeletError: The kubelet does not say; then any pod may.

@@ -63,11 +63,7 @@ class RetryPolicy:
         self._has_answered = True
 
     def failed(self, error: ClusterError) -> None:
-        """Return if trying again makes sense, after saying so once.
-
-        Raises:
-            ClusterError: It does not.
-        """
+        """Return if trying again makes sense, after saying so once. ClusterError: it does not."""
         if isinstance(error, WrongServerError):
             raise error
         if isinstance(error, AccessError):
@@ -97,10 +93,8 @@ _AGENTS = (
 def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeMetadataChange:
     """What to remove of a node on which no agent runs.
 
-    Args:
-        node: The node.
-        installations: Uids of the DaemonSets of agents that exist. The agents of one may come back
-            to this node, unless its mark is of an installation that is gone.
+    `installations` are uids of the DaemonSets of agents that exist. The agents of one may come back
+    to this node, unless its mark is of an installation that is gone.
     """
     mark = node.annotations.get(UNINSTALL_ANNOTATION)
     if installations and (mark is None or mark in installations):

@@ -29,15 +29,7 @@ from gpu_device_plugin.settings.agent_settings import mode_in
 
 
 async def check_release(fleet: Fleet, oldest: str) -> None:
-    """Check that the installed release is one that this one upgrades.
-
-    Args:
-        fleet: The installation.
-        oldest: The oldest such release; an unknown version is taken for a newer one.
-
-    Raises:
-        ConfigError: It is older: this one could not read what its agents have written.
-    """
+    """ConfigError if the installed release is older than `oldest`; an unknown one is newer."""
     installed = await fleet.release()
     if installed and _numbers(installed) < _numbers(oldest):
         raise ConfigError(
@@ -61,17 +53,11 @@ async def check_upgrade(
 ) -> int:
     """The number of nodes of this installation that publish cards, if none prevents the upgrade.
 
-    Another release, on other nodes, may count in another unit.
-
-    Args:
-        fleet: The installation.
-        mode: The new mode.
-        unit: The new memory unit.
-        has_claims: Whether the new agents can prepare claims and give them back (`dra.enabled`).
+    Another release, on other nodes, may count in another unit. `has_claims`: the new agents can
+    prepare claims and give them back (`dra.enabled`).
 
     Raises:
         ConfigError: Pods hold slices that the new settings would change; the text lists them.
-        ClusterError: The API server does not answer.
     """
     installation = await fleet.installation()
     agents = await fleet.agents(installation) if installation else {}

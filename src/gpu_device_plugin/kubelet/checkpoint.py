@@ -44,14 +44,7 @@ _DECODER = msgspec.json.Decoder(_File)
 def read_checkpoint(
     path: Path, resources: Container[str] = OUR_RESOURCES
 ) -> tuple[CheckpointEntry, ...] | None:
-    """Read the entries of our resources from the kubelet's checkpoint at `path`.
-
-    Returns:
-        The entries; None if there is no file, because nothing was allocated yet or it was removed.
-
-    Raises:
-        KubeletError: The file exists but cannot be read or parsed.
-    """
+    """The entries of our resources; None without a file, as before the first allocation."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -64,11 +57,7 @@ def read_checkpoint(
 def parse_checkpoint(
     content: bytes, resources: Container[str] = OUR_RESOURCES, name: str = FILE_NAME
 ) -> tuple[CheckpointEntry, ...]:
-    """The entries of our resources in a checkpoint's text.
-
-    Raises:
-        KubeletError: It does not have the form of a checkpoint.
-    """
+    """The entries of our resources in a checkpoint's text; KubeletError if it has not that form."""
     try:
         entries = _DECODER.decode(content).data.pod_device_entries or ()
         return tuple(

@@ -64,17 +64,13 @@ def _varint(number: int) -> bytes:
 
 
 class DeviceList:
-    """One resource's list; every open ListAndWatch stream waits on it.
-
-    Attributes:
-        message: The ListAndWatchResponse to send, encoded.
-        is_offered: False until the first `publish`, and after `withdraw`.
-    """
+    """One resource's list; every open ListAndWatch stream waits on it."""
 
     def __init__(self) -> None:
         self.message = b""
-        self.is_offered = False
-        self._changed = asyncio.Event()
+        self.is_offered = False  # False until the first `publish`, and after `withdraw`
+        self.changed = asyncio.Event()
+        """Set by the next change, when another one takes its place; read it with `message`."""
 
     def publish(self, groups: Sequence[DeviceGroup]) -> bool:
         """Offer `groups` and wake the streams; False if nothing differs."""
@@ -91,11 +87,7 @@ class DeviceList:
         self.is_offered = False
         self.wake()
 
-    def next_change(self) -> asyncio.Event:
-        """An event that the next change sets; read it together with `message`."""
-        return self._changed
-
     def wake(self) -> None:
         """Make every stream check this list again, and whether it should still be open."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()

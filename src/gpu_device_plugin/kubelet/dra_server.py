@@ -21,6 +21,7 @@ from gpu_device_plugin.domain.grants.claims import DRIVER, ClaimRef, PreparedDev
 from gpu_device_plugin.errors import GpuPluginError, KubeletError
 from gpu_device_plugin.kubelet._proto import dra_pb2, drahealth_pb2, pluginregistration_pb2
 from gpu_device_plugin.kubelet.plugin_directory import is_socket
+from gpu_device_plugin.kubelet.servicer import encode, unary
 
 SERVICE_NAME = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_NAME = "pluginregistration.Registration"
@@ -66,31 +67,24 @@ class ClaimServicer:
 
     def registration_table(self) -> grpc.GenericRpcHandler:
         """How the kubelet gets to know the driver."""
-        unary, pb = grpc.unary_unary_rpc_method_handler, pluginregistration_pb2
+        pb = pluginregistration_pb2
         return grpc.method_handlers_generic_handler(
             REGISTRATION_NAME,
             {
-                "GetInfo": unary(self._info, pb.InfoRequest.FromString, _encode),
-                "NotifyRegistrationStatus": unary(
-                    self._registered, pb.RegistrationStatus.FromString, _encode
-                ),
+                "GetInfo": unary(self._info, pb.InfoRequest),
+                "NotifyRegistrationStatus": unary(self._registered, pb.RegistrationStatus),
             },
         )
 
     def method_tables(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Claims and health."""
-        unary, pb = grpc.unary_unary_rpc_method_handler, dra_pb2
         claims = {
-            "NodePrepareResources": unary(
-                self._prepare, pb.NodePrepareResourcesRequest.FromString, _encode
-            ),
-            "NodeUnprepareResources": unary(
-                self._unprepare, pb.NodeUnprepareResourcesRequest.FromString, _encode
-            ),
+            "NodePrepareResources": unary(self._prepare, dra_pb2.NodePrepareResourcesRequest),
+            "NodeUnprepareResources": unary(self._unprepare, dra_pb2.NodeUnprepareResourcesRequest),
         }
         health = {
             "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
-                self._watch, drahealth_pb2.NodeWatchResourcesRequest.FromString, _encode
+                self._watch, drahealth_pb2.NodeWatchResourcesRequest.FromString, encode
             )
         }
         return (
@@ -171,32 +165,16 @@ def _ref(claim: Any) -> ClaimRef:
     return ClaimRef(claim.namespace, claim.name, claim.uid)
 
 
-def _encode(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
-
-
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 CLOSE_SECONDS = 1.0
 
 
 class ClaimServer:
-    """Serves claims to the kubelet for as long as `run` runs.
+    """Serves claims to the kubelet for as long as `run` runs."""
 
-    Args:
-        kubelet_dir: The kubelet's directory.
-        service: Answers the calls.
-        on_registered: Called when the kubelet has taken the driver (True, "") or not (False, why).
-    """
-
-    def __init__(
-        self,
-        kubelet_dir: Path,
-        service: ClaimService,
-        on_registered: Callable[[bool, str], None] = lambda _is_taken, _why: None,
-    ) -> None:
+    def __init__(self, kubelet_dir: Path, service: ClaimService) -> None:
         self._socket, self._registry_socket = _sockets(kubelet_dir)
-        self._on_registered = on_registered
         self._service = service
         self._health_changed = asyncio.Event()
         self.trouble = "not served yet"
@@ -238,15 +216,10 @@ class ClaimServer:
     def _registered(self, is_taken: bool, why: str) -> None:  # noqa: FBT001 - as the kubelet tells it
         self.trouble = "" if is_taken else why
         _LOG.info("claims", is_registered=is_taken, error=why)
-        self._on_registered(is_taken, why)
 
 
 def remove_sockets(kubelet_dir: Path) -> None:
-    """Remove those that a killed agent has left: the kubelet takes them for a driver.
-
-    Raises:
-        KubeletError: The file system refused.
-    """
+    """Remove those that a killed agent has left: the kubelet takes them for a driver."""
     for path in _sockets(kubelet_dir):
         try:
             path.unlink(missing_ok=True)
@@ -268,8 +241,7 @@ async def _listen(path: Path, *tables: grpc.GenericRpcHandler) -> Any:
     server.add_generic_rpc_handlers(tables)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            path.unlink()
+        path.unlink(missing_ok=True)
         server.add_insecure_port(f"unix:{path}")
         await server.start()
     except (OSError, RuntimeError) as error:

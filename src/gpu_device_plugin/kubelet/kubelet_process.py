@@ -11,14 +11,7 @@ _SECONDS = 5.0
 
 
 def kubelet_pid(path: Path) -> int:
-    """The process that serves this socket, as our pid namespace numbers it; 0 if it shows it not.
-
-    Args:
-        path: A socket of the kubelet's.
-
-    Raises:
-        KubeletError: Nothing answers there.
-    """
+    """The process that serves this socket, 0 if outside our pid namespace. KubeletError: none."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_SECONDS)

@@ -31,11 +31,7 @@ _WANTED = (
 
 
 class FileEvents:
-    """Calls `on_event` in the event loop when a file in `directory` is created or removed.
-
-    Raises:
-        OSError: The directory does not exist, or no watch is left.
-    """
+    """Calls `on_event` in the event loop when a file in `directory` is created or removed."""
 
     def __init__(self, directory: Path, on_event: Callable[[], None]) -> None:
         self._on_event = on_event
@@ -72,12 +68,7 @@ SocketIdentity = tuple[int, int, int]
 
 
 class PluginDirectory:
-    """The plugin directory and the sockets in it, the kubelet's and ours.
-
-    Attributes:
-        path: The directory, for instance /var/lib/kubelet/device-plugins.
-        kubelet_socket: Where the kubelet takes registrations.
-    """
+    """The plugin directory and the sockets in it, the kubelet's and ours."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

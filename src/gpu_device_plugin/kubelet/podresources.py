@@ -28,21 +28,14 @@ _OPTIONS = (
 
 
 class PodResources:
-    """A client with one connection, made at the first call.
-
-    Args:
-        socket: Where the kubelet serves it.
-        resources: Names of the resources that are ours; what others hold is left out.
-
-    Attributes:
-        listed: Namespace and name of every pod in the last List.
-    """
+    """A client with one connection, made at the first call. Resources of others are left out."""
 
     def __init__(self, socket: Path, resources: Container[str] = OUR_RESOURCES) -> None:
         self._socket = socket
         self._resources = resources
         self._channel: Any = None
         self.listed: frozenset[tuple[str, str]] = frozenset()
+        """Namespace and name of every pod in the last List."""
 
     def identity(self) -> SocketIdentity | None:
         """What tells this kubelet's socket from the next one's; None if there is none."""
@@ -53,9 +46,6 @@ class PodResources:
 
         Never call it while an Allocate of ours is in flight: that can make the kubelet give
         the same unit away twice (kubernetes #137534).
-
-        Raises:
-            KubeletError: The kubelet gave no answer.
         """
         response = await self._ask(
             "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse.FromString
@@ -65,11 +55,7 @@ class PodResources:
         return found
 
     async def get(self, pod: PodRef) -> ListedPod | None:
-        """One pod, or None if the kubelet does not know it. May be called at any time.
-
-        Raises:
-            KubeletError: The kubelet gave no answer, or is too old to have this call.
-        """
+        """One pod, or None if the kubelet does not know it. May be called at any time."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
         try:
             response = await self._ask("Get", request, pb.GetPodResourcesResponse.FromString)

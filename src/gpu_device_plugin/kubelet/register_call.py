@@ -15,12 +15,7 @@ _CLOSED = "Permission denied"
 
 
 def rpc_words(error: grpc.aio.AioRpcError, deadline_seconds: float) -> str:
-    """What the kubelet said, or that it said nothing.
-
-    Args:
-        error: The failure.
-        deadline_seconds: How long the answer was waited for.
-    """
+    """What the kubelet said, or that it said nothing."""
     if error.code() is grpc.StatusCode.UNAVAILABLE and _CLOSED in str(error.details()):
         return "the socket is closed to this user; run as root"
     if error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -44,10 +39,7 @@ async def register(kubelet_socket: Path, resource: str, socket_name: str) -> Non
     """Tell the kubelet that `resource` is served on `socket_name`, in the same directory.
 
     The kubelet dials that socket and asks for its options before it answers, so the socket must
-    be served already.
-
-    Raises:
-        KubeletError: The kubelet does not answer, or refuses; the text contains its own.
+    be served already. KubeletError contains the kubelet's own text.
     """
     # The options are sent for completeness: kubelets read only GetDevicePluginOptions.
     request = pb.RegisterRequest(

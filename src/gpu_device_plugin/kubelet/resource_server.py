@@ -55,19 +55,12 @@ class EndpointPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndpointState:
-    """What /readyz shows of one resource.
-
-    Attributes:
-        resource: Which resource.
-        phase: How far its registration has come.
-        detail: Why it is not further; empty when serving.
-        registrations: How often the kubelet has accepted it so far.
-    """
+    """What /readyz shows of one resource."""
 
     resource: str
     phase: EndpointPhase
-    detail: str
-    registrations: int
+    detail: str  # why it is not further; empty when serving
+    registrations: int  # how often the kubelet has accepted it so far
 
 
 class Endpoint:

@@ -1,7 +1,7 @@
 """The five calls of a device plugin: protobuf in, domain values through, protobuf out."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -59,20 +59,14 @@ class DeviceService(Protocol):
 
 
 class StreamWatch:
-    """Whether the kubelet listens to one registration's device list.
-
-    Attributes:
-        has_begun: Set when a list has been sent, or a stream has ended without one.
-        has_listened: Whether a list has been sent.
-        open_streams: ListAndWatch calls that are open now.
-        is_closing: Whether we end the streams ourselves.
-    """
+    """Whether the kubelet listens to one registration's device list."""
 
     def __init__(self, look: asyncio.Event) -> None:
         self.has_begun = asyncio.Event()
-        self.has_listened = False
+        """Set when a list has been sent, or a stream has ended without one."""
+        self.has_listened = False  # whether a list has been sent
         self.open_streams = 0
-        self.is_closing = False
+        self.is_closing = False  # whether we end the streams ourselves
         self._look = look
 
     @property
@@ -109,22 +103,16 @@ class DevicePluginServicer:
 
     def method_table(self) -> grpc.GenericRpcHandler:
         """The calls by name, for a server; lists are sent as encoded bytes."""
-        unary = grpc.unary_unary_rpc_method_handler
-        encode: Callable[[Any], bytes] = _encode
         return grpc.method_handlers_generic_handler(
             SERVICE_NAME,
             {
-                "GetDevicePluginOptions": unary(self.options, pb.Empty.FromString, encode),
+                "GetDevicePluginOptions": unary(self.options, pb.Empty),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                     self.list_and_watch, pb.Empty.FromString, None
                 ),
-                "GetPreferredAllocation": unary(
-                    self.prefer, pb.PreferredAllocationRequest.FromString, encode
-                ),
-                "Allocate": unary(self.allocate, pb.AllocateRequest.FromString, encode),
-                "PreStartContainer": unary(
-                    self.pre_start, pb.PreStartContainerRequest.FromString, encode
-                ),
+                "GetPreferredAllocation": unary(self.prefer, pb.PreferredAllocationRequest),
+                "Allocate": unary(self.allocate, pb.AllocateRequest),
+                "PreStartContainer": unary(self.pre_start, pb.PreStartContainerRequest),
             },
         )
 
@@ -139,7 +127,7 @@ class DevicePluginServicer:
         self._streams.opened()
         try:
             while self._list.is_offered and not self._streams.is_closing:
-                changed = self._list.next_change()
+                changed = self._list.changed
                 await context.write(self._list.message)
                 self._streams.sent()
                 await changed.wait()
@@ -218,8 +206,14 @@ def status_of(error: GpuPluginError) -> grpc.StatusCode:
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
-def _encode(message: Any) -> bytes:
+def encode(message: Any) -> bytes:
+    """A protobuf message in bytes."""
     return bytes(message.SerializeToString())
+
+
+def unary(method: Any, request: Any) -> grpc.RpcMethodHandler:
+    """How a server answers one call by `method`, which takes messages of the type `request`."""
+    return grpc.unary_unary_rpc_method_handler(method, request.FromString, encode)
 
 
 def _container_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:

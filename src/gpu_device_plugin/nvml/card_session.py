@@ -16,11 +16,10 @@ import pynvml
 from gpu_device_plugin.domain.cards.reports import CardReport, Inventory
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.driver import Driver, error_name, open_driver
-from gpu_device_plugin.nvml.driver_queries import ask, openers
+from gpu_device_plugin.nvml.driver_queries import ask, mig_handles, openers
 from gpu_device_plugin.nvml.messages import decode, reports
 
 EXCLUSIVE_PROCESS: int = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
-DEFAULT_MODE: int = pynvml.NVML_COMPUTEMODE_DEFAULT
 MODE_NAMES = {
     pynvml.NVML_COMPUTEMODE_DEFAULT: "DEFAULT",
     pynvml.NVML_COMPUTEMODE_PROHIBITED: "PROHIBITED",
@@ -64,16 +63,7 @@ def profile_number(compute_slices: int, memory_slices: int, kind: str) -> int:
 def session(
     library: str, kernel_module: Path = Path("/sys/module/nvidia"), proc: Path = Path("/proc")
 ) -> Iterator["CardSession"]:
-    """NVML opened; see `CardSession`.
-
-    Args:
-        library: Path of libnvidia-ml.so.1; "" for the system's.
-        kernel_module: The kernel module's directory in sysfs.
-        proc: The mounted procfs.
-
-    Raises:
-        NvmlError: It cannot be opened.
-    """
+    """NVML opened; see `CardSession`."""
     with open_driver(library or None, kernel_module) as driver:
         yield CardSession(driver, proc)
 
@@ -82,17 +72,14 @@ class CardSession:
     """The cards of the node, as they were when NVML was opened, and changes of them.
 
     Every method raises NvmlError, which names the card and the step.
-
-    Attributes:
-        cards: By NVML's index; those that can be read.
-        unreadable: For people: index and error of each card that NVML counts and cannot read, as a lost one.
     """
 
     def __init__(self, driver: Driver, proc: Path) -> None:
         (inventory,) = reports(decode(json.dumps(driver.inventory()).encode()))
         found = cast("Inventory", inventory)
         self._proc = proc
-        self.cards = found.cards
+        self.cards = found.cards  # those that can be read, by NVML's index
+        # For people: those that NVML counts and cannot read, as a lost one.
         self.unreadable = ", ".join(f"{each.index} ({each.error})" for each in found.unreadable)
 
     def require_all(self) -> None:
@@ -183,11 +170,7 @@ def _handle(card: CardReport) -> Any:
 def _places(handle: Any) -> Iterator[Any]:
     """The card and its MIG instances."""
     yield handle
-    for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        with suppress(pynvml.NVMLError_NotFound):
-            found = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-            if found is not None:
-                yield found
+    yield from (found for _, found in mig_handles(handle))
 
 
 def _listed(name: str, handle: Any) -> list[int] | None:

@@ -45,11 +45,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Lifeline:
-    """The tie to the parent process.
-
-    Args:
-        parent: Pid of the process that started this one; 0 if a person did.
-    """
+    """The tie to the parent process: its pid, or 0 if a person started this one."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
@@ -75,17 +71,11 @@ _EVENTS_PER_ROUND = 256
 
 
 class ChildPace(NamedTuple):
-    """The child's intervals. No dataclass, because importing that costs 1 MiB.
+    """The child's intervals. No dataclass, because importing that costs 1 MiB."""
 
-    Attributes:
-        wait_seconds: Longest wait for an event, and so between two signs of life.
-        probe_seconds: Between two probes of the cards.
-        reopen_seconds: Between two openings of the simulated driver.
-    """
-
-    wait_seconds: float = 1.0
-    probe_seconds: float = 5.0
-    reopen_seconds: float = 10.0
+    wait_seconds: float = 1.0  # longest wait for an event, and so between two signs of life
+    probe_seconds: float = 5.0  # between two probes of the cards
+    reopen_seconds: float = 10.0  # between two openings of the simulated driver
 
 
 class Child:

@@ -30,17 +30,7 @@ def kill(pid: int) -> None:
 
 
 class ChildProcess:
-    """A running child.
-
-    Args:
-        process: What was started.
-        start_seconds: For its first line, and for the one after `starting`.
-        answer_seconds: For every other line.
-        kill: Ends a process.
-
-    Attributes:
-        was_silent: It said nothing in time.
-    """
+    """A running child. `start_seconds` are for its first line and the one after `starting`."""
 
     def __init__(
         self,
@@ -56,7 +46,7 @@ class ChildProcess:
         self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
         self._kill = kill
         self._is_starting = True
-        self.was_silent = False
+        self.was_silent = False  # it said nothing in time
 
     @classmethod
     async def start(
@@ -78,11 +68,7 @@ class ChildProcess:
         return self._process.pid
 
     async def line(self) -> Line:
-        """The next line.
-
-        Raises:
-            NvmlError: No line in time, it has ended, or the line is not one of a child.
-        """
+        """The next line. NvmlError: none in time, the child has ended, or it is not a child's line."""
         seconds = self._start_seconds if self._is_starting else self._answer_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -133,10 +119,8 @@ _LONGEST_PAUSES = 6
 class Succession:
     """At most one successor at a time, started when it is wanted and due.
 
-    Args:
-        start: Starts a child.
-        pause_seconds: Before the first successor for a card that fails, and between two. It
-            doubles up to six times as long, until the child no longer wants one.
+    `pause_seconds` pass before the first successor for a card that fails, and between two. They
+    double up to six times as long, until the child no longer wants one.
     """
 
     def __init__(self, start: Callable[[], Awaitable[ChildProcess]], pause_seconds: float) -> None:

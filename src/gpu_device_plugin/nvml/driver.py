@@ -84,11 +84,11 @@ class Driver:
         for card in self.cards:
             # A card that does not answer is reported by its probe.
             with suppress(pynvml.NVMLError):
-                if self._is_cut_anew(str(card["uuid"]), is_mig=bool(card["is_mig"])):
+                if self._is_cut_differently(str(card["uuid"]), is_mig=bool(card["is_mig"])):
                     return True
         return False
 
-    def _is_cut_anew(self, uuid: str, *, is_mig: bool) -> bool:
+    def _is_cut_differently(self, uuid: str, *, is_mig: bool) -> bool:
         handle = self._handles[uuid]
         if _is_mig(handle) is not is_mig:
             return True
@@ -195,12 +195,7 @@ def driver_load(kernel_module: Path) -> str:
 
 @contextmanager
 def open_driver(library: str | None, kernel_module: Path) -> Iterator[Driver]:
-    """NVML opened; raises NvmlError saying what is missing.
-
-    Args:
-        library: The library file; None for the system's.
-        kernel_module: The kernel module's directory in sysfs.
-    """
+    """NVML opened; raises NvmlError saying what is missing."""
     is_ready = False
     try:
         _load(library)

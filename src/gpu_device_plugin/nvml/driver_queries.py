@@ -50,12 +50,7 @@ _ENGINES = {
 
 
 def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
-    """What `domain.hardware.Hardware` has, without links.
-
-    Args:
-        handle: The card.
-        pci_device: Its directory in sysfs.
-    """
+    """What `domain.hardware.Hardware` has, without links."""
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     mode = ask(pynvml.nvmlDeviceGetMigMode, handle)
     return {
@@ -68,7 +63,7 @@ def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
 
 def instance_uuids(handle: Any) -> list[str]:
     """The card's MIG instances now."""
-    return [str(pynvml.nvmlDeviceGetUUID(found)) for _, found in _mig_handles(handle)]
+    return [str(pynvml.nvmlDeviceGetUUID(found)) for _, found in mig_handles(handle)]
 
 
 def links(handles: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:
@@ -88,7 +83,7 @@ def links(handles: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:
 
 
 def _instances(handle: Any) -> Iterator[dict[str, object]]:
-    for index, found in _mig_handles(handle):
+    for index, found in mig_handles(handle):
         attributes = ask(pynvml.nvmlDeviceGetAttributes_v2, found)
         memory = ask(pynvml.nvmlDeviceGetMemoryInfo, found)
         if attributes is None:
@@ -108,7 +103,8 @@ def _instances(handle: Any) -> Iterator[dict[str, object]]:
         }
 
 
-def _mig_handles(handle: Any) -> Iterator[tuple[int, Any]]:
+def mig_handles(handle: Any) -> Iterator[tuple[int, Any]]:
+    """Index and handle of each of the card's MIG instances."""
     for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         try:
             found = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
@@ -160,9 +156,7 @@ OURS = ("gpu_device_plugin", "gpu-device-plugin")
 def openers(minor: int, proc: Path) -> Iterator[tuple[int, str]]:
     """Pid and name of each process with `/dev/nvidia<minor>` open, but for our own.
 
-    Args:
-        minor: The card's minor number.
-        proc: The mounted procfs. Processes of other pid namespaces are not in it.
+    Processes of other pid namespaces are not in `proc`.
     """
     device = f"/dev/nvidia{minor}"
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: path.name):

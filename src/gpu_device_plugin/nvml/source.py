@@ -43,39 +43,28 @@ _MOST_PATIENCE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long the agent waits for the child.
+    """How long the agent waits for the child."""
 
-    Attributes:
-        answer_seconds: For the child's next line.
-        start_seconds: The same while NVML is being opened, which wakes every card; up to
-            four times as long after children that did not make it.
-        stall_seconds: Without an answer of any child, until NVML counts as stalled.
-        backoff_seconds: Longest pause before another child.
-        wait_seconds, probe_seconds: The child's pace (`child.Pace`).
-        reopen_seconds: Before NVML is opened again for a card that fails, and longer each time
-            that this did not help; and between two openings of the simulated driver.
-    """
-
-    answer_seconds: float = 5.0
+    answer_seconds: float = 5.0  # for its next line
     start_seconds: float = 30.0
-    stall_seconds: float = 10.0
-    backoff_seconds: float = 5.0
-    wait_seconds: float = 2.0
+    """The same while NVML is being opened, which wakes every card; up to four times as long after
+    children that did not make it."""
+    stall_seconds: float = 10.0  # without an answer of any child, until NVML counts as stalled
+    backoff_seconds: float = 5.0  # longest pause before another child
+    wait_seconds: float = 2.0  # this and the next: see `child.ChildPace`
     probe_seconds: float = 5.0
     reopen_seconds: float = 10.0
+    """Before NVML is opened again for a card that fails, and longer each time that this did not
+    help; and between two openings of the simulated driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelModule:
-    """Where the kernel shows its NVIDIA module.
-
-    Attributes:
-        driver: File that exists while the module is loaded, and names its version.
-        module: Directory that is made again with each load.
-    """
+    """Where the kernel shows its NVIDIA module."""
 
     driver: Path = Path("/proc/driver/nvidia/version")
-    module: Path = Path("/sys/module/nvidia")
+    """File that exists while the module is loaded, and names its version."""
+    module: Path = Path("/sys/module/nvidia")  # directory that is made again with each load
 
 
 _KERNEL = KernelModule()
@@ -93,15 +82,7 @@ class _Reported:
 
 
 class NvmlSource:
-    """Inventory, probes, XIDs and use of the node's cards, as reports.
-
-    Args:
-        library: libnvidia-ml.so.1 to load; None for the system's.
-        on_report: Called with every report, in the event loop.
-        deadlines: How long to wait for what.
-        kill: Ends a process for good, by pid.
-        kernel: Where the kernel shows its NVIDIA module.
-    """
+    """Inventory, probes, XIDs and use of the node's cards, as reports."""
 
     def __init__(
         self,
@@ -121,15 +102,10 @@ class NvmlSource:
         self._stall: asyncio.TimerHandle | None = None
         self._child: ChildProcess | None = None
         self._succession = Succession(self._start, self._deadlines.reopen_seconds)
-        self._restarts = 0
+        self.restarts = 0  # children that failed and had to be replaced, for the metric
         self._patience = 1.0
         self._is_answering = False
         self._was_silent = False
-
-    @property
-    def restarts(self) -> int:
-        """How many children failed and had to be replaced, for the metric."""
-        return self._restarts
 
     @property
     def pid(self) -> int | None:
@@ -151,7 +127,7 @@ class NvmlSource:
                 self._is_answering = False
                 await self._keep_child()
                 pause_seconds = 0.1 if self._is_answering else pause_seconds * 2
-                self._restarts += 1
+                self.restarts += 1
                 await asyncio.sleep(min(pause_seconds, self._deadlines.backoff_seconds))
         finally:
             if self._stall is not None:

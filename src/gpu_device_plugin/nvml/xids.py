@@ -44,13 +44,9 @@ def health_rules(
     disabled: XidChoice = NO_XID,
     enabled: XidChoice = NO_XID,
 ) -> HealthRules:
-    """The rules for the health of cards.
+    """The rules for the health of cards; rows of the operator's file replace those of xids.yaml.
 
-    Args:
-        recovery_seconds: How long probes must be clean (`--recovery-seconds`).
-        operator_file: YAML of the same form as xids.yaml, whose rows take precedence.
-        disabled: XIDs that do nothing.
-        enabled: XIDs that take their card out, also where they are disabled.
+    `recovery_seconds` is how long probes must be clean. `enabled` wins over `disabled`.
 
     Raises:
         ConfigError: The file cannot be read, or a key in it is unknown or wrong.

@@ -59,14 +59,7 @@ class Admission:
     ) -> Grant:
         """The grant of a holder; the same one again if it has it already.
 
-        Args:
-            holder: A claim, or a container for which no call of the kubelet names units.
-            demand: What it needs, within the rules of the node's scheme.
-            devices: UUIDs of the cards that somebody has chosen already; empty for our choice.
-            slice_id: Of the slice that it had before its grant was lost; empty for a new one.
-
-        Raises:
-            RefusalError: There is no room, or nothing durable can be made.
+        `devices` are UUIDs that somebody has chosen already; without them the scheme chooses.
         """
         async with self._reserving:  # of two at once the second must see what the first took
             held = self.ledger.of_holder(holder)
@@ -86,11 +79,7 @@ class Admission:
             return await self.answer_again(grant)
 
     async def release(self, holder: Holder) -> None:
-        """End the grant of a holder at once, with its files; nothing if it has none.
-
-        Raises:
-            NodeError: The disk refuses; the grant is held as before.
-        """
+        """End the holder's grant, if any, with its files. NodeError: it is held as before."""
         async with self._reserving:
             held = self.ledger.of_holder(holder)
             if not held:
@@ -103,17 +92,7 @@ class Admission:
     async def grant(
         self, pending: Pending, call: Call, scheme: WeChooseDevices, view: NodeState
     ) -> Grant:
-        """The container's grant, now holding the call's units as well.
-
-        Args:
-            pending: What was decided for the container.
-            call: The units that it gets.
-            scheme: That of the resource.
-            view: The node as the scheme sees it.
-
-        Raises:
-            NodeError: There is no library, or the disk refuses or takes too long.
-        """
+        """The container's grant, now holding the call's units as well."""
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
         first = known or scheme.grant(pending.chosen, self._new(pending, view), view)
         is_known = pending.asker.container is not None
@@ -126,11 +105,7 @@ class Admission:
         return await self.answer_again(grant)
 
     async def answer_again(self, grant: Grant) -> Grant:
-        """The same grant, after making its missing files.
-
-        Raises:
-            NodeError: The disk refuses.
-        """
+        """The same grant, after making its missing files."""
         try:
             await self._setup.make_files(grant)
         except StorageError as error:

@@ -27,17 +27,7 @@ _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset
 
 @dataclass(frozen=True, slots=True)
 class ContainerSetup:
-    """Makes the files of slices and the answers to Allocate.
-
-    Attributes:
-        files: The files on the node.
-        library: The isolation library's versions on the node.
-        access: How cards reach containers now.
-        run_dir: Directory of the slices' files.
-        library_dir: Directory of the library's versions.
-        device_dir: `/dev`.
-        driver: Mounts of the simulated driver, if there is one.
-    """
+    """Makes the files of slices and the answers to Allocate."""
 
     files: SliceFiles
     library: LibraryInstaller
@@ -45,20 +35,13 @@ class ContainerSetup:
     run_dir: str
     library_dir: str
     device_dir: Path = Path("/dev")
-    driver: tuple[Mount, ...] = ()
+    driver: tuple[Mount, ...] = ()  # mounts of the simulated driver, if there is one
 
     async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
         """Make the files that isolation mounts for a slice; returns whether any was missing.
 
-        The slice's own files lie in memory (a tmpfs), so they are made here and now.
-
-        Args:
-            grant: Whose slice.
-            is_start: A container is about to start with it; see `LibraryInstaller.provide`.
-
-        Raises:
-            NodeError: Its version of the library is missing and cannot be installed.
-            StorageError: The file system refused.
+        The slice's own files lie in memory (a tmpfs), so they are made here and now. `is_start`: a
+        container is about to start. NodeError: its version of the library cannot be installed.
         """
         if not grant.is_isolated:
             return False
@@ -91,13 +74,10 @@ class ContainerSetup:
             library_dir=self.library_dir,
             library_version=version,
             has_selftest=bool(version) and self.library.has_selftest(version),
-            control_devices=self._control_devices(),
+            control_devices=self._existing_nodes() if self.access().passes_nodes else (),
             # A CDI specification brings the simulated driver too.
             driver=() if self.access().is_cdi_only else self.driver,
         )
-
-    def _control_devices(self) -> tuple[str, ...]:
-        return self._existing_nodes() if self.access().passes_nodes else ()
 
     def _existing_nodes(self) -> tuple[str, ...]:
         names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]

@@ -93,10 +93,7 @@ class LibraryInstaller:
 
         A version that the last check found whole counts as whole. Before a container starts it is
         looked at once more, but not for long: a disk that is stuck keeps no container from
-        starting whose library was there a moment ago.
-
-        Raises:
-            NodeError: It cannot be done; the container must not start.
+        starting whose library was there a moment ago. NodeError: the container must not start.
         """
         version = grant.library_version
         is_known = version in self._whole

@@ -69,10 +69,8 @@ class CardInventory:
     async def load(self, now_seconds: float, known: Mapping[str, CardNumber]) -> str | None:
         """Load what the last run stored; returns why that was not possible, or None.
 
-        Args:
-            now_seconds: The wall clock.
-            known: UUID -> number, as grants and the kubelet's checkpoint have them. They
-                take precedence over the file, because running containers hold units by them.
+        `known` numbers, of grants and the kubelet's checkpoint, win over the file: running
+        containers hold units by them.
         """
         found, bad = await self._memory.load(now_seconds)
         self._remembered = cards_of(found)
@@ -133,11 +131,7 @@ class CardInventory:
         return cards, self.driver_version, self.cuda_version
 
     def recover(self, uuid: str) -> bool:
-        """Clear a card's faults for the operator; returns whether the card is known.
-
-        Raises:
-            RequestError: Something speaks against it, for instance that NVML asks for a reset.
-        """
+        """Clear a card's faults for the operator; whether it is known. RequestError: NVML objects."""
         if self._health.card(uuid) is None:
             return False
         against = recovery_obstacle(self._health, uuid)

@@ -21,21 +21,13 @@ from gpu_device_plugin.settings.nvidia_configuration import Configuration, LastR
 
 @dataclass(slots=True)
 class InForce:
-    """The configuration in force, which `ConfigurationFollower` alone changes.
+    """The configuration in force, which `ConfigurationFollower` alone changes."""
 
-    Attributes:
-        current: The settings alone while no file was read.
-    """
-
-    current: Configuration
+    current: Configuration  # the settings alone while no file was read
 
 
 class ConfigurationFollower:
-    """Follows NVIDIA's configuration file, and the label that chooses it among several.
-
-    Attributes:
-        changed: Emitted when another configuration is in force.
-    """
+    """Follows NVIDIA's configuration file, and the label that chooses it among several."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a configuration depends on
         self,
@@ -47,17 +39,6 @@ class ConfigurationFollower:
         in_force: InForce,
         remember: Callable[[], None],
     ) -> None:
-        """Args.
-
-        settings: Which file, or which directory and label.
-        node_store: Gets the fault while no configuration is in force, and the MIG profile; has that of the
-            last run.
-        labels: The node's, remembered ones too; None while they are not known.
-        holders: Pods that hold anything; None while that is not known.
-        recorder: What writes Events.
-        in_force: What is changed; with the settings alone at first.
-        remember: Stores the MIG profile for the next run.
-        """
         self._settings = settings
         self._node_store = node_store
         self._labels = labels
@@ -65,7 +46,7 @@ class ConfigurationFollower:
         self._recorder = recorder
         self._in_force = in_force
         self._remember = remember
-        self.changed = Signal[None]()
+        self.changed = Signal[None]()  # emitted when another configuration is in force
         self._thread = Writer()
         self._is_wanted = asyncio.Event()
         self._base = in_force.current

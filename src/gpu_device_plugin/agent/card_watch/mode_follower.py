@@ -87,9 +87,7 @@ class ModeFollower:
     async def load(self, now_seconds: float, granted: GrantedIn | None) -> str | None:
         """Start in the mode of the last run, if any; returns what was damaged, or None.
 
-        Args:
-            now_seconds: The wall clock.
-            granted: Mode and unit of grants of that run: they count if its record is lost.
+        `granted` is mode and unit of grants of that run: they count if its record is lost.
         """
         content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
@@ -290,13 +288,7 @@ class ModeFollower:
 
 
 class AllocationApiChoice:
-    """Which allocation API serves.
-
-    Attributes:
-        kept: The last one, which an unknown name does not change; also that of the run before.
-        kubelet_version: For instance `v1.36.3`; empty while unknown.
-        refused: What the API server said when it took no offer for claims; empty where it may.
-    """
+    """Which allocation API serves."""
 
     def __init__(
         self, settings: Settings, note: Callable[[str, str, str | None], None], kept: AllocationApi
@@ -304,20 +296,17 @@ class AllocationApiChoice:
         self._settings = settings
         self._note = note
         self.kept = kept
-        self.kubelet_version = ""
+        """The last one, which an unknown name does not change; also that of the run before."""
+        self.kubelet_version = ""  # for instance `v1.36.3`; empty while unknown
         self.refused = ""
+        """What the API server said when it took no offer for claims; empty where it may."""
 
     def load(self, door: str) -> None:
         """Start with the allocation API of the last run, if it was stored."""
         self.kept = parse_allocation_api(door) or self.kept
 
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
-        """The allocation API that serves now.
-
-        Args:
-            text: The node's label, or None.
-            mode: The node's mode.
-        """
+        """The allocation API that serves now."""
         wanted, known = parse_allocation_api(text or self._settings.door), ", ".join(AllocationApi)
         self._note(
             "unknown door",

@@ -19,9 +19,7 @@ import structlog
 from gpu_device_plugin.agent.claims.preparation import ClaimParts, Preparation
 from gpu_device_plugin.disk.state_file import ClaimsRecord
 from gpu_device_plugin.domain.grants.claims import (
-    ClaimRef,
     OfferedDevice,
-    PreparedDevice,
     allocated_cards,
     cards_behind_claims,
     cards_for_claims,
@@ -50,7 +48,9 @@ class ClaimEndpoint:
 
     def __init__(self, parts: ClaimParts, kubelet_dir: Path) -> None:
         self._kubelet_dir = kubelet_dir
-        self._preparation = Preparation(parts)
+        self._preparation = preparation = Preparation(parts)
+        self.prepare, self.unprepare = preparation.prepare, preparation.unprepare
+        self.restore = preparation.restore
         self._parts = parts
         self._wake = asyncio.Event()
         self._server: ClaimServer | None = None
@@ -138,14 +138,6 @@ class ClaimEndpoint:
 
         return ClaimServer(self._kubelet_dir, self)
 
-    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
-        """The claim's devices."""
-        return await self._preparation.prepare(ref)
-
-    async def unprepare(self, ref: ClaimRef) -> None:
-        """The claim's containers have ended."""
-        await self._preparation.unprepare(ref)
-
     def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
         """Our pool, and each of its devices with what is wrong with it, or ""."""
         state = self._parts.node_store.read()
@@ -185,10 +177,6 @@ class ClaimEndpoint:
             self._parts.node_store, CDI_FAULT, self._parts.cdi.check() or None
         )
 
-    def restore(self) -> None:
-        """After a start: the CDI files are as the grants say."""
-        self._preparation.restore()
-
     def _pause_seconds(self) -> float:
         """How long the work waits for news."""
         if not self._parts.claims.is_written:
@@ -206,7 +194,6 @@ class Handover:
     """Which cards go back from claims to the device plugin, and are not given out meanwhile.
 
     Attributes:
-        withheld: Their UUIDs.
         is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
         settle_seconds: How long after the taint the scheduler may still have allocated.
         read_seconds: Least time between two readings of the claims.
@@ -257,11 +244,7 @@ class Handover:
             mode.allocation_api_choice.note_slice(claims.refused)
 
     async def ask_again(self) -> float | None:
-        """Open the allocation API again if the API server would take an offer now that it refused.
-
-        Returns:
-            In how many seconds to call this again; None where nothing was refused.
-        """
+        """Ask again where an offer was refused; in how many seconds to call this again, or None."""
         mode, now = self._parts.mode, asyncio.get_running_loop().time()
         if mode.allocation_api_choice.refused and now - self._asked_at >= self.ask_seconds:
             self._asked_at = now
@@ -275,11 +258,7 @@ class Handover:
         self._remember(frozenset(uuids), is_offered=True)
 
     async def advance(self) -> bool:
-        """Give back what no claim is allocated on; without the API server, nothing.
-
-        Returns:
-            Whether anything was given back.
-        """
+        """Give back what no claim is allocated on; returns whether anything was."""
         if not self.is_waiting or not self._has_settled():
             return False
         if not self.withheld:

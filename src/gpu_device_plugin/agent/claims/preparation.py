@@ -43,22 +43,7 @@ _log = structlog.get_logger("claims")
 
 @dataclass(frozen=True, slots=True)
 class ClaimParts:
-    """What claims are prepared with.
-
-    Attributes:
-        admission: Makes and ends grants.
-        setup: What a grant gives a container.
-        cdi: Files that container runtimes read.
-        claims: The API server.
-        node_store: The node state.
-        schemes: The rules of what is shared.
-        recorder: Where events go.
-        gate: Keeps the device plugin's calls away meanwhile.
-        cards: Which version the NVIDIA driver has.
-        memory: What was offered, over a restart.
-        mode: Chooses the allocation API, also where the API server takes no offers of ours.
-        republish: The device plugin offers other cards than before.
-    """
+    """What claims are prepared with."""
 
     admission: Admission
     setup: ContainerSetup
@@ -67,11 +52,12 @@ class ClaimParts:
     node_store: NodeStore
     schemes: Schemes
     recorder: EventRecorder
-    gate: CallGate
-    cards: CardInventory
+    gate: CallGate  # keeps the device plugin's calls away meanwhile
+    cards: CardInventory  # which version the NVIDIA driver has
     memory: Memory[ClaimsRecord]
     mode: ModeFollower
-    republish: Signal[NodeState]
+    """Chooses the allocation API, also where the API server takes no offers of ours."""
+    republish: Signal[NodeState]  # the device plugin offers other cards than before
 
 
 class Preparation:
@@ -96,8 +82,6 @@ class Preparation:
         Raises:
             RequestError: The claim is gone, is another one, or holds nothing of this node.
             DoesNotFitError: Another claim still has that part of the card.
-            NodeError: Nothing durable can be made.
-            ClusterError: The API server does not show the claim in time.
         """
         pod: PodRef | None = None
         try:
@@ -122,12 +106,7 @@ class Preparation:
         return prepared(claim, ours, edits)
 
     async def unprepare(self, ref: ClaimRef) -> None:
-        """End the grant at once, and remove what it left.
-
-        Raises:
-            NodeError: The disk refuses; the claim holds its slice as before.
-            StorageError: The CDI file cannot be removed.
-        """
+        """End the grant, and remove what it left. NodeError: the claim holds its slice as before."""
         failpoint("unprepare.before-release")
         async with self._one_at_a_time:
             await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
@@ -176,11 +155,7 @@ class Preparation:
                     await self._reserved(claim, self._ours(claim), known[1])
 
     def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
-        """The CDI file of a claim that holds a grant; what stands in it.
-
-        Raises:
-            NodeError: The directory takes no files, or a card has gone.
-        """
+        """The CDI file of a claim that holds a grant; what stands in it."""
         scheme = self._schemes.decider(grant)
         edits = self._setup.edits(scheme, grant, self._state()) if scheme else ContainerEdits()
         try:
@@ -212,11 +187,7 @@ class Preparation:
         return await self._admission.reserve(holder, needed, uuids, slice_id)
 
     def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
-        """What the claim has of this node's cards.
-
-        Raises:
-            RequestError: Nothing, a card twice, or one that is not known here.
-        """
+        """The claim's cards of this node. RequestError: none, one twice, or an unknown one."""
         state = self._state()
         ours = [each for each in claim.devices if each.driver == DRIVER and each.pool == state.node]
         if not ours:
@@ -245,11 +216,7 @@ _refused = partial(RequestError, reason="ForeignClaim")
 
 
 def _check_owner(claim: Claim) -> None:
-    """Check, before it gets anything, that a claim is its own pod's.
-
-    Raises:
-        RequestError: It was made for another pod than the one that has it, or for several.
-    """
+    """RequestError unless the claim was made for the pod that has it, and for no other."""
     if claim.pod is None or claim.is_shared:
         raise _refused(f"claim {claim.ref} is not reserved for one pod")
     if claim.owners != {claim.pod.uid}:

@@ -22,35 +22,23 @@ _log = structlog.get_logger("identify")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the kubelet and the API know.
-
-    Attributes:
-        list_pods: PodResources List; never called while an Allocate is in flight.
-        specs: What the API watch knows of this node's pods, by namespace and name.
-        fetch_spec: One GET with a short deadline.
-    """
+    """What the kubelet and the API know."""
 
     list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
+    """PodResources List; never called while an Allocate is in flight."""
     specs: Callable[[], Specs]
-    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
+    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]  # one GET with a short deadline
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCaller:
-    """Who asks, and the grants that still count for the decision.
-
-    Attributes:
-        asker: Pod and container.
-        live: Grants of the call's scheme, of pods that the kubelet still has; an older pod of the
-            same name is none.
-        others: Such grants of other schemes, and of claims.
-        held: Unit ids that the container holds already, by the kubelet's List.
-    """
+    """Who asks, and the grants that still count for the decision."""
 
     asker: Caller
     live: Ledger
-    others: Ledger
-    held: frozenset[str]
+    """Grants of the call's scheme, of pods that the kubelet still has; not of an older namesake."""
+    others: Ledger  # such grants of other schemes, and of claims
+    held: frozenset[str]  # unit ids that the container holds already, by the kubelet's List
 
 
 class CallerLookup:
@@ -85,17 +73,7 @@ class CallerLookup:
         scope: Scope = EVERYTHING,
         admitting: PodRef | None = None,
     ) -> FoundCaller:
-        """Who makes this call.
-
-        Args:
-            call: The call.
-            session: The container whose other resource was just decided, if one is open.
-            scope: What of pods and grants is of the call's scheme.
-            admitting: The pod of which a container was decided a moment ago.
-
-        Raises:
-            UnknownPodError: Nobody can tell safely.
-        """
+        """Who makes this call. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
         specs = await self._specs_for(listed, call)
         seen = self._seen

@@ -44,19 +44,8 @@ from gpu_device_plugin.web.agent_metrics import AgentMetrics
 class KubeletCalls:
     """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
 
-    Args:
-        identifier: Tells which pod a call is for.
-        holders: Tells which pod has units now.
-        admission: Makes grants.
-        setup: Turns grants into answers.
-        prestart: Checks a container's start.
-        recorder: Where events go.
-        state: The node as of now.
-        gate: Keeps a List away from the calls.
-        schemes: The rules of what is shared.
-        metrics: Where the time of an Allocate goes.
-        note_answer: Called before an answer where the kubelet's choice stands: a container is about
-            to hold what no grant tells yet, and a reconcile pass has to find out which one.
+    `note_answer` is called before an answer where the kubelet's choice stands: a container is about
+    to hold what no grant tells yet, and a reconcile pass has to find out which one.
     """
 
     def __init__(  # noqa: PLR0913 - what calls are answered with
@@ -90,11 +79,7 @@ class KubeletCalls:
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The units that the container gets: exactly `size` ids.
-
-        Raises:
-            RefusalError: The pod cannot have what it asks for; the text says why.
-        """
+        """The units that the container gets: exactly `size` ids. RefusalError says why not."""
         call = Call(resource, size, frozenset(must_include))
         free = frozenset(available) | call.must_include
         recording = self._schemes.recorder(resource)
@@ -104,12 +89,7 @@ class KubeletCalls:
             return await self._prefer(call, free)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
-        """What the container receives.
-
-        Raises:
-            RefusalError: The units do not follow the decision or cannot be given, or nothing durable
-                can be made.
-        """
+        """What the container receives."""
         call = Call(resource, len(ids), frozenset(ids))
         started = time.perf_counter()
         try:
@@ -122,11 +102,7 @@ class KubeletCalls:
             self._metrics.observe_allocate(time.perf_counter() - started)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
-        """Returns when the container may start; what is only recorded has nothing to wait for.
-
-        Raises:
-            RefusalError: It may not; an Event on the pod says why.
-        """
+        """Returns when the container may start; what is only recorded has nothing to wait for."""
         if self._schemes.recorder(resource) is None:
             await self._prestart.check(resource, ids)
 

@@ -18,7 +18,6 @@ from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import (
-    CheckpointEntry,
     check_holder,
     complete_holder,
     rename_holder,
@@ -41,12 +40,7 @@ _log = structlog.get_logger("holders")
 
 
 class HolderCheck:
-    """Asks the kubelet who holds units.
-
-    Args:
-        get_pod: PodResources Get.
-        snapshots: Where the checkpoint is read.
-    """
+    """Asks the kubelet who holds units."""
 
     def __init__(
         self, get_pod: Callable[[PodRef], Awaitable[ListedPod | None]], snapshots: SnapshotReader
@@ -55,11 +49,7 @@ class HolderCheck:
         self._snapshots = snapshots
 
     async def check_free(self, rivals: Iterable[Grant], ids: frozenset[str]) -> None:
-        """Return if no pod of these grants has any of `ids` any more.
-
-        Raises:
-            DoesNotFitError: One has, or the kubelet does not say.
-        """
+        """DoesNotFitError if a pod of these grants has any of `ids`, or the kubelet does not say."""
         for pod, held in (await self._held({grant.pod for grant in rivals})).items():
             if held is None or ids & held:
                 raise _double_booked(pod)
@@ -71,19 +61,11 @@ class HolderCheck:
         holders: Sequence[Grant],
         sharing: Sequence[Grant],
     ) -> None:
-        """Return if units that the kubelet has chosen, and their devices, are free by its own word.
+        """DoesNotFitError if a grant's pod still has units or devices that the kubelet has chosen.
 
-        Where neither Get nor the checkpoint answers, the kubelet's call itself counts.
-
-        Args:
-            call: What is asked.
-            devices: Those that the call's units are of.
-            holders: Grants that have any of these units.
-            sharing: Grants of other schemes on the same devices. The kubelet knows nothing of a
-                claim, which only its own calls end.
-
-        Raises:
-            DoesNotFitError: A grant's pod still has them.
+        Where neither Get nor the checkpoint answers, the kubelet's call itself counts. `sharing`
+        are grants of other schemes on the same devices: of a claim, which only its own calls end,
+        the kubelet knows nothing.
         """
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
@@ -105,17 +87,13 @@ class HolderCheck:
                 )
 
     async def check_start(self, grant: Grant, resource: str) -> None:
-        """Return if the kubelet gives a grant's units to its container, or does not know.
-
-        Raises:
-            UnknownPodError: Another pod or container holds these units.
-        """
+        """UnknownPodError if the kubelet says that another container holds the grant's units."""
         listed = await self._listed(grant.pod) if grant.pod.name else None
-        check_holder(grant, resource, listed, self._entries())
+        check_holder(grant, resource, listed, self._snapshots.readable_entries())
 
     def named(self, grant: Grant) -> tuple[str, str]:
         """Uid and container of a grant, as far as they are known."""
-        return complete_holder(grant, self._entries())
+        return complete_holder(grant, self._snapshots.readable_entries())
 
     async def _held(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str] | None]:
         """The units that each pod holds by Get; None where the kubelet does not say.
@@ -142,16 +120,9 @@ class HolderCheck:
     def _told_by_checkpoint(self) -> Mapping[str, frozenset[str]]:
         """Pod uid -> the units that it holds."""
         found: dict[str, frozenset[str]] = {}
-        for entry in self._entries():
+        for entry in self._snapshots.readable_entries():
             found[entry.pod_uid] = found.get(entry.pod_uid, _NOTHING).union(entry.ids)
         return found
-
-    def _entries(self) -> Sequence[CheckpointEntry]:
-        try:
-            return self._snapshots.entries()
-        except KubeletError as error:
-            _log.info("the kubelet's checkpoint cannot be read", error=str(error))
-            return ()
 
 
 def _double_booked(pod: PodRef) -> DoesNotFitError:
@@ -187,11 +158,7 @@ class PreStart:
         self._adopt = adopt
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
-        """Return when the container that holds `ids` may start.
-
-        Raises:
-            RefusalError: It may not; an Event on the pod says why.
-        """
+        """Return when the container that holds `ids` may start. RefusalError: it may not."""
         try:
             grants = await self._grants(resource, frozenset(ids))
             for grant in grants:
@@ -232,11 +199,7 @@ class PreStart:
         self._standing(grant)
 
     def _standing(self, grant: Grant) -> Grant:
-        """The grant as it is now; a reconcile pass may have ended it during the check.
-
-        Raises:
-            UnknownPodError: It has ended; its units may belong to another pod by now.
-        """
+        """The grant as it is now. UnknownPodError: a reconcile pass has ended it during the check."""
         now = self._ledger_store.ledger.grants.get(grant.slice_id)
         if now is None:
             raise UnknownPodError(

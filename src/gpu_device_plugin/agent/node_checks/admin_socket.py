@@ -94,12 +94,7 @@ class AdminSocket:
 
 
 async def ask(path: Path, question: Mapping[str, Any]) -> str:
-    """The agent's answer to a question.
-
-    Raises:
-        EdgeError: No agent listens there, it did not answer, or it answered with an error.
-        NotKnownError: The agent knows nothing of what is asked for.
-    """
+    """The agent's answer to a question. NotKnownError: it knows nothing of what is asked for."""
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)

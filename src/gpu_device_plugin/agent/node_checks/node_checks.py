@@ -38,26 +38,17 @@ _Found = TypeVar("_Found", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[_Found]):
-    """One row of the table.
-
-    Attributes:
-        find: Says what is wrong now; None if nothing is. One that may wait for a disk is awaited.
-        reason: Of what it finds; empty for a part that reports by itself.
-        is_fault: Whether that keeps the node from serving until it is over; else it is reported once
-            a run.
-    """
+    """One row of the table."""
 
     find: Callable[[], _Found]
-    reason: str = ""
+    """Says what is wrong now; None if nothing is. One that may wait for a disk is awaited."""
+    reason: str = ""  # of what it finds; empty for a part that reports by itself
     is_fault: bool = True
+    """Whether that keeps the node from serving until it is over; else it is reported once a run."""
 
 
 class NodeChecks:
-    """Runs the checks in order, again and again; those that wait for a disk hold up no other.
-
-    Attributes:
-        has_checked: Set when each has run once.
-    """
+    """Runs the checks in order, again and again; those that wait for a disk hold up no other."""
 
     def __init__(
         self,
@@ -66,7 +57,7 @@ class NodeChecks:
         checks: Sequence[Check[str | None]],
         disk_checks: Sequence[Check[Awaitable[str | None]]],
     ) -> None:
-        self.has_checked = asyncio.Event()
+        self.has_checked = asyncio.Event()  # set when each has run once
         self._node_store = node_store
         self._recorder = recorder
         self._checks = checks
@@ -116,24 +107,18 @@ def too_old_text(kubelet_version: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What the agent sees of its own container.
-
-    Attributes:
-        environ: The agent's environment.
-        devices: `/dev`, into which nothing but a container runtime puts the driver's nodes.
-        status: `/proc/self/status`.
-    """
+    """What the agent sees of its own container."""
 
     environ: Mapping[str, str]
     devices: Path = Path("/dev")
+    """`/dev`, into which nothing but a container runtime puts the driver's nodes."""
     status: Path = Path("/proc/self/status")
 
     def is_proven(self, runtime_class: str | None) -> bool:
         """Whether the agent's own container proves it.
 
-        Args:
-            runtime_class: RuntimeClass of the agent's own pod, empty for the default runtime;
-                None outside a pod, or where the pod is not known yet.
+        `runtime_class` is that of the agent's own pod, empty for the default runtime; None outside
+        a pod, or where the pod is not known yet.
         """
         return (
             runtime_class == ""
@@ -153,11 +138,7 @@ class Exposure:
 
 
 class LayoutCheck:
-    """The node's devices must fit what it is to offer; what is left out or waits is reported once.
-
-    Attributes:
-        waiting: For each card that waits for its pods, what it waits for.
-    """
+    """The node's devices must fit what it is to offer; what is left out or waits is reported once."""
 
     def __init__(
         self,
@@ -172,6 +153,7 @@ class LayoutCheck:
         self._on_waited = on_waited
         self._left_out: tuple[str, ...] = ()
         self.waiting: tuple[str, ...] = ()
+        """For each card that waits for its pods, what it waits for."""
 
     def run(self) -> None:
         """Check the layout."""

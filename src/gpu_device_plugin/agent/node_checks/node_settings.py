@@ -36,9 +36,6 @@ async def choose(settings: Settings) -> str:
     """Value of the node's label, empty where it has none: by the API server, or as remembered.
 
     A node of which nothing is known waits until the API server answers: it might be of another unit.
-
-    Raises:
-        StorageError: The state directory cannot be used.
     """
     Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
     memory = MemoryFile(Path(settings.state_dir), "settings", _Choice, "")
@@ -60,11 +57,7 @@ async def choose(settings: Settings) -> str:
 
 
 def file_of(settings: Settings, label: str) -> Path | None:
-    """The file of that label's value; None without a label.
-
-    Raises:
-        ConfigError: There is none of that name; the text names those that are there.
-    """
+    """The file of that label's value; None without a label. ConfigError: there is none."""
     if not label:
         return None
     directory = Path(settings.node_settings_dir)

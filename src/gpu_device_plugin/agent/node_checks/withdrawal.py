@@ -127,7 +127,7 @@ class Withdrawal:
         """Why the node cannot be given up yet."""
         if not self._is_clean:
             return "it is not certain yet which pods have ended"
-        counted = [name for name in self._resources if _counts(view.allocatable, name)]
+        counted = [name for name in self._resources if view.allocatable.get(name, "0") != "0"]
         if counted:
             return f"the kubelet still counts {', '.join(counted)}"
         return self._waits_for_claims()
@@ -144,10 +144,6 @@ class Withdrawal:
             self._recorder.node_note("WithdrawalWaits", text)
         self._waited_for = pods
         return text
-
-
-def _counts(allocatable: Mapping[str, str], name: str) -> bool:
-    return allocatable.get(name, "0") != "0"
 
 
 CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"

@@ -34,55 +34,38 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterSignals:
-    """Signals of changes at the API server.
-
-    Attributes:
-        pod_gone: A pod has ended or was deleted.
-        pod_synced: The watch has a pod, or another spec of it.
-        node_changed: Our node has changed, or another plugin on it has.
-        reach_changed: The API server went away or came back.
-    """
+    """Signals of changes at the API server."""
 
     pod_gone: Signal[PodRef] = field(default_factory=Signal[PodRef])
+    """A pod has ended or was deleted."""
     pod_synced: Signal[PodRef] = field(default_factory=Signal[PodRef])
+    """The watch has a pod, or another spec of it."""
     node_changed: Signal[None] = field(default_factory=Signal[None])
+    """Our node has changed, or another plugin on it has."""
     reach_changed: Signal[None] = field(default_factory=Signal[None])
+    """The API server went away or came back."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """Where this agent is.
-
-    Attributes:
-        node: Name of the Node.
-        own_pod: Namespace and name of our own pod; empty outside one.
-        resources: Names of the resources that are ours.
-        own_names: Those that no other plugin has: on a node with more, there is another one.
-    """
+    """Where this agent is."""
 
     node: str
-    own_pod: tuple[str, str]
+    own_pod: tuple[str, str]  # namespace and name of our own pod; empty outside one
     resources: Collection[str]
     own_names: frozenset[str]
+    """Those that no other plugin has: on a node with more, there is another one."""
 
 
 class ApiClaims(ResourceSlices):
     """What our node offers for claims, and the claims of the cluster."""
 
     async def fetch(self, namespace: str, name: str, /) -> Claim | None:
-        """One GET with a deadline; None if there is no such claim.
-
-        Raises:
-            ClusterError: The API server did not answer in time.
-        """
+        """One GET with a deadline; None if there is no such claim. ClusterError: no answer in time."""
         return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
 
     async def every(self) -> Sequence[Claim]:
-        """Every claim of the cluster that has a device of ours.
-
-        Raises:
-            ClusterError: The API server does not answer.
-        """
+        """Every claim of the cluster that has a device of ours. ClusterError: no answer."""
         return await list_allocated(self._api)
 
 
@@ -114,16 +97,7 @@ ResourceClaims: TypeAlias = ApiClaims | NoClaims
 
 
 class ApiCluster:
-    """Watches our node and its pods, and writes labels, annotations and Events.
-
-    Attributes:
-        resource_claims: The side of claims.
-        foreign_plugin: Another plugin on our cards, or None if none is known.
-        post: Writes an Event when possible.
-        describe_node: Wants labels and annotations on our node; None removes a key.
-        drop: Removes a label or an annotation of our node once.
-        annotate_pod: Wants annotations on a pod.
-    """
+    """Watches our node and its pods, and writes labels, annotations and Events."""
 
     def __init__(
         self,
@@ -151,10 +125,12 @@ class ApiCluster:
         )
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
         self.foreign_plugin = self._node.foreign_plugin
+        """Another plugin on our cards, or None if none is known."""
         self.post = self._events.post
         self.describe_node = self._metadata.put
-        self.drop = self._metadata.drop
-        self.annotate_pod = self._annotations.put
+        """Wants labels and annotations on our node; None removes a key."""
+        self.drop = self._metadata.drop  # removes a label or an annotation of our node once
+        self.annotate_pod = self._annotations.put  # wants annotations on a pod
         api.reach.subscribe(lambda: signals.reach_changed.emit(None))
 
     @property
@@ -197,11 +173,7 @@ class ApiCluster:
         return self._pods.is_synced
 
     async def fetch_spec(self, namespace: str, name: str) -> PodRequest | None:
-        """One GET with a short deadline.
-
-        Raises:
-            ClusterError: The API did not answer in time.
-        """
+        """One GET with a short deadline. ClusterError: no answer in time."""
         return await self._pods.get(namespace, name, GET_SECONDS)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

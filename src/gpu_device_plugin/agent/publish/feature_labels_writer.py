@@ -43,15 +43,6 @@ class FeatureLabels:
         cluster: Cluster,
         recorder: EventRecorder,
     ) -> None:
-        """Args.
-
-        settings: What is asked for now.
-        labels_of: The labels of cards.
-        machine: Every card that NVML shows, driver and CUDA version; None while not known.
-        state: The node.
-        cluster: Where they are written.
-        recorder: What writes Events.
-        """
         self._settings = settings
         self._labels_of = labels_of
         self._machine = machine
@@ -114,11 +105,7 @@ class FeatureLabels:
             self._cluster.drop(annotation=FEATURES_ANNOTATION)
 
     async def _keep_file(self, path: str, text: str | None) -> bool:
-        """Keep the file as it should be, also after somebody removed it; None for no file.
-
-        Returns:
-            Whether it is so now; else the next check tries again.
-        """
+        """Keep the file as it should be (None: no file), even if it was removed; whether it is so."""
         if not path:
             return True
         error = await self._thread.run(partial(_replace, Path(path), text))

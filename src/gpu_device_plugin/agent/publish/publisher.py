@@ -50,17 +50,11 @@ _Key = tuple[str, str]  # slice and card
 
 @dataclass(frozen=True, slots=True)
 class SliceUsage:
-    """What a slice uses of one card.
-
-    Attributes:
-        memory_bytes: Memory held.
-        core_ratio: Share of the card's time between the last two readings, 0 to 1; None while
-            there was only one.
-        refused_total: Allocations refused so far.
-    """
+    """What a slice uses of one card."""
 
     memory_bytes: int
     core_ratio: float | None
+    """Share of the card's time between the last two readings, 0 to 1; None after the first one."""
     refused_total: int
 
 
@@ -124,26 +118,18 @@ _WHOLE_CARD = 100
 
 @dataclass(frozen=True, slots=True)
 class PublisherInputs:
-    """What the publisher needs besides the node state.
-
-    Attributes:
-        ledger: Who holds what.
-        driver: Driver and CUDA version.
-        drift: What the last reconcile found.
-        wall_seconds: The wall clock.
-        usage: What a slice uses of a card, by slice id and UUID; None if it is not known.
-        used_bytes: Memory of a card in use, by its UUID; None if it is not known.
-        by_claims: UUIDs of the cards that are given by claims, and by nothing else.
-        specs: The node's pods, as far as they are known.
-    """
+    """What the publisher needs besides the node state."""
 
     ledger: Callable[[], Ledger]
     driver: Callable[[], tuple[str, str]]
     drift: Callable[[], int]
     wall_seconds: Callable[[], float]
     usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
+    """What a slice uses of a card, by slice id and UUID; None if it is not known."""
     used_bytes: Callable[[str], int | None] = lambda _uuid: None
+    """Memory of a card in use, by its UUID; None if it is not known."""
     by_claims: Callable[[NodeState], Collection[str]] = lambda _state: ()
+    """UUIDs of the cards that are given by claims, and by nothing else."""
     specs: Callable[[], Specs] = dict
 
 

@@ -53,11 +53,8 @@ class FileKeeper:
     ) -> bool:
         """Find what may be removed; returns whether the checkpoint names slices without grant.
 
-        Args:
-            snapshot: The kubelet now.
-            ended: Slices whose grants have ended in this pass.
-            now: Monotonic clock, seconds.
-            kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
+        `ended` are slices whose grants ended in this pass. `kubelet_since` is when kubelet.sock
+        came, None while it is away; in monotonic seconds, as `now`.
         """
         try:
             present = self._setup.files.present()

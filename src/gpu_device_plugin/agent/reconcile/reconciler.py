@@ -52,11 +52,7 @@ _log = structlog.get_logger("reconcile")
 
 
 class UnreconciledAllocations:
-    """One pass follows a burst of answers.
-
-    Args:
-        request_pass: Asks for a reconcile pass.
-    """
+    """One pass follows a burst of answers."""
 
     def __init__(self, request_pass: Callable[[], None]) -> None:
         self._request_pass = request_pass
@@ -86,21 +82,15 @@ class UnreconciledAllocations:
 
 
 class Holders:
-    """Who holds slices: what of it is known without a reconcile pass.
-
-    Attributes:
-        requested: Set when a pass should run soon.
-        unread_answers: Given by a scheme that records.
-        has_passed: Whether a pass has compared the grants with the kubelet.
-        unadopted: Pods of whose units no grant could be made, for instance because their card is away.
-    """
+    """Who holds slices: what of it is known without a reconcile pass."""
 
     def __init__(self, ledger_store: LedgerStore) -> None:
         self._ledger_store = ledger_store
-        self.requested = asyncio.Event()
+        self.requested = asyncio.Event()  # set when a pass should run soon
         self.unreconciled_allocations = UnreconciledAllocations(self.requested.set)
-        self.has_passed = False
+        self.has_passed = False  # whether a pass has compared the grants with the kubelet
         self.unadopted: Sequence[PodRef] = ()
+        """Pods of whose units no grant could be made, for instance because their card is away."""
 
     def every(self) -> Sequence[PodRef] | None:
         """Pods that hold slices now; None where it is not known.
@@ -125,25 +115,7 @@ class Holders:
 
 @dataclass(frozen=True, slots=True)
 class ReconcilerParts:
-    """What the reconciler works with.
-
-    Attributes:
-        ledger_store: The grants.
-        setup: Files of slices.
-        snapshots: List and checkpoint of the kubelet.
-        recorder: Where events go.
-        state: The node as of now.
-        specs: Pods as the API watch knows them.
-        is_synced: Whether the API watch has ever had all of them.
-        kubelet_identity: Which kubelet there is, by its sockets, or None.
-        gate: Keeps a List away from the kubelet's calls.
-        on_settled: Called with the pods that were listed in two passes in a row.
-        holders: Who holds slices.
-        registrations: Whether a device list is registered, so that the kubelet can be made to write
-            its checkpoint again.
-        wall_seconds: The wall clock.
-        schemes: The rules of what is shared.
-    """
+    """What the reconciler works with."""
 
     ledger_store: LedgerStore
     setup: ContainerSetup
@@ -151,12 +123,13 @@ class ReconcilerParts:
     recorder: EventRecorder
     state: StateReader
     specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
-    is_synced: Callable[[], bool]
-    kubelet_identity: Callable[[], object | None]
+    is_synced: Callable[[], bool]  # whether the API watch has ever had all of them
+    kubelet_identity: Callable[[], object | None]  # by its sockets
     gate: CallGate
     on_steady: Callable[[Iterable[PodRef]], None]
+    """Called with the pods that were listed in two passes in a row."""
     holders: Holders
-    registrations: Registrations
+    registrations: Registrations  # by which the kubelet is made to write its checkpoint again
     wall_seconds: Callable[[], float]
     schemes: Schemes
 

@@ -8,6 +8,8 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+import structlog
+
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
@@ -19,14 +21,11 @@ QUIET_SECONDS = 6.0
 """So long a List waits at most for a moment between two containers."""
 _BETWEEN_SECONDS = 5.0  # the kubelet's Allocate follows at once, or never
 _NOTING_SECONDS = 0.1  # after our answer the kubelet notes the units down
+_log = structlog.get_logger("reconcile")
 
 
 class CallGate:
-    """Held over every call and over every List.
-
-    Attributes:
-        lock: Taken for the length of one call.
-    """
+    """Held over every call and over every List."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -68,19 +67,22 @@ class SnapshotReader:
     async def take(self) -> KubeletSnapshot:
         """Read both now. Call it only while no Allocate of ours is in flight.
 
-        Raises:
-            KubeletError: One of them does not answer; nothing may be concluded from the other.
+        KubeletError: one of them does not answer, and nothing may be concluded from the other.
         """
         listed, entries = await self._list_pods(), self._checkpoint()
         return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)
 
     def entries(self) -> Sequence[CheckpointEntry]:
-        """The checkpoint alone, which may be read at any time.
-
-        Raises:
-            KubeletError: It cannot be read.
-        """
+        """The checkpoint alone, which may be read at any time."""
         return self._checkpoint() or ()
+
+    def readable_entries(self) -> Sequence[CheckpointEntry]:
+        """The same; none, and a line in the log, where it cannot be read."""
+        try:
+            return self.entries()
+        except KubeletError as error:
+            _log.info("the kubelet's checkpoint cannot be read", error=str(error))
+            return ()
 
     def held_numbers(self, granted: LedgerStore, schemes: Schemes) -> frozenset[CardNumber] | None:
         """Numbers of cards of which units are held, by grants or checkpoint; None: not known."""

@@ -210,11 +210,7 @@ class EventRecorder:
         self._post(EventNote(grant.pod, "RegionGrown", text))
 
     def why(self, namespace: str, name: str, ledger: Ledger) -> str:
-        """What was decided about a pod and what it holds, for a person.
-
-        Raises:
-            NotKnownError: Nothing was decided about it, and it holds nothing.
-        """
+        """What was decided about a pod and what it holds, for people; NotKnownError: nothing."""
         wanted = f"{namespace}/{name}"
         text = self._decisions.why(wanted)
         state = self._state()

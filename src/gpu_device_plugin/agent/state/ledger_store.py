@@ -16,16 +16,12 @@ WRITE_SECONDS = 3.0
 
 
 class LiveLedger:
-    """The grants as they are now, which every part may read; `LedgerStore` writes them.
-
-    Attributes:
-        ledger: All of them.
-        gone: Slices whose pods the last reconcile pass found gone; their grants end later.
-    """
+    """The grants as they are now, which every part may read; `LedgerStore` writes them."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.gone: frozenset[str] = frozenset()
+        """Slices whose pods the last reconcile pass found gone; their grants end later."""
 
     @property
     def living(self) -> Ledger:
@@ -40,9 +36,9 @@ class LiveLedger:
 class LedgerStore:
     """One writer, many readers: `ledger` is immutable, a change is a new one.
 
-    A new promise (`hold`) is durable before it is seen. What is only learnt from the kubelet and
+    A new promise (`hold`) is durable before it is seen. What is only learned from the kubelet and
     the API server (`amend`, `replace`) is seen at once and on the disk soon after: were it lost in
-    a crash, it would be learnt again. So nothing but `hold` waits for the disk.
+    a crash, it would be learned again. So nothing but `hold` waits for the disk.
     """
 
     def __init__(self, store: GrantStore, writer: Writer, live: LiveLedger | None = None) -> None:
@@ -73,11 +69,7 @@ class LedgerStore:
         self._live.gone = slice_ids
 
     async def load(self, now_seconds: float) -> Loaded:
-        """Read what the disk remembers.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Read what the disk remembers."""
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
         self.may_lack_grants = loaded.may_lack
@@ -86,20 +78,15 @@ class LedgerStore:
     async def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
         """Make `grant` durable, ending the superseded slices in the same write.
 
-        Raises:
-            NodeError: The disk refused or took too long; the caller must refuse the pod. A write
-                that is finished all the same is rolled back.
+        NodeError: the disk refused or took too long; the caller must refuse the pod. A write that
+        is finished all the same is rolled back.
         """
         ended = frozenset(superseded)
         self._store.forget(ended)
         await self._commit(lambda ledger: ledger.release(ended).hold(grant))
 
     async def release(self, ended: Iterable[str]) -> None:
-        """End these slices durably.
-
-        Raises:
-            NodeError: The disk refused or took too long; they are held as before.
-        """
+        """End these slices durably. NodeError: the disk refused or is slow; they stay held."""
         over = frozenset(ended)
         self._store.forget(over)
         await self._commit(lambda ledger: ledger.release(over))
@@ -120,12 +107,9 @@ class LedgerStore:
         self._set(change(self._live.ledger))
 
     def replace(self, before: Grant, after: Grant) -> bool:
-        """Replace `before` by `after`, unless `before` was changed or ended since.
+        """Replace `before`, unless it was changed or ended since; returns whether it was replaced.
 
         For callers that wait between reading a grant and writing it.
-
-        Returns:
-            Whether `before` still stood there.
         """
         if self._live.ledger.grants.get(before.slice_id) != before:
             return False

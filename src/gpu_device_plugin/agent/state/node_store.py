@@ -92,11 +92,7 @@ class NodeStore:
                 listener(self._state)
 
     def set_fault(self, reason: str, text: str | None) -> bool:
-        """Note that a fault keeps the whole node from serving, or (None) has ended.
-
-        Returns:
-            Whether that is a change.
-        """
+        """Note a fault of the whole node, or (None) its end; returns whether that is a change."""
         faults: Mapping[str, str] = self._state.faults
         if faults.get(reason) == text:
             return False
