@@ -122,9 +122,6 @@ bool region_make_lock(pthread_mutex_t *lock);
 /* Is it still of the kind that was made? */
 bool region_has_lock(const struct region *region);
 
-/* False only when the slot's owner is certainly gone. `locks`: as slot_lock_open() answers. */
-bool region_is_alive(const struct region *region, unsigned slot, int locks);
-
 /*
  * Under the lock. The slot of this process, claimed if it has none; -1 when all
  * are taken by the living.

@@ -39,10 +39,11 @@ bool region_has_lock(const struct region *region)
 }
 
 /*
- * The lock that its owner holds says it in any pid namespace, and for a tenth of what a look
- * into /proc costs. Without one, pids of another namespace say nothing here.
+ * False only when its owner is certainly gone. The lock that he holds says it in any pid namespace,
+ * and for a tenth of what a look into /proc costs. Without one, pids of another namespace say
+ * nothing here.
  */
-bool region_is_alive(const struct region *region, unsigned slot, int locks)
+static bool is_alive_in(const struct region *region, unsigned slot, int locks)
 {
 	return region->slots[slot].has_slot_lock ? slot_lock_is_held(locks, slot)
 						 : process_is_alive(&region->slots[slot].owner);
@@ -69,7 +70,7 @@ unsigned region_reap(struct region *region)
 	unsigned reaped = 0;
 
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
-		if (region->slots[i].state == SLOT_FREE || region_is_alive(region, i, locks))
+		if (region->slots[i].state == SLOT_FREE || is_alive_in(region, i, locks))
 			continue;
 		region_clear(region, i);
 		reaped++;
@@ -91,7 +92,7 @@ static bool is_users_thread(const struct region *region, pid_t thread)
 		/* Another pid namespace's numbers cannot be asked for. */
 		if (slot->owner.pid_namespace != process_self()->pid_namespace) {
 			const int locks = slot_lock_open();
-			const bool is_alive = region_is_alive(region, i, locks);
+			const bool is_alive = is_alive_in(region, i, locks);
 
 			close(locks);
 			if (is_alive)

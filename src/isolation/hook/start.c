@@ -1,6 +1,4 @@
-/*
- * Starting: lower folders get what higher ones do for them, which they do not know; and cuInit.
- */
+/* Starting: callbacks, by which lower folders reach what is above them, and cuInit. */
 #include "hook/start.h"
 
 #include "books/account.h"

@@ -11,7 +11,6 @@
 #include "driver/stream.h"
 #include "slice/slice.h"
 #include "unasked/images.h"
-#include "unasked/launched.h"
 #include "unasked/overhead.h"
 
 void overhead_note_growth(bool is_large)
@@ -127,7 +126,7 @@ static void note_heaps(uint64_t before)
  * The first question about a function may bring its code; the first launch is
  * looked at all the same, for what else that brings.
  */
-#define ASKS(function, name, parameters, arguments)                                                \
+#define QUERIES_FUNCTION(function, name, parameters, arguments)                                    \
 	HOOK(name, parameters, arguments, (void)0,                                                 \
 	     overhead_note_launch((const void *)((uintptr_t)(function) ^ ASKED), NULL, result))
 
@@ -162,27 +161,31 @@ UNLOADS(cuLibraryUnload, (CUlibrary library), library)
 HOOK(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value),
      const uint64_t before = heaps_as_set(), note_heaps(before))
 
-ASKS(function, cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
-     (value, which, function))
-ASKS(function, cuFuncSetAttribute, (CUfunction function, CUfunction_attribute which, int value),
-     (function, which, value))
-ASKS(kernel, cuKernelGetAttribute,
-     (int *value, CUfunction_attribute which, CUkernel kernel, CUdevice device),
-     (value, which, kernel, device))
-ASKS(kernel, cuKernelSetAttribute,
-     (CUfunction_attribute which, int value, CUkernel kernel, CUdevice device),
-     (which, value, kernel, device))
-ASKS(function, cuOccupancyMaxActiveBlocksPerMultiprocessor,
-     (int *blocks, CUfunction function, int block_size, size_t shared_bytes),
-     (blocks, function, block_size, shared_bytes))
-ASKS(function, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
-     (int *blocks, CUfunction function, int block_size, size_t shared_bytes, unsigned flags),
-     (blocks, function, block_size, shared_bytes, flags))
-ASKS(function, cuOccupancyMaxPotentialBlockSize,
-     (int *grid_size, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of_block,
-      size_t shared_bytes, int limit),
-     (grid_size, block_size, function, shared_of_block, shared_bytes, limit))
-ASKS(function, cuOccupancyMaxPotentialBlockSizeWithFlags,
-     (int *grid_size, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of_block,
-      size_t shared_bytes, int limit, unsigned flags),
-     (grid_size, block_size, function, shared_of_block, shared_bytes, limit, flags))
+QUERIES_FUNCTION(function, cuFuncGetAttribute,
+		 (int *value, CUfunction_attribute which, CUfunction function),
+		 (value, which, function))
+QUERIES_FUNCTION(function, cuFuncSetAttribute,
+		 (CUfunction function, CUfunction_attribute which, int value),
+		 (function, which, value))
+QUERIES_FUNCTION(kernel, cuKernelGetAttribute,
+		 (int *value, CUfunction_attribute which, CUkernel kernel, CUdevice device),
+		 (value, which, kernel, device))
+QUERIES_FUNCTION(kernel, cuKernelSetAttribute,
+		 (CUfunction_attribute which, int value, CUkernel kernel, CUdevice device),
+		 (which, value, kernel, device))
+QUERIES_FUNCTION(function, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+		 (int *blocks, CUfunction function, int block_size, size_t shared_bytes),
+		 (blocks, function, block_size, shared_bytes))
+QUERIES_FUNCTION(function, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+		 (int *blocks, CUfunction function, int block_size, size_t shared_bytes,
+		  unsigned flags),
+		 (blocks, function, block_size, shared_bytes, flags))
+QUERIES_FUNCTION(function, cuOccupancyMaxPotentialBlockSize,
+		 (int *grid_size, int *block_size, CUfunction function,
+		  CUoccupancyB2DSize shared_of_block, size_t shared_bytes, int limit),
+		 (grid_size, block_size, function, shared_of_block, shared_bytes, limit))
+QUERIES_FUNCTION(function, cuOccupancyMaxPotentialBlockSizeWithFlags,
+		 (int *grid_size, int *block_size, CUfunction function,
+		  CUoccupancyB2DSize shared_of_block, size_t shared_bytes, int limit,
+		  unsigned flags),
+		 (grid_size, block_size, function, shared_of_block, shared_bytes, limit, flags))

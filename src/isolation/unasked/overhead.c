@@ -14,7 +14,6 @@
 #include "driver/timer.h"
 #include "slice/slice.h"
 #include "unasked/images.h"
-#include "unasked/launched.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
