@@ -45,6 +45,7 @@ lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, house rules
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
 	@echo "==> includes of src/isolation"; $(BIN)/python src/check_includes.py
+	@echo "==> symbols of the C parts"; $(BIN)/python src/check_symbols.py
 	@echo "==> clang-format"; if command -v clang-format >/dev/null; \
 	  then find src -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror; \
 	  else echo "left out: clang-format is not installed (apt install clang-format)"; fi

@@ -45,7 +45,7 @@ def in_circles(files: dict[Path, list[str]]) -> list[str]:
             target.removesuffix(".h") for target in targets if target.endswith(".h")
         )
         arrows[own].discard(own)
-    beyond = {own: _reached(arrows, own) for own in arrows}
+    beyond = {own: reached(arrows, own) for own in arrows}
     circles = {
         frozenset(other for other in beyond[own] if own in beyond[other])
         for own in arrows
@@ -57,7 +57,7 @@ def in_circles(files: dict[Path, list[str]]) -> list[str]:
     ]
 
 
-def _reached(arrows: dict[str, set[str]], start: str) -> set[str]:
+def reached(arrows: dict[str, set[str]], start: str) -> set[str]:
     """What a file includes, and what that includes, and so on."""
     found: set[str] = set()
     ahead = [start]

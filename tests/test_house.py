@@ -1,7 +1,9 @@
 """The promise: every module and function can be read at one sitting, and no machine leaks in."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +146,32 @@ def test_the_isolation_library_includes_downwards_only(tmp_path: Path) -> None:
     found = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert found.stdout == "these include each other in a circle: slice/limits, slice/log\n"
+
+
+def test_symbols_of_the_isolation_library_go_down_only(tmp_path: Path) -> None:
+    """A header may declare what a higher folder defines: the objects tell. Without objects it says so."""
+    check = [sys.executable, str(ROOT / "src" / "check_symbols.py"), str(tmp_path)]
+    without = {name: value for name, value in os.environ.items() if name != "CI"}
+    for environment, status in ((without, 0), (without | {"CI": "true"}, 1)):
+        found = subprocess.run(check, env=environment, capture_output=True, text=True, check=False)
+        assert found.returncode == status
+        assert found.stdout.startswith("isolation: not checked, no objects in ")
+
+    objects = tmp_path / "isolation" / "CMakeFiles" / "gpuslice.dir"
+    for name, text in (
+        ("slice/log", "void up(void); void down(void); void down(void) { up(); }"),
+        ("hook/drift", "void up(void); void down(void); void up(void) { down(); }"),
+    ):
+        (objects / name).parent.mkdir(parents=True)
+        compiler = [shutil.which("cc") or pytest.skip("no cc"), "-xc", "-c", "-"]
+        compiler += ["-o", str(objects / f"{name}.c.o")]
+        subprocess.run(compiler, input=text, text=True, check=True)
+    found = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "isolation/slice/log: needs up of hook/drift, which is above" in found.stdout
+    assert (
+        "2 files need themselves in circles, at most 0 may: hook/drift, slice/log" in found.stdout
+    )
 
 
 def test_no_path_of_a_machine_and_no_registry_address_is_tracked() -> None:

@@ -19,6 +19,20 @@
 /* What this thread has reserved for calls of its own that are out. */
 static __thread uint64_t own_unsettled __attribute__((tls_model("initial-exec")));
 
+static const struct account_sources *_Atomic sources; /* NULL: not registered yet */
+
+void account_register(const struct account_sources *all)
+{
+	atomic_store(&sources, all);
+}
+
+bool account_follow(int card)
+{
+	const struct account_sources *known = sources;
+
+	return !known || known->follow(card);
+}
+
 uint64_t account_limit(int card)
 {
 	return card < 0 ? 0 : slice_limits()->cards[card].memory_bytes;
@@ -139,13 +153,17 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 		return CUDA_SUCCESS;
 	if (card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	account_sources.refresh(card, bytes);
+	const struct account_sources *known = sources;
+
+	if (known)
+		known->refresh(card, bytes);
 	calls_begin();
 	CUresult result = try_reserve(card, column, bytes, false, &ignored);
 
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		calls_end();
-		account_sources.reclaim(card);
+		if (known)
+			known->reclaim(card);
 		calls_begin();
 		result = try_beside_others(card, column, bytes);
 	}

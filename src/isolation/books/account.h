@@ -15,14 +15,15 @@
 /* Which column of the region. */
 enum account_column { ACCOUNT_USED, ACCOUNT_OVERHEAD };
 
-/* Who knows what has changed without a call that says so; in hook/parts.c. */
+/* What knows of changes that no call says; registered at start-up. */
 struct account_sources {
 	void (*refresh)(int card, uint64_t wanted); /* before every reservation: cheap */
 	void (*reclaim)(int card); /* before a refusal: brings the books up to date */
 	/* brings what shrinks by itself up to date; false while that cannot be done */
 	bool (*follow)(int card);
 };
-extern const struct account_sources account_sources;
+void account_register(const struct account_sources *all);
+bool account_follow(int card);
 
 /* All may be called from any thread. */
 

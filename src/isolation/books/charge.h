@@ -43,12 +43,12 @@ void charge_expect_managed(void);
 void charge_after_fork(void);
 
 /*
- * Whole hooks (books/entry.h). GIVES: reserves `bytes`, calls, and then keeps what came of it
+ * Whole hooks (books/entry.h). ALLOCATES: reserves `bytes`, calls, and then keeps what came of it
  * at `given`; `keep` may change the `result`. FREES: the entry goes first, because as soon as
  * the driver has the key back it may give it to another thread; one that we do not know is the
  * driver's business.
  */
-#define GIVES(given, bytes, keep, name, parameters, arguments)                                     \
+#define ALLOCATES(given, bytes, keep, name, parameters, arguments)                                 \
 	CUresult name parameters                                                                   \
 	{                                                                                          \
 		struct charge charge;                                                              \

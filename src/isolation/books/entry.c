@@ -10,21 +10,25 @@
 
 #include <stdatomic.h>
 
+static void (*_Atomic forget_parent)(void); /* NULL: not registered yet */
+
+void enter_register(void (*forget)(void))
+{
+	atomic_store(&forget_parent, forget);
+}
+
 /* Without these nothing can be capped. All others may be missing. */
 static const char *missing_function(void)
 {
-	if (!cuda.cuInit)
-		return "cuInit";
-	if (!cuda.cuMemAlloc_v2)
-		return "cuMemAlloc_v2";
-	if (!cuda.cuMemFree_v2)
-		return "cuMemFree_v2";
-	if (!cuda.cuMemGetInfo_v2)
-		return "cuMemGetInfo_v2";
-	if (!cuda.cuCtxGetCurrent)
-		return "cuCtxGetCurrent";
-	if (!cuda.cuCtxGetDevice)
-		return "cuCtxGetDevice";
+#define NEEDS(name)                                                                                \
+	if (!cuda.name)                                                                            \
+	return #name
+	NEEDS(cuInit);
+	NEEDS(cuMemAlloc_v2);
+	NEEDS(cuMemFree_v2);
+	NEEDS(cuMemGetInfo_v2);
+	NEEDS(cuCtxGetCurrent);
+	NEEDS(cuCtxGetDevice);
 	if (!cuda.cuDeviceGetUuid && !cuda.cuDeviceGetUuid_v2)
 		return "cuDeviceGetUuid";
 	return NULL;
@@ -45,8 +49,10 @@ enum entry enter_slice(void)
 	if (driver_is_inside())
 		return ENTRY_PASS;
 	/* The child has its parent's memory but not its contexts and allocations. */
-	if (process_was_forked())
-		entry_forget_parent();
+	void (*const forget)(void) = forget_parent;
+
+	if (forget && process_was_forked())
+		forget();
 	switch (slice_state()) {
 	case SLICE_OPEN:
 		return slice_open_region() ? ENTRY_OPEN : ENTRY_CLOSED;

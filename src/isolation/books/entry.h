@@ -14,8 +14,8 @@ enum entry enter(void);
 /* The same without the CUDA driver, for NVML's. */
 enum entry enter_slice(void);
 
-/* Called in a forked child, the first time: nothing is its parent's any more. In hook/parts.c. */
-void entry_forget_parent(void);
+/* What is called in a forked child, the first time: nothing is its parent's any more. */
+void enter_register(void (*forget_parent)(void));
 
 /* The driver's answer, or "not supported" where it has no such function. */
 #define PASS(name, arguments) (cuda.name ? cuda.name arguments : CUDA_ERROR_NOT_SUPPORTED)

@@ -130,7 +130,7 @@ uint64_t pages_uncounted(int card)
 	return bytes - counted((int64_t)bytes);
 }
 
-static void forget_all(void)
+void pages_after_fork(void)
 {
 	for (int card = 0; card < LIMITS_CARDS; card++)
 		atomic_store(&unasked[card], 0);
@@ -141,11 +141,6 @@ bool pages_check(uint64_t measured, uint64_t expected, uint64_t least)
 	if (expected < NOISE_BYTES || measured + NOISE_BYTES >= expected + least)
 		return true;
 	atomic_store(&are_whole, false);
-	forget_all();
+	pages_after_fork();
 	return false;
-}
-
-void pages_after_fork(void)
-{
-	forget_all();
 }

@@ -175,49 +175,6 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
 	return region;
 }
 
-/*
- * The lock that its owner holds says it in any pid namespace, and for a tenth of what a look
- * into /proc costs. Without one, pids of another namespace say nothing here.
- */
-bool region_is_alive(const struct region *region, unsigned slot, int locks)
-{
-	return region->slots[slot].has_slot_lock ? slot_lock_is_held(locks, slot)
-						 : process_is_alive(&region->slots[slot].owner);
-}
-
-/* Under the lock. Empties one slot, whoever it belonged to. */
-static void clear(struct region *region, unsigned slot)
-{
-	for (unsigned i = 0; i < region->card_count && i < LIMITS_CARDS; i++) {
-		struct region_card *card = &region->cards[i];
-
-		card->used_bytes[slot] = 0;
-		card->overhead_bytes[slot] = 0;
-		atomic_store(&card->inflight_ns[slot], 0);
-	}
-	/* Nothing of it is out any more. */
-	atomic_store(&region->slots[slot].calls, 0);
-	atomic_store(&region->slots[slot].unsettled_bytes, 0);
-	region->slots[slot].state = SLOT_FREE;
-}
-
-unsigned region_reap(struct region *region)
-{
-	const int locks = slot_lock_open();
-	unsigned reaped = 0;
-
-	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
-		if (region->slots[i].state == SLOT_FREE || region_is_alive(region, i, locks))
-			continue;
-		clear(region, i);
-		reaped++;
-	}
-	close(locks);
-	if (reaped)
-		atomic_fetch_add(&region->reaped_total, reaped);
-	return reaped;
-}
-
 static bool is_me(const struct region_slot *slot)
 {
 	const struct process_name *self = process_self();
@@ -243,7 +200,7 @@ int region_claim(struct region *region)
 	int index = find_slot(region, true);
 
 	if (index >= 0)
-		clear(region, (unsigned)index);
+		region_clear(region, (unsigned)index);
 	else
 		index = find_slot(region, false);
 	if (index < 0 && region_reap(region))

@@ -45,7 +45,7 @@ struct region_card {
 	char uuid[LIMITS_UUID_BYTES];
 	uint64_t limit_bytes; /* UINT64_MAX: no cap */
 	uint32_t core_percent;
-	uint8_t context_source[2]; /* how these two below were found out: unasked/context_price.c */
+	uint8_t context_source[2]; /* how these two below were found out: unasked/context_cost.c */
 	uint8_t reserved0[2];
 	_Atomic uint64_t refused_total; /* allocations refused for want of room */
 	/* what a context costs a process without any, and one that has one; 0: unknown */
@@ -122,14 +122,13 @@ bool region_make_lock(pthread_mutex_t *lock);
 /* Is it still of the kind that was made? */
 bool region_has_lock(const struct region *region);
 
-/* False only when the slot's owner is certainly gone. `locks`: as slot_lock_open() answers. */
-bool region_is_alive(const struct region *region, unsigned slot, int locks);
-
 /*
  * Under the lock. The slot of this process, claimed if it has none; -1 when all
  * are taken by the living.
  */
 int region_claim(struct region *region);
+/* Under the lock. Empties one slot, of the living too. */
+void region_clear(struct region *region, unsigned slot);
 /* Under the lock. Clears the slots of dead processes; returns how many. */
 unsigned region_reap(struct region *region);
 /* Under the lock. Bytes that all slots hold of a card; never wraps. */

@@ -1,5 +1,5 @@
 /*
- * What dlsym, dlvsym, dlopen and dlmopen (hook/entry_points.c) answer: how programs that look
+ * dlsym, dlvsym, dlopen and dlmopen, and what they answer: how programs that look
  * the driver up by name meet our hooks. Every name that is not the driver's must be looked
  * up as if we were not here.
  */
@@ -215,3 +215,109 @@ __attribute__((used)) struct route route_dlmopen(Lmid_t space, const char *file,
 	return (struct route){.jump = (void *)libc_symbols()->dlmopen,
 			      .result = (void *)(intptr_t)flags};
 }
+
+/*
+ * dlsym, dlvsym, dlopen and dlmopen themselves. RTLD_NEXT depends on who calls, so they are
+ * assembly: they ask the functions above, and then either jump to the real function with
+ * the caller's arguments and return address untouched, or return its answer.
+ */
+#if defined(__x86_64__)
+__asm__(".text\n"
+	".globl dlsym\n.type dlsym,@function\n.p2align 4\n"
+	"dlsym:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
+	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
+	"mov 24(%rsp), %rdx\n"
+	"call route_dlsym\n"
+	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"test %rax, %rax\njz 1f\njmp *%rax\n"
+	"1: mov %rdx, %rax\nret\n"
+	".cfi_endproc\n.size dlsym, .-dlsym\n"
+
+	".globl dlvsym\n.type dlvsym,@function\n.p2align 4\n"
+	"dlvsym:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rdx\n.cfi_adjust_cfa_offset 8\n"
+	"mov 24(%rsp), %rcx\n"
+	"call route_dlvsym\n"
+	"mov %rdx, %r11\n"
+	"pop %rdx\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"test %rax, %rax\njz 1f\njmp *%rax\n"
+	"1: mov %r11, %rax\nret\n"
+	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
+
+	".globl dlopen\n.type dlopen,@function\n.p2align 4\n"
+	"dlopen:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"call route_dlopen\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"mov %edx, %esi\njmp *%rax\n"
+	".cfi_endproc\n.size dlopen, .-dlopen\n"
+
+	".globl dlmopen\n.type dlmopen,@function\n.p2align 4\n"
+	"dlmopen:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
+	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
+	"call route_dlmopen\n"
+	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"jmp *%rax\n"
+	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+	".globl dlsym\n.type dlsym,%function\n.p2align 4\n"
+	"dlsym:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
+	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
+	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
+	"mov x2, x30\nbl route_dlsym\n"
+	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\n"
+	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"cbz x16, 1f\nbr x16\n"
+	"1: mov x0, x17\nret\n"
+	".cfi_endproc\n.size dlsym, .-dlsym\n"
+
+	".globl dlvsym\n.type dlvsym,%function\n.p2align 4\n"
+	"dlvsym:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n"
+	".cfi_offset 29, -48\n.cfi_offset 30, -40\n"
+	"mov x29, sp\nstp x0, x1, [sp, #16]\nstr x2, [sp, #32]\n"
+	"mov x3, x30\nbl route_dlvsym\n"
+	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\nldr x2, [sp, #32]\n"
+	"ldp x29, x30, [sp], #48\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"cbz x16, 1f\nbr x16\n"
+	"1: mov x0, x17\nret\n"
+	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
+
+	".globl dlopen\n.type dlopen,%function\n.p2align 4\n"
+	"dlopen:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
+	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
+	"mov x29, sp\nstr x0, [sp, #16]\n"
+	"bl route_dlopen\n"
+	"mov x16, x0\nldr x0, [sp, #16]\n"
+	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"br x16\n"
+	".cfi_endproc\n.size dlopen, .-dlopen\n"
+
+	".globl dlmopen\n.type dlmopen,%function\n.p2align 4\n"
+	"dlmopen:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
+	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
+	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
+	"bl route_dlmopen\n"
+	"mov x16, x0\nmov x2, x1\nldp x0, x1, [sp, #16]\n"
+	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"br x16\n"
+	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
+#else
+#error "no entry points for this architecture"
+#endif

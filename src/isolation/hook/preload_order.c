@@ -10,6 +10,7 @@
  * is left there: it does not answer for the driver.
  */
 #include "driver/object.h"
+#include "hook/start.h"
 #include "slice/slice.h"
 
 #include <errno.h>
@@ -38,6 +39,7 @@ __attribute__((constructor)) static void stand_in_front(void)
 	static char no_cards[] = "CUDA_VISIBLE_DEVICES=-1";
 	const int saved = errno;
 
+	register_callbacks();
 	/* A setuid program is loaded with nothing of the user's choice. */
 	if (!is_somebody_in_front() || getauxval(AT_SECURE))
 		return;

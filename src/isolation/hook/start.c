@@ -1,17 +1,59 @@
-/* cuInit, and cuGetProcAddress: the two doors that every program comes through. */
+/* Starting: callbacks, by which lower folders reach what is above them, and cuInit. */
+#include "hook/start.h"
+
+#include "books/account.h"
+#include "books/calls.h"
+#include "books/charge.h"
 #include "books/entry.h"
+#include "books/holdings.h"
 #include "books/slice_region.h"
+#include "compute/meter.h"
 #include "driver/driver.h"
-#include "hook/drift.h"
-#include "hook/table.h"
+#include "memory/graphs.h"
+#include "memory/pools.h"
 #include "slice/log.h"
 #include "slice/slice.h"
+#include "unasked/overhead.h"
 
-#include <stdatomic.h>
+static void forget_parent(void)
+{
+	holdings_after_fork();
+	calls_after_fork();
+	charge_after_fork();
+	pools_after_fork();
+	graphs_after_fork();
+	overhead_after_fork();
+	meter_after_fork();
+	contexts_after_fork();
+}
+
+static void refresh(int card, uint64_t wanted)
+{
+	overhead_adopt_current();
+	overhead_refresh(card, wanted);
+}
+
+/* Pools and contexts may have given memory back since we looked. */
+static void reclaim(int card)
+{
+	pools_refresh(card);
+	overhead_refresh_now(card);
+}
+
+/* When the library is loaded, and at cuInit: other libraries' constructors may run before ours. */
+void register_callbacks(void)
+{
+	static const struct account_sources sources = {
+		.refresh = refresh, .reclaim = reclaim, .follow = pools_follow_card};
+
+	enter_register(forget_parent);
+	account_register(&sources);
+}
 
 /* Closed means no card; a process without a slot could not be counted. Any thread. */
 CUresult cuInit(unsigned int Flags)
 {
+	register_callbacks();
 	ENTER(cuInit, Flags);
 	if (slice_slot() < 0) {
 		/* Else a line has said what is wrong with the region. */
@@ -26,77 +68,5 @@ CUresult cuInit(unsigned int Flags)
 	const CUresult result = cuda.cuInit(Flags);
 
 	driver_come_back();
-	return result;
-}
-
-/*
- * Does this driver give out the addresses that dlsym finds? Then a pointer that
- * we do not know is a newer version of the function, not one of ours.
- */
-static bool gives_exports(void)
-{
-	static _Atomic int answer; /* 0: not asked, 1: yes, 2: no */
-	void *function = NULL;
-
-	if (!atomic_load(&answer)) {
-		if (cuda.cuGetProcAddress_v2)
-			cuda.cuGetProcAddress_v2("cuInit", &function, 12000, 0, NULL);
-		else if (cuda.cuGetProcAddress)
-			cuda.cuGetProcAddress("cuInit", &function, 11030, 0);
-		atomic_store(&answer, function == (void *)cuda.cuInit ? 1 : 2);
-	}
-	return atomic_load(&answer) == 1;
-}
-
-/*
- * The driver has chosen, by version and flags, as only it can; its pointer says
- * which of our stand-ins has the same interface. Where a driver gives out other
- * addresses than dlsym does, name, version and flags must do.
- */
-static void replace(const char *symbol, void **pfn, int version, cuuint64_t flags)
-{
-	const bool is_per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-
-	if (!symbol || !pfn || !*pfn || slice_state() == SLICE_INERT)
-		return;
-	const struct hook *hook = hook_by_real(*pfn);
-
-	if (!hook && !gives_exports())
-		hook = hook_by_base(symbol, version, is_per_thread);
-	if (hook)
-		*pfn = hook->function;
-	else
-		drift_note(symbol);
-}
-
-/*
- * Also where the slice is closed: everything resolves, and cuInit refuses. The
- * driver answers first and alone fills symbolStatus. Any thread.
- */
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
-			     CUdriverProcAddressQueryResult *symbolStatus)
-{
-	const enum entry entry = enter();
-
-	if (!cuda.cuGetProcAddress_v2)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	const CUresult result =
-		cuda.cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
-
-	if (result == CUDA_SUCCESS && entry != ENTRY_PASS)
-		replace(symbol, pfn, cudaVersion, flags);
-	return result;
-}
-
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
-{
-	const enum entry entry = enter();
-
-	if (!cuda.cuGetProcAddress)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	const CUresult result = cuda.cuGetProcAddress(symbol, pfn, cudaVersion, flags);
-
-	if (result == CUDA_SUCCESS && entry != ENTRY_PASS)
-		replace(symbol, pfn, cudaVersion, flags);
 	return result;
 }

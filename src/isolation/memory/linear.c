@@ -4,13 +4,13 @@
 
 /* Threads may share all of these: the driver's own rules for the calls hold. */
 
-GIVES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes), cuMemAlloc_v2,
-      (CUdeviceptr * pointer, size_t bytes), (pointer, bytes))
+ALLOCATES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes), cuMemAlloc_v2,
+	  (CUdeviceptr * pointer, size_t bytes), (pointer, bytes))
 /* The interface before CUDA 3.2, with 32-bit sizes; old programs still link to it. */
-GIVES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes), cuMemAlloc,
-      (CUdeviceptr_v1 * pointer, unsigned bytes), (pointer, bytes))
-GIVES(pointer, bytes, charge_keep_managed(&charge, *pointer, bytes), cuMemAllocManaged,
-      (CUdeviceptr * pointer, size_t bytes, unsigned flags), (pointer, bytes, flags))
+ALLOCATES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes), cuMemAlloc,
+	  (CUdeviceptr_v1 * pointer, unsigned bytes), (pointer, bytes))
+ALLOCATES(pointer, bytes, charge_keep_managed(&charge, *pointer, bytes), cuMemAllocManaged,
+	  (CUdeviceptr * pointer, size_t bytes, unsigned flags), (pointer, bytes, flags))
 
 /* What a row is rounded up to on every card so far; what the driver says is charged in the end. */
 enum { USUAL_PITCH = 512 };
@@ -46,15 +46,15 @@ static CUresult keep_pitched(struct charge *charge, CUdeviceptr pointer, uint64_
 	return result;
 }
 
-GIVES(pointer, pitched_bytes(width, height),
-      result = keep_pitched(&charge, *pointer, *pitch, height), cuMemAllocPitch_v2,
-      (CUdeviceptr * pointer, size_t *pitch, size_t width, size_t height, unsigned element),
-      (pointer, pitch, width, height, element))
-GIVES(pointer, pitched_bytes(width, height),
-      result = keep_pitched(&charge, *pointer, *pitch, height), cuMemAllocPitch,
-      (CUdeviceptr_v1 * pointer, unsigned *pitch, unsigned width, unsigned height,
-       unsigned element),
-      (pointer, pitch, width, height, element))
+ALLOCATES(pointer, pitched_bytes(width, height),
+	  result = keep_pitched(&charge, *pointer, *pitch, height), cuMemAllocPitch_v2,
+	  (CUdeviceptr * pointer, size_t *pitch, size_t width, size_t height, unsigned element),
+	  (pointer, pitch, width, height, element))
+ALLOCATES(pointer, pitched_bytes(width, height),
+	  result = keep_pitched(&charge, *pointer, *pitch, height), cuMemAllocPitch,
+	  (CUdeviceptr_v1 * pointer, unsigned *pitch, unsigned width, unsigned height,
+	   unsigned element),
+	  (pointer, pitch, width, height, element))
 
 FREES(KIND_MEMORY, pointer, cuMemFree_v2, (CUdeviceptr pointer), (pointer))
 FREES(KIND_MEMORY, pointer, cuMemFree, (CUdeviceptr_v1 pointer), (pointer))

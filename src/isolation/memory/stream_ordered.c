@@ -77,7 +77,7 @@ static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_grow
  * `named` is the stream as the plain functions would name it. In a capture nothing is
  * allocated now: the graph is charged when it is launched.
  */
-#define DRAWS(named, is_free, find, name, parameters, arguments)                                   \
+#define ALLOCATES_FROM_POOL(named, is_free, find, name, parameters, arguments)                     \
 	CUresult name parameters                                                                   \
 	{                                                                                          \
 		struct pool_growth growth = {0};                                                   \
@@ -102,12 +102,14 @@ static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_grow
 	}
 
 #define DRAWS_OF_STREAM(named, name)                                                               \
-	DRAWS(named, false, pool_of_stream(named, &growth), name,                                  \
-	      (CUdeviceptr * pointer, size_t bytes, CUstream stream), (pointer, bytes, stream))
+	ALLOCATES_FROM_POOL(named, false, pool_of_stream(named, &growth), name,                    \
+			    (CUdeviceptr * pointer, size_t bytes, CUstream stream),                \
+			    (pointer, bytes, stream))
 #define DRAWS_OF_POOL(named, name)                                                                 \
-	DRAWS(named, is_not_charged(pool), pool_itself(pool, named, &growth), name,                \
-	      (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),           \
-	      (pointer, bytes, pool, stream))
+	ALLOCATES_FROM_POOL(                                                                       \
+		named, is_not_charged(pool), pool_itself(pool, named, &growth), name,              \
+		(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),         \
+		(pointer, bytes, pool, stream))
 
 DRAWS_OF_STREAM(stream, cuMemAllocAsync)
 DRAWS_OF_STREAM(stream_per_thread(stream), cuMemAllocAsync_ptsz)

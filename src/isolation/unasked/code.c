@@ -3,76 +3,15 @@
  * afterwards; where it does not, images count by their size, and heaps and stacks as they are set.
  * Until the slice has room again the next allocation is refused.
  */
-#include "books/account.h"
 #include "books/entry.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
+#include "driver/stream.h"
 #include "slice/slice.h"
 #include "unasked/images.h"
 #include "unasked/overhead.h"
-
-#include <pthread.h>
-
-/* What is in the books for code and heaps. */
-static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t counted[LIMITS_CARDS];
-
-void overhead_code_after_fork(void)
-{
-	counting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	for (unsigned i = 0; i < LIMITS_CARDS; i++)
-		counted[i] = 0;
-	images_after_fork();
-}
-
-/* Of code and heaps; `contexts`: bytes of the contexts themselves. */
-static uint64_t code_on(int card, uint64_t *contexts)
-{
-	const struct holding *entry;
-	uint64_t heaps = 0;
-	uint32_t place = 0;
-	unsigned homes = 0;
-
-	*contexts = 0;
-	holdings_lock();
-	while ((entry = holdings_next(KIND_CONTEXT, &place))) {
-		if (entry->card != card)
-			continue;
-		*contexts += entry->bytes;
-		heaps += entry->other;
-		/* Code is a green one's home's. */
-		homes += !entry->context;
-	}
-	holdings_unlock();
-	return heaps + images_code(card, homes);
-}
-
-uint64_t overhead_expected(int card)
-{
-	uint64_t contexts;
-	const uint64_t code = code_on(card, &contexts);
-
-	return contexts + code;
-}
-
-void overhead_follow_expected(void)
-{
-	uint64_t ignored;
-
-	if (nvml_knows_pid())
-		return;
-	pthread_mutex_lock(&counting);
-	for (int card = 0; card < (int)slice_limits()->card_count; card++) {
-		const uint64_t due = code_on(card, &ignored);
-
-		if (due != counted[card])
-			account_adjust(card, ACCOUNT_OVERHEAD, counted[card], due);
-		counted[card] = due;
-	}
-	pthread_mutex_unlock(&counting);
-}
 
 void overhead_note_growth(bool is_large)
 {
@@ -99,6 +38,38 @@ void overhead_note_unload(void)
 		overhead_stale_urgently(1u << card);
 		overhead_refresh(card, 0);
 	}
+}
+
+/*
+ * A kernel of a library has one handle and its code in every context; a
+ * function's handle is of one context anyhow, so with one alone it says enough.
+ */
+static uint64_t name_of(const void *what, CUstream stream)
+{
+	uint64_t name = (uint64_t)(uintptr_t)what;
+
+	if (name && overhead_has_several_contexts())
+		name ^= (uint64_t)(uintptr_t)scope_context(stream) * 0x9E3779B97F4A7C15ull;
+	return name;
+}
+
+void overhead_note_launch(const void *what, CUstream stream, CUresult result)
+{
+	const uint64_t name = name_of(what, stream);
+	int card;
+
+	if (launched_has(name) || result != CUDA_SUCCESS || !nvml_knows_pid() ||
+	    capture_has(stream))
+		return;
+	const CUstreamCaptureMode mode = capture_exempt();
+	const struct context_scope scope = scope_stream(stream);
+
+	overhead_adopt_current();
+	if (card_current(&card) == CUDA_SUCCESS && card >= 0)
+		overhead_stale_urgently(1u << card);
+	scope_end(scope);
+	capture_restore(mode);
+	launched_add(name);
 }
 
 static uint64_t limit_of(CUlimit limit)
@@ -155,7 +126,7 @@ static void note_heaps(uint64_t before)
  * The first question about a function may bring its code; the first launch is
  * looked at all the same, for what else that brings.
  */
-#define ASKS(function, name, parameters, arguments)                                                \
+#define QUERIES_FUNCTION(function, name, parameters, arguments)                                    \
 	HOOK(name, parameters, arguments, (void)0,                                                 \
 	     overhead_note_launch((const void *)((uintptr_t)(function) ^ ASKED), NULL, result))
 
@@ -190,27 +161,31 @@ UNLOADS(cuLibraryUnload, (CUlibrary library), library)
 HOOK(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value),
      const uint64_t before = heaps_as_set(), note_heaps(before))
 
-ASKS(function, cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
-     (value, which, function))
-ASKS(function, cuFuncSetAttribute, (CUfunction function, CUfunction_attribute which, int value),
-     (function, which, value))
-ASKS(kernel, cuKernelGetAttribute,
-     (int *value, CUfunction_attribute which, CUkernel kernel, CUdevice device),
-     (value, which, kernel, device))
-ASKS(kernel, cuKernelSetAttribute,
-     (CUfunction_attribute which, int value, CUkernel kernel, CUdevice device),
-     (which, value, kernel, device))
-ASKS(function, cuOccupancyMaxActiveBlocksPerMultiprocessor,
-     (int *blocks, CUfunction function, int block_size, size_t shared_bytes),
-     (blocks, function, block_size, shared_bytes))
-ASKS(function, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
-     (int *blocks, CUfunction function, int block_size, size_t shared_bytes, unsigned flags),
-     (blocks, function, block_size, shared_bytes, flags))
-ASKS(function, cuOccupancyMaxPotentialBlockSize,
-     (int *grid_size, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of_block,
-      size_t shared_bytes, int limit),
-     (grid_size, block_size, function, shared_of_block, shared_bytes, limit))
-ASKS(function, cuOccupancyMaxPotentialBlockSizeWithFlags,
-     (int *grid_size, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of_block,
-      size_t shared_bytes, int limit, unsigned flags),
-     (grid_size, block_size, function, shared_of_block, shared_bytes, limit, flags))
+QUERIES_FUNCTION(function, cuFuncGetAttribute,
+		 (int *value, CUfunction_attribute which, CUfunction function),
+		 (value, which, function))
+QUERIES_FUNCTION(function, cuFuncSetAttribute,
+		 (CUfunction function, CUfunction_attribute which, int value),
+		 (function, which, value))
+QUERIES_FUNCTION(kernel, cuKernelGetAttribute,
+		 (int *value, CUfunction_attribute which, CUkernel kernel, CUdevice device),
+		 (value, which, kernel, device))
+QUERIES_FUNCTION(kernel, cuKernelSetAttribute,
+		 (CUfunction_attribute which, int value, CUkernel kernel, CUdevice device),
+		 (which, value, kernel, device))
+QUERIES_FUNCTION(function, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+		 (int *blocks, CUfunction function, int block_size, size_t shared_bytes),
+		 (blocks, function, block_size, shared_bytes))
+QUERIES_FUNCTION(function, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+		 (int *blocks, CUfunction function, int block_size, size_t shared_bytes,
+		  unsigned flags),
+		 (blocks, function, block_size, shared_bytes, flags))
+QUERIES_FUNCTION(function, cuOccupancyMaxPotentialBlockSize,
+		 (int *grid_size, int *block_size, CUfunction function,
+		  CUoccupancyB2DSize shared_of_block, size_t shared_bytes, int limit),
+		 (grid_size, block_size, function, shared_of_block, shared_bytes, limit))
+QUERIES_FUNCTION(function, cuOccupancyMaxPotentialBlockSizeWithFlags,
+		 (int *grid_size, int *block_size, CUfunction function,
+		  CUoccupancyB2DSize shared_of_block, size_t shared_bytes, int limit,
+		  unsigned flags),
+		 (grid_size, block_size, function, shared_of_block, shared_bytes, limit, flags))

@@ -1,4 +1,7 @@
-/* What contexts cost: reserved when it is known, found out when it is not. */
+/*
+ * What contexts cost: reserved when it is known, found out when it is not, by NVML's figure or by a
+ * table where it has none. The container's processes find it out for each other.
+ */
 #include "unasked/overhead.h"
 
 #include "books/account.h"
@@ -6,20 +9,18 @@
 #include "books/charge.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
+#include "books/slice_region.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
 #include "driver/driver.h"
 #include "slice/killpoint.h"
+#include "slice/slice.h"
 #include "unasked/images.h"
-#include "unasked/imports.h"
-#include "unasked/launched.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
-static atomic_int all_contexts;
 
 /* More than that is not one context's. */
 #define MOST_BELIEVED (4096ull * 1024 * 1024)
@@ -28,21 +29,67 @@ static atomic_uint ended_contexts; /* handles may be given out again */
 void overhead_after_fork(void)
 {
 	making_context = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	for (unsigned i = 0; i < LIMITS_CARDS; i++)
-		atomic_store(&contexts[i], 0);
-	atomic_store(&all_contexts, 0);
-	launched_after_fork();
-	overhead_code_after_fork();
+	overhead_forget_counts();
 }
 
-bool overhead_has_context(int card)
+#define MIB (1024ull * 1024)
+
+/* How a price was found out: so many times NVML had no figure, or it had one. */
+enum { UNKNOWN, ASKED_ENOUGH = 4, LISTED = 255 };
+
+static uint64_t attribute(CUdevice device, CUdevice_attribute which, int otherwise)
 {
-	return card >= 0 && atomic_load(&contexts[card]) > 0;
+	int value = 0;
+
+	if (!cuda.cuDeviceGetAttribute ||
+	    cuda.cuDeviceGetAttribute(&value, which, device) != CUDA_SUCCESS || value <= 0)
+		value = otherwise;
+	return (uint64_t)value;
 }
 
-bool overhead_has_several_contexts(void)
+uint64_t overhead_threads(CUdevice device)
 {
-	return atomic_load_explicit(&all_contexts, memory_order_relaxed) > 1;
+	return attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132) *
+	       attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048);
+}
+
+/*
+ * Most of it is room for each thread that the card can run at once. Seen elsewhere: T4 105 MiB
+ * (107 here), RTX 4060 Ti 107 (128), Titan V 320 (332), RTX PRO 6000 555 (561).
+ */
+static uint64_t usual_price(CUdevice device)
+{
+	return 32 * MIB + overhead_threads(device) * 1920;
+}
+
+/* What this container's processes have found out; 0: nothing. */
+static uint64_t price(int card, bool is_first, bool *is_sure)
+{
+	struct region_card *books = &slice_region()->cards[card];
+
+	*is_sure = __atomic_load_n(&books->context_source[!is_first], __ATOMIC_RELAXED) >=
+		   ASKED_ENOUGH;
+	return __atomic_load_n(&books->context_bytes[!is_first], __ATOMIC_RELAXED);
+}
+
+/* By NVML, or else by the table. */
+static void learn_price(int card, bool is_first, bool is_listed, uint64_t bytes)
+{
+	struct region_card *books = &slice_region()->cards[card];
+
+	if (!region_lock(slice_region()))
+		return;
+	const unsigned source = books->context_source[!is_first];
+	const uint64_t known = books->context_bytes[!is_first];
+
+	if (is_listed || source < ASKED_ENOUGH) {
+		if (source == LISTED && known < bytes)
+			bytes = known;
+		__atomic_store_n(&books->context_bytes[!is_first], bytes, __ATOMIC_RELAXED);
+		__atomic_store_n(&books->context_source[!is_first],
+				 (uint8_t)(is_listed ? LISTED : source + 1), __ATOMIC_RELAXED);
+	}
+	region_unlock(slice_region());
 }
 
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device, CUcontext home)
@@ -58,9 +105,9 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 		return result;
 	pthread_mutex_lock(&making_context);
 	making->is_first = !overhead_has_context(making->card);
-	making->usual = overhead_usual_price(device);
+	making->usual = usual_price(device);
 	if (!home)
-		making->expected = overhead_price(making->card, making->is_first, &making->is_sure);
+		making->expected = price(making->card, making->is_first, &making->is_sure);
 	result = account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
 	if (result != CUDA_SUCCESS) {
 		pthread_mutex_unlock(&making_context);
@@ -100,7 +147,7 @@ static uint64_t ask_list(const struct overhead_context *making, uint64_t own_bef
 	const uint64_t cost = !is_told ? counted : listed > own_before ? listed - own_before : 0;
 
 	if (!making->home && cost <= MOST_BELIEVED)
-		overhead_learn_price(making->card, making->is_first, is_told, cost);
+		learn_price(making->card, making->is_first, is_told, cost);
 	return cost;
 }
 
@@ -129,10 +176,7 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 					      .context = (uint64_t)(uintptr_t)making->home,
 					      .bytes = cost};
 		holdings_put(&entry);
-		atomic_fetch_add(&contexts[making->card], 1);
-		/* Code is its home's. */
-		if (!making->home)
-			atomic_fetch_add(&all_contexts, 1);
+		overhead_count_context(making->card, !making->home, 1);
 		overhead_stale_later(making->card);
 		overhead_follow_expected();
 	}
@@ -150,14 +194,13 @@ static void adopt(CUcontext context)
 	    cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS)
 		return;
 	making.is_first = !overhead_has_context(making.card);
-	making.usual = overhead_usual_price(device);
-	making.expected = overhead_price(making.card, making.is_first, &making.is_sure);
+	making.usual = usual_price(device);
+	making.expected = price(making.card, making.is_first, &making.is_sure);
 	entry.card = (int16_t)making.card;
 	entry.bytes = unlisted(&making);
 	if (!holdings_put(&entry))
 		return;
-	atomic_fetch_add(&contexts[making.card], 1);
-	atomic_fetch_add(&all_contexts, 1);
+	overhead_count_context(making.card, true, 1);
 	account_adjust(making.card, ACCOUNT_OVERHEAD, 0, entry.bytes);
 	overhead_follow_expected();
 	overhead_stale_urgently(1u << making.card);
@@ -183,11 +226,9 @@ void overhead_adopt_current(void)
 
 static void forget(const struct holding *entry)
 {
-	atomic_fetch_sub(&contexts[entry->card], 1);
-	if (!entry->context) {
-		atomic_fetch_sub(&all_contexts, 1);
+	overhead_count_context(entry->card, !entry->context, -1);
+	if (!entry->context)
 		overhead_forget_launches();
-	}
 	account_adjust(entry->card, ACCOUNT_OVERHEAD, entry->bytes, 0);
 }
 

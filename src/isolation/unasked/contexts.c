@@ -1,6 +1,4 @@
 /* Contexts, made and ended: a program's own, the primary one of a card, green ones. */
-#include "unasked/contexts.h"
-
 #include "books/entry.h"
 #include "books/holdings.h"
 #include "compute/meter.h"

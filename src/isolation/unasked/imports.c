@@ -3,14 +3,13 @@
  * it; NVML may list it with the importer as well, and then it is none of what this process took
  * unasked. Drivers differ, and none says so: each import is looked at.
  */
-#include "unasked/imports.h"
-
 #include "books/calls.h"
 #include "books/entry.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
+#include "unasked/overhead.h"
 
 /* Threads may share all of these. */
 

@@ -12,8 +12,10 @@
 #include "books/pages.h"
 #include "books/slice_region.h"
 #include "driver/timer.h"
-#include "unasked/imports.h"
+#include "slice/slice.h"
+#include "unasked/images.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
@@ -33,10 +35,94 @@ static struct staleness {
 	_Atomic uint64_t later_ns; /* then also without a staleness; 0: no need */
 } stale[LIMITS_CARDS];
 
+/* What is in the books for code and heaps. */
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t counted[LIMITS_CARDS];
+
+static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
+static atomic_int all_contexts;
+
+void overhead_forget_counts(void)
+{
+	counting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	for (unsigned i = 0; i < LIMITS_CARDS; i++) {
+		atomic_store(&contexts[i], 0);
+		counted[i] = 0;
+	}
+	atomic_store(&all_contexts, 0);
+	launched_after_fork();
+	images_after_fork();
+}
+
+void overhead_count_context(int card, bool is_home, int more)
+{
+	atomic_fetch_add(&contexts[card], more);
+	/* Code is a green one's home's. */
+	if (is_home)
+		atomic_fetch_add(&all_contexts, more);
+}
+
+bool overhead_has_context(int card)
+{
+	return card >= 0 && atomic_load(&contexts[card]) > 0;
+}
+
+bool overhead_has_several_contexts(void)
+{
+	return atomic_load_explicit(&all_contexts, memory_order_relaxed) > 1;
+}
+
+/* Of code and heaps; `prices`: bytes of the contexts themselves. */
+static uint64_t code_on(int card, uint64_t *prices)
+{
+	const struct holding *entry;
+	uint64_t heaps = 0;
+	uint32_t place = 0;
+	unsigned homes = 0;
+
+	*prices = 0;
+	holdings_lock();
+	while ((entry = holdings_next(KIND_CONTEXT, &place))) {
+		if (entry->card != card)
+			continue;
+		*prices += entry->bytes;
+		heaps += entry->other;
+		/* Code is a green one's home's. */
+		homes += !entry->context;
+	}
+	holdings_unlock();
+	return heaps + images_code(card, homes);
+}
+
+uint64_t overhead_expected(int card)
+{
+	uint64_t prices;
+	const uint64_t code = code_on(card, &prices);
+
+	return prices + code;
+}
+
+void overhead_follow_expected(void)
+{
+	uint64_t ignored;
+
+	if (nvml_knows_pid())
+		return;
+	pthread_mutex_lock(&counting);
+	for (int card = 0; card < (int)slice_limits()->card_count; card++) {
+		const uint64_t due = code_on(card, &ignored);
+
+		if (due != counted[card])
+			account_adjust(card, ACCOUNT_OVERHEAD, counted[card], due);
+		counted[card] = due;
+	}
+	pthread_mutex_unlock(&counting);
+}
+
 /* What this process holds by NVML's list, of one moment of the books; 0: it does not say. */
 static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 {
-	if (!account_sources.follow(card) || !calls_are_back(&look->moment))
+	if (!account_follow(card) || !calls_are_back(&look->moment))
 		return false;
 	/* Of the same moment as the books, if they do not move. */
 	const uint64_t others = pages_uncounted(card) + imports_listed(card);
@@ -47,7 +133,7 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 	look->managed = charge_managed(card);
 	look->expected = overhead_expected(card) + pages_unasked(card) - pages_uncounted(card);
 	/* What shrank by itself meanwhile moves the books, and ends the moment. */
-	return account_sources.follow(card);
+	return account_follow(card);
 }
 
 bool overhead_measure(int card, uint64_t *listed)
@@ -78,8 +164,9 @@ void overhead_stale(int card)
 		atomic_store_explicit(&stale[card].is_stale, true, memory_order_relaxed);
 }
 
-void overhead_stale_all(void)
+void overhead_forget_launches(void)
 {
+	launched_forget_all();
 	for (int card = 0; card < LIMITS_CARDS; card++)
 		overhead_stale(card);
 }

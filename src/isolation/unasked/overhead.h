@@ -56,7 +56,6 @@ void overhead_forget_launches(void);
 
 /* Something may have changed without any call that says so. */
 void overhead_stale(int card);
-void overhead_stale_all(void);
 /* The same, but not worth a look at once: what it should cost is in the books. */
 void overhead_stale_later(int card);
 /* Something has, on cards of a bit each: no allocation may pass before it is measured. */
@@ -67,18 +66,29 @@ void overhead_refresh(int card, uint64_t wanted);
 void overhead_refresh_now(int card);
 
 void overhead_after_fork(void);
-void overhead_code_after_fork(void);
+void contexts_after_fork(void);
 
-/* What a context costs by the card's size, where nothing better is known. */
-uint64_t overhead_usual_price(CUdevice device);
-/* What a thread's stack costs there, for each byte of it. */
+/* What of NVML's figure for this process is memory of others that it has opened; gone with a
+ * context. */
+uint64_t imports_listed(int card);
+void imports_forget_context(CUcontext context);
+
+/* What a thread's stack costs on a card, for each byte of it. */
 uint64_t overhead_threads(CUdevice device);
-/* What this container's processes have found out; 0: nothing. */
-uint64_t overhead_price(int card, bool is_first, bool *is_sure);
-/* By NVML, or else by the table. */
-void overhead_learn_price(int card, bool is_first, bool is_listed, uint64_t bytes);
+
+/* What has been launched before (unasked/launched.c); no lock: every launch asks. 0 is never there.
+ */
+bool launched_has(uint64_t what);
+/* Beyond a million it stays unseen: its next launch is looked at as the first was. */
+void launched_add(uint64_t what);
+/* Addresses may be given out again. */
+void launched_forget_all(void);
+void launched_after_fork(void);
 
 /* The steps that the files of this folder share. */
+/* A context is there or gone; a green one is no `is_home`. And in a forked child: none is. */
+void overhead_count_context(int card, bool is_home, int more);
+void overhead_forget_counts(void);
 bool overhead_has_context(int card);
 /* Then one function may bring its code more than once. */
 bool overhead_has_several_contexts(void);
