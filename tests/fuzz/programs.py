@@ -14,9 +14,7 @@ from tests.compiling import compile_kept
 _ROOT = Path(__file__).resolve().parents[2]
 _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", f"-I{_ROOT / 'src/isolation'}")
 _SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-PROGRAMS: dict[str, Sequence[str]] = {
-    "limits": ("slice/limits.c",),
-}
+PROGRAMS: dict[str, Sequence[str]] = {"limits": ("slice/limits.c",)}
 """Source of `c` -> files of the library that it is built with."""
 
 
