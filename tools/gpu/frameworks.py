@@ -3,7 +3,7 @@
 import subprocess
 
 from tools.bench.rows import Row, shown
-from tools.gpu.compute import kept_row, rate, share_row
+from tools.gpu.compute import kept_row, rate
 from tools.gpu.memory import (
     TOLERANCE_BYTES,
     USABLE,
@@ -31,9 +31,8 @@ _IMPORT_SECONDS = 120.0
 METHOD = """\
 PyTorch of the machine's own interpreter (PYTHON_GPU, else python3). Memory: tensors of 64, 16, 10,
 then 1 MiB until torch.cuda.OutOfMemoryError; mem_get_info, pynvml and nvidia-smi are asked in the
-same slice. Time: random bf16 matrices; a share is the time that the card was at work on them by CUDA events
-around each piece; results are compared with double precision. The clock falls when the card is always busy, so a slice keeps
-more than its share of the throughput."""
+same slice. Time: random bf16 matrices; work completed against the same program without the library, right before. A card that
+is always busy with them lowers its clock, so a slice completes more than its share of that; results are compared with double precision."""
 
 MODELS_METHOD = """\
 PyTorch without graphs or compiler, random weights: batches of a ResNet-50 in half precision, each waited for, and a transformer
@@ -180,7 +179,6 @@ def _work(place: Place, kind: str) -> list[Row]:
             f"torch-{kind}-{percent}", memory_bytes=limit_bytes(place), core_percent=percent
         )
         with place.running(inside, command) as told:
-            rows.append(share_row(WORK[kind], percent, told["busy_ns"] / told["took_ns"]))
             rows.append(kept_row(WORK[kind], percent, rate(told) / native))
             rows.append(_right(f"{WORK[kind]}, {percent} %: relative error", told["error"]))
     return rows

@@ -20,6 +20,8 @@
 /* Took more than twice what is known, and this: have the kinds become longer? */
 #define DOUBT_NS 100000u
 #define DOUBT_MOST_NS 1000000000u
+/* So much more cannot be copies between the kernels. */
+#define SURE_NS 20000000u
 /* So much of it, and each launch waits until the one before it was measured. */
 #define DOUBT_HOLDS_NS 20000000u
 enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
@@ -119,7 +121,12 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	const bool is_slow = is_host_bound(meter, work, part_ns);
 	const uint64_t most_ns =
 		work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
-	const uint64_t charged_ns = smaller(part_ns, most_ns);
+	/* The card can have waited for the host only until the last launch was out. */
+	const uint64_t host_ns = work->ended_ns - work->begun_ns + work->pause_ns + work->waited_ns;
+	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
+	const uint64_t charged_ns = least_ns > DOUBT_TIMES * most_ns + SURE_NS
+					    ? least_ns
+					    : smaller(part_ns, most_ns);
 
 	/* What kernels of several streams take by themselves does not add up. */
 	if (meter->is_mixed && !meter->aside_ns && !is_slow)

@@ -96,9 +96,9 @@ static double smaller(double one, double other)
 
 static uint64_t worst_of(const struct place *place)
 {
-	const double steady = (double)place->steady / STEADY_LAUNCHES;
-	const double first_ns = smaller(WORST_AT_FIRST_NS, place->mean_ns * WORST_FIRST_TIMES);
-	const double least_ns = smaller(WORST_STEADY_NS, place->mean_ns * WORST_STEADY_TIMES);
+	const double steady = (double)place->steady / (double)STEADY_LAUNCHES;
+	const double first_ns = smaller(WORST_AT_FIRST_NS, place->mean_ns * (double)WORST_FIRST_TIMES);
+	const double least_ns = smaller(WORST_STEADY_NS, place->mean_ns * (double)WORST_STEADY_TIMES);
 	const double now_ns = first_ns / (1 + steady + steady * steady);
 	const uint64_t worst_ns = (uint64_t)(now_ns > least_ns ? now_ns : least_ns);
 
@@ -143,7 +143,7 @@ bool estimate_wants_sample(uint64_t what)
 bool estimate_sample(uint64_t what, uint64_t took_ns)
 {
 	struct place *place = make_place(what, took_ns);
-	const double limit_ns = place->mean_ns * SURPRISE_TIMES + SURPRISE_NS;
+	const double limit_ns = place->mean_ns * (double)SURPRISE_TIMES + SURPRISE_NS;
 	const bool is_long = place->samples && (double)took_ns > limit_ns;
 	const double off_ns = (double)took_ns - place->mean_ns;
 	double heard_ns = (double)took_ns;

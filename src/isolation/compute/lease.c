@@ -8,8 +8,8 @@
  * Next is who has the most credit for its share. Credit grows at the same pace for all who wait,
  * so the key (credit over share, less the time) stands still meanwhile.
  *
- * Pages are believed within bounds, since a container writes its own: a claim for 100 ms, and by a
- * slice that lacks 100 ms of its share not at all. A slice with work out on another card waits
+ * Pages are believed within bounds, since a container writes its own: a claim or a place before us
+ * for 100 ms, and by a slice that lacks 100 ms of its share not at all. A slice with work out on another card waits
  * 20 ms: two jobs that wait for each other over two cards must not stop each other.
  */
 #include "compute/lease.h"
@@ -341,21 +341,29 @@ static uint64_t want(struct activity *page, int64_t key, uint64_t nap_ns, uint64
 	return nap_ns;
 }
 
+/* Credit stops growing at its limit, so who waits keeps the place that it has told. */
+static int64_t key_of(const struct activity *page, int64_t worth_ns, uint64_t now_ns)
+{
+	const int64_t key = worth_ns - (int64_t)now_ns;
+
+	return page->want_until_ns > now_ns && page->key > key ? page->key : key;
+}
+
 /* A new lease, or the next in a row. */
 static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t worth_ns,
 		     uint64_t out_ns)
 {
 	const uint64_t now_ns = launch->now_ns;
 	const int card = meter->card;
-	const int64_t key = worth_ns - (int64_t)now_ns;
 	struct activity *page = activity_own_page(card);
+	const int64_t key = key_of(page, worth_ns, now_ns);
 	const struct view view = look(card, key, now_ns);
 
 	if (view.blocked_until_ns > now_ns) {
 		atomic_store(&page->hold_until_ns, 0);
 		return want(page, key, nap_blocked(&view, now_ns), now_ns);
 	}
-	if (view.is_outranked) {
+	if (view.is_outranked && now_ns - launch->blocked_ns < OVERDUE_NS) {
 		atomic_store(&page->hold_until_ns, 0);
 		return want(page, key, nap_until(out_ns), now_ns);
 	}
@@ -368,7 +376,8 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 	/* Somebody else may have taken it at the same moment: then both ask again. */
 	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns) {
 		atomic_store(&page->hold_until_ns, 0);
-		return want(page, key, NAP_LATE_NS / 2, now_ns);
+		/* Not both at the same moment again: where a page is mapped differs by process. */
+		return want(page, key, NAP_LATE_NS / 2 + ((uintptr_t)page >> 12) % 16 * 1000, now_ns);
 	}
 	atomic_store(&page->want_until_ns, 0);
 	return 0;

@@ -141,10 +141,11 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 /* Until the launch may go; what is out is measured meanwhile. */
 static struct meter *await_turn(struct meter *meter, struct meter_launch *launch)
 {
-	uint64_t waited_ns = 0, reaped_ns = 0;
+	uint64_t waited_ns = 0, reaped_ns = 0, begun_ns = 0;
 
 	while (meter) {
 		launch->now_ns = timer_now_ns();
+		begun_ns = begun_ns ? begun_ns : launch->now_ns;
 		launch->estimate = estimate_of(launch->what);
 		if (waited_ns || launch->now_ns - meter->polled_ns >= POLL_EVERY_NS)
 			meter = charge_poll(meter, launch->now_ns);
@@ -170,6 +171,7 @@ static struct meter *await_turn(struct meter *meter, struct meter_launch *launch
 		}
 	}
 	launch->is_held_back = waited_ns > 0;
+	launch->waited_ns = launch->now_ns - begun_ns;
 	if (meter && waited_ns)
 		credit_note_wait(meter->card, waited_ns);
 	return meter;
@@ -247,6 +249,7 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	launch->card = meter->card;
 	if (!meter->tail.launches) {
 		meter->tail.begun_ns = launch->now_ns;
+		meter->tail.waited_ns = launch->waited_ns;
 		meter->tail.is_from_idle = is_from_idle;
 	}
 	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);

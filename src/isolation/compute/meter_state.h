@@ -20,6 +20,7 @@ struct work {
 	uint64_t ended_ns; /* and the last */
 	uint64_t idle_ns;  /* the card was known to have nothing of ours, since the event before */
 	uint64_t pause_ns; /* and likely had nothing for so long beside that */
+	uint64_t waited_ns; /* the first of its launches for the card */
 	uint64_t lag_ns;   /* of a sample: the card waited for the launch */
 	uint32_t launches;
 	bool is_alike;  /* one kind */
@@ -72,6 +73,7 @@ struct meter_launch {
 	struct estimate estimate;
 	uint64_t now_ns;     /* when it was let go */
 	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
+	uint64_t waited_ns;  /* for credit and the card */
 	uint64_t lag_ns; /* of a sample: the card waited for the launch */
 	CUevent front;   /* and the event before it */
 	CUstream stream;
