@@ -29,7 +29,7 @@ struct activity {
 	_Atomic uint64_t magic;
 	uint8_t earlier[16]; /* 0; rings of earlier versions */
 	_Atomic uint32_t version;
-	_Atomic uint32_t takes_leases; /* 0: no cap, or one that is not enforced */
+	_Atomic uint32_t takes_leases;  /* 0: no cap, or one that is not enforced */
 	_Atomic uint64_t want_until_ns; /* the slice waits for the card; 0: it does not */
 	_Atomic uint64_t hold_until_ns; /* the slice alone may launch; 0: it holds no lease */
 	uint64_t earlier_quiet;         /* 0 */

@@ -119,14 +119,12 @@ static bool is_host_bound(const struct meter *meter, const struct work *work, ui
 static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns)
 {
 	const bool is_slow = is_host_bound(meter, work, part_ns);
-	const uint64_t most_ns =
-		work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
+	const uint64_t most_ns = work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
 	/* The card can have waited for the host only until the last launch was out. */
 	const uint64_t host_ns = work->ended_ns - work->begun_ns + work->pause_ns + work->waited_ns;
 	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
-	const uint64_t charged_ns = least_ns > DOUBT_TIMES * most_ns + SURE_NS
-					    ? least_ns
-					    : smaller(part_ns, most_ns);
+	const uint64_t charged_ns =
+		least_ns > DOUBT_TIMES * most_ns + SURE_NS ? least_ns : smaller(part_ns, most_ns);
 
 	/* What kernels of several streams take by themselves does not add up. */
 	if (meter->is_mixed && !meter->aside_ns && !is_slow)
@@ -179,8 +177,8 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	if (work.is_blank && is_timed && there_ns < event_ns)
 		event_ns = there_ns;
 	if (is_timed && work.is_sample) {
-		passed_ns = less(there_ns, work.lag_ns > event_cost_ns() ? work.lag_ns
-									  : event_cost_ns());
+		passed_ns = less(there_ns,
+				 work.lag_ns > event_cost_ns() ? work.lag_ns : event_cost_ns());
 	} else if (is_timed) {
 		const uint64_t by_events_ns = less(there_ns, event_cost_ns() + work.idle_ns);
 
@@ -291,8 +289,7 @@ bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
 	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
-	     (meter->aside_ns ||
-	      (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
+	     (meter->aside_ns || (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

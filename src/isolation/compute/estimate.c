@@ -51,8 +51,8 @@ struct place {
 	uint32_t samples;  /* that the mean is of; 0: only guessed from launches in a row */
 	uint32_t all;      /* so many launches are sampled all */
 	uint32_t every, due;
-	uint32_t alike; /* samples in a row */
-	uint32_t heard; /* samples in all */
+	uint32_t alike;    /* samples in a row */
+	uint32_t heard;    /* samples in all */
 	bool is_surprised; /* the last sample was far longer than the mean */
 };
 
@@ -97,8 +97,10 @@ static double smaller(double one, double other)
 static uint64_t worst_of(const struct place *place)
 {
 	const double steady = (double)place->steady / (double)STEADY_LAUNCHES;
-	const double first_ns = smaller(WORST_AT_FIRST_NS, place->mean_ns * (double)WORST_FIRST_TIMES);
-	const double least_ns = smaller(WORST_STEADY_NS, place->mean_ns * (double)WORST_STEADY_TIMES);
+	const double first_ns =
+		smaller(WORST_AT_FIRST_NS, place->mean_ns * (double)WORST_FIRST_TIMES);
+	const double least_ns =
+		smaller(WORST_STEADY_NS, place->mean_ns * (double)WORST_STEADY_TIMES);
 	const double now_ns = first_ns / (1 + steady + steady * steady);
 	const uint64_t worst_ns = (uint64_t)(now_ns > least_ns ? now_ns : least_ns);
 
@@ -136,7 +138,8 @@ bool estimate_wants_sample(uint64_t what)
 		return false;
 	}
 	/* Not in step with the program. */
-	place->due = place->every / 2 + (uint32_t)((place->steady * 0x9E3779B97F4A7C15ull >> 33) % place->every);
+	place->due = place->every / 2 +
+		     (uint32_t)((place->steady * 0x9E3779B97F4A7C15ull >> 33) % place->every);
 	return true;
 }
 

@@ -102,8 +102,8 @@ static bool record(CUcontext context, CUevent *event, CUstream stream)
 
 	if (!*event)
 		*event = make_event(context);
-	const bool is_set = *event && cuda.cuEventRecord &&
-			    cuda.cuEventRecord(*event, stream) == CUDA_SUCCESS;
+	const bool is_set =
+		*event && cuda.cuEventRecord && cuda.cuEventRecord(*event, stream) == CUDA_SUCCESS;
 
 	capture_restore(mode);
 	return is_set;

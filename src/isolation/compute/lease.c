@@ -9,8 +9,9 @@
  * so the key (credit over share, less the time) stands still meanwhile.
  *
  * Pages are believed within bounds, since a container writes its own: a claim or a place before us
- * for 100 ms, and by a slice that lacks 100 ms of its share not at all. A slice with work out on another card waits
- * 20 ms: two jobs that wait for each other over two cards must not stop each other.
+ * for 100 ms, and by a slice that lacks 100 ms of its share not at all. A slice with work out on
+ * another card waits 20 ms: two jobs that wait for each other over two cards must not stop each
+ * other.
  */
 #include "compute/lease.h"
 
@@ -74,7 +75,7 @@ struct neighbour {
 
 static struct card {
 	uint64_t scanned_ns, looked_ns, seen_ns; /* 0: never */
-	unsigned beside;			 /* at work without leases */
+	unsigned beside;                         /* at work without leases */
 	unsigned count;
 	struct neighbour neighbours[NEIGHBOURS];
 } cards[LIMITS_CARDS];
@@ -83,7 +84,7 @@ static struct card {
 struct view {
 	uint64_t blocked_until_ns; /* somebody has the card; 0: nobody */
 	uint64_t held_until_ns;    /* and may go on with its lease until then */
-	bool is_outranked;	   /* somebody who waits is before us */
+	bool is_outranked;         /* somebody who waits is before us */
 };
 
 static uint64_t later(uint64_t one, uint64_t other)
@@ -305,9 +306,8 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 /* In short steps towards the end; at last the clock is watched. */
 static uint64_t nap_until(uint64_t left_ns)
 {
-	return left_ns > NAP_LATE_NS + NAP_LEAST_NS
-		       ? sooner(left_ns - NAP_LATE_NS, NAP_BLOCKED_NS)
-		       : NAP_WATCH_NS;
+	return left_ns > NAP_LATE_NS + NAP_LEAST_NS ? sooner(left_ns - NAP_LATE_NS, NAP_BLOCKED_NS)
+						    : NAP_WATCH_NS;
 }
 
 /* In the middle of a lease of short kernels nobody need watch the clock. */
@@ -315,7 +315,7 @@ static uint64_t nap_blocked(const struct view *view, uint64_t now_ns)
 {
 	const uint64_t nap_ns = nap_until(view->blocked_until_ns - now_ns);
 
-	return nap_ns == NAP_WATCH_NS && view->held_until_ns > now_ns + 3 * NAP_LEAST_NS
+	return nap_ns == NAP_WATCH_NS && view->held_until_ns > now_ns + 3ull * NAP_LEAST_NS
 		       ? NAP_LEAST_NS
 		       : nap_ns;
 }
@@ -377,7 +377,8 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns) {
 		atomic_store(&page->hold_until_ns, 0);
 		/* Not both at the same moment again: where a page is mapped differs by process. */
-		return want(page, key, NAP_LATE_NS / 2 + ((uintptr_t)page >> 12) % 16 * 1000, now_ns);
+		return want(page, key, NAP_LATE_NS / 2 + ((uintptr_t)page >> 12) % 16 * 1000,
+			    now_ns);
 	}
 	atomic_store(&page->want_until_ns, 0);
 	return 0;
@@ -421,12 +422,11 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 		return for_credit(meter, (uint64_t)((NEED_NS - credit_ns) * 100 / percent), out_ns);
 	}
 	const int64_t worth_ns = credit_ns * 100 / percent;
-	const bool is_overdue = worth_ns - NEED_NS * 100 / percent > OVERDUE_NS;
+	const bool is_overdue = worth_ns - (int64_t)NEED_NS * 100 / percent > OVERDUE_NS;
 
 	if (!launch->blocked_ns)
 		launch->blocked_ns = now_ns;
-	if (is_overdue ||
-	    (now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card))) {
+	if (is_overdue || (now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card))) {
 		atomic_store(&page->want_until_ns, 0);
 		atomic_store(&page->hold_until_ns, now_ns + LEASE_NS);
 		return 0;

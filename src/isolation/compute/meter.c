@@ -236,7 +236,8 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	const bool is_from_idle = meter->idle_since_ns != 0 || !meter->launched_ns;
 
 	note_idle(meter, launch->now_ns);
-	/* Who waited for credit has the time, and our clock saw the end of what was out too late. */
+	/* Who waited for credit has the time, and our clock saw the end of what was out too late.
+	 */
 	const bool wants_mark = is_from_idle && launch->is_held_back && !wants_sample;
 
 	meter->idle_since_ns = 0;
@@ -325,7 +326,8 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 static void note_lag(struct meter_launch *launch)
 {
 	const CUstreamCaptureMode mode = capture_exempt();
-	const bool is_reached = cuda.cuEventQuery && cuda.cuEventQuery(launch->front) == CUDA_SUCCESS;
+	const bool is_reached =
+		cuda.cuEventQuery && cuda.cuEventQuery(launch->front) == CUDA_SUCCESS;
 
 	capture_restore(mode);
 	launch->lag_ns = is_reached ? timer_now_ns() - launch->now_ns : 0;

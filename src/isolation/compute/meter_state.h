@@ -12,16 +12,16 @@ enum { METER_EVENTS = 128, METERS = 512 };
 
 /* Launches in a row, up to an event. */
 struct work {
-	uint64_t what;     /* of the last */
-	uint64_t mean_ns;  /* their means together */
-	uint64_t gaps_ns;  /* between them, if they were queued */
-	uint64_t worst_ns; /* what they may take */
-	uint64_t begun_ns; /* the first was launched, */
-	uint64_t ended_ns; /* and the last */
-	uint64_t idle_ns;  /* the card was known to have nothing of ours, since the event before */
-	uint64_t pause_ns; /* and likely had nothing for so long beside that */
+	uint64_t what;      /* of the last */
+	uint64_t mean_ns;   /* their means together */
+	uint64_t gaps_ns;   /* between them, if they were queued */
+	uint64_t worst_ns;  /* what they may take */
+	uint64_t begun_ns;  /* the first was launched, */
+	uint64_t ended_ns;  /* and the last */
+	uint64_t idle_ns;   /* the card was known to have nothing of ours, since the event before */
+	uint64_t pause_ns;  /* and likely had nothing for so long beside that */
 	uint64_t waited_ns; /* the first of its launches for the card */
-	uint64_t lag_ns;   /* of a sample: the card waited for the launch */
+	uint64_t lag_ns;    /* of a sample: the card waited for the launch */
 	uint32_t launches;
 	bool is_alike;  /* one kind */
 	bool is_sure;   /* all of them are known */
@@ -69,13 +69,13 @@ struct meter_launch {
 	bool is_metered;
 	bool is_sample;
 	bool is_held_back; /* it waited */
-	uint64_t what; /* function and size, or graph */
+	uint64_t what;     /* function and size, or graph */
 	struct estimate estimate;
 	uint64_t now_ns;     /* when it was let go */
 	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
 	uint64_t waited_ns;  /* for credit and the card */
-	uint64_t lag_ns; /* of a sample: the card waited for the launch */
-	CUevent front;   /* and the event before it */
+	uint64_t lag_ns;     /* of a sample: the card waited for the launch */
+	CUevent front;       /* and the event before it */
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };
