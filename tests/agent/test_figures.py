@@ -34,7 +34,8 @@ async def test_what_stops_the_node_is_a_figure_and_so_is_that_it_is_not_ready() 
 
 async def test_a_card_that_is_out_says_why_and_nothing_more_when_it_is_back() -> None:
     """The reason is a label, so that an alert can name it."""
-    async with running_rig(recovery_seconds=1) as rig:
+    # Longer than callers get one page of metrics: else the fault can come and go between two pages.
+    async with running_rig(recovery_seconds=8) as rig:
         rig.cards.xid(2, 79)
         await rig.until_metric('card_fault{card="2",reason="XID79"', " 1.0", 20)
         await rig.until_metric("ready", " 1.0", 20)
