@@ -3,7 +3,6 @@
 import datetime
 import os
 import platform
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -71,11 +70,6 @@ def cpu_seconds(pid: int) -> float:
     (CPUCLOCK_SCHED of linux/posix-timers.h).
     """
     return time.clock_gettime((~pid << 3) | 2)
-
-
-def own_peak_mib() -> float:
-    """The most that this process has had resident so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def children(pid: int) -> list[int]:

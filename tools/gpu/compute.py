@@ -1,7 +1,7 @@
 """The cap of the card's time: what a slice completes, against what the same work does without."""
 
 from tools.bench.rows import Row, shown
-from tools.gpu.place import Place, Told, answer, end, start
+from tools.gpu.place import Place, Told, together
 
 UNIT_NS = {"sync": 20_000_000, "stream": 100_000, "graph": 100_000}
 TELLS = {
@@ -12,7 +12,7 @@ TELLS = {
 PERCENTS = (10, 30, 60, 90)
 TENANTS = (10, 90)
 LEAST_KEPT = 0.95
-_FEWEST_SECONDS = 3.0
+FEWEST_SECONDS = 3.0
 
 METHOD = """\
 The kernel is a loop of a fixed number of turns, measured by CUDA events on the idle card, alone, in
@@ -30,7 +30,7 @@ def method(place: Place) -> str:
 def measure(place: Place) -> list[Row]:
     """One tenant by every kind of work, then two."""
     rows: list[Row] = []
-    turns = {kind: _turns(place, unit_ns) for kind, unit_ns in UNIT_NS.items()}
+    turns = {kind: place.turns(unit_ns) for kind, unit_ns in UNIT_NS.items()}
     for kind in UNIT_NS:
         words = ["work", kind, turns[kind], str(place.seconds)]
         piece_seconds = place.tell(place.base, "solo", kind, turns[kind])["piece_ns"] / 1e9
@@ -71,21 +71,11 @@ def rate(told: Told) -> float:
     return float(told["pieces"]) / float(told["took_ns"]) * 1e9
 
 
-def _turns(place: Place, unit_ns: int) -> str:
-    return str(place.tell(place.base, "calibrate", str(unit_ns))["turns"])
-
-
 def _two_tenants(place: Place, turns: str) -> Row:
-    seconds = max(place.seconds, _FEWEST_SECONDS)
+    seconds = max(place.seconds, FEWEST_SECONDS)
     words = [str(place.program), "work", "stream", turns, str(seconds)]
-    processes = [
-        start(place.inside(f"tenant-{percent}", core_percent=percent), words) for percent in TENANTS
-    ]
-    try:
-        small, large = (rate(answer(process)) for process in processes)
-    finally:
-        for process in processes:
-            end(process)
+    slices = [place.inside(f"tenant-{percent}", core_percent=percent) for percent in TENANTS]
+    small, large = map(rate, together([(inside, words) for inside in slices]))
     ratio = large / small
     return Row(
         "tenants of 10 and 90 % at once, work completed",

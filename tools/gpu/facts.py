@@ -1,10 +1,8 @@
 """What the simulated card assumes of turns, events, queues and copies, and what this card does."""
 
-from collections.abc import Sequence
-
 from tools.bench.rows import Row, shown
 from tools.gpu.compute import rate
-from tools.gpu.place import Place, Told, answer, end, start
+from tools.gpu.place import Place, together
 
 _TURNS_NS = 400_000_000
 _COPY_SECONDS = 2.0
@@ -18,14 +16,14 @@ Copies: 32,000,000 bytes from pinned memory, each waited for, alone and beside a
 
 def measure(place: Place) -> list[Row]:
     """Nothing here has a bar: these are the card's own figures."""
-    one, other = _together(place, [["turns", str(_TURNS_NS)]] * 2)
+    program = str(place.program)
+    one, other = together([(place.base, [program, "turns", str(_TURNS_NS)])] * 2)
     change_us = (one["away_ns"] - other["there_ns"]) / 2e3
     events = place.tell(place.base, "events")
     copies = ["copies", str(_COPY_SECONDS)]
-    turns = str(place.tell(place.base, "calibrate", "100000")["turns"])
-    kernels = [*_BESIDE, turns, str(2 * _COPY_SECONDS)]
+    kernels = [*_BESIDE, place.turns(100_000), str(2 * _COPY_SECONDS)]
     alone = rate(place.tell(place.base, *copies))
-    beside, _ = _together(place, [copies, kernels])
+    beside, _ = together([(place.base, [program, *words]) for words in (copies, kernels)])
     return [
         shown("a process's turn beside another", f"{one['there_ns'] / 1e3:.0f} µs"),
         shown("a change of process", f"{change_us:.0f} µs"),
@@ -36,12 +34,3 @@ def measure(place: Place) -> list[Row]:
         shown("copies of 32,000,000 bytes", f"{alone:.0f} a second"),
         shown("… beside another process's kernels", f"{rate(beside):.0f} a second"),
     ]
-
-
-def _together(place: Place, commands: Sequence[Sequence[str]]) -> list[Told]:
-    started = [start(place.base, [str(place.program), *words]) for words in commands]
-    try:
-        return [answer(process) for process in started]
-    finally:
-        for process in started:
-            end(process)

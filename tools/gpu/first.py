@@ -7,7 +7,7 @@ from tools.bench.rows import Row, median, shown
 from tools.gpu import compute
 from tools.gpu.frameworks import missing_torch
 from tools.gpu.memory import limit_bytes
-from tools.gpu.place import MIB, PROGRAMS, Environment, Place, Told, answer, end, start
+from tools.gpu.place import MIB, PROGRAMS, Environment, Place, Told, together
 
 EMPTIES = 1_000_000
 _EMPTIES_SIMULATED = 50_000
@@ -62,10 +62,7 @@ def empties(place: Place) -> list[Row]:
 def beside(place: Place) -> list[Row]:
     """30 and 60 %, short kernels beside long ones, both ways."""
     units = {"100 µs": 100_000, "20 ms": 20_000_000}
-    turns = {
-        name: str(place.tell(place.base, "calibrate", str(ns))["turns"])
-        for name, ns in units.items()
-    }
+    turns = {name: place.turns(ns) for name, ns in units.items()}
     solo_seconds = {
         name: place.tell(place.base, "solo", "sync", turns[name])["piece_ns"] / 1e9
         for name in units
@@ -77,7 +74,7 @@ def beside(place: Place) -> list[Row]:
             [
                 100 * rate * solo_seconds[name]
                 for (name, _), rate in zip(
-                    tenants, _together(place, tenants, turns, is_capped=way), strict=True
+                    tenants, _rates(place, tenants, turns, is_capped=way), strict=True
                 )
             ]
             for way in (False, True)
@@ -89,21 +86,17 @@ def beside(place: Place) -> list[Row]:
     return rows
 
 
-def _together(
+def _rates(
     place: Place, tenants: list[tuple[str, int]], turns: dict[str, str], *, is_capped: bool
 ) -> list[float]:
     """Kernels a second of each, at the same moment."""
-    started = []
+    commands = []
     for name, cap in tenants:
         room = f"beside-{turns[name]}-{cap if is_capped else 'free'}"
         environment = place.inside(room, core_percent=cap) if is_capped else place.base
-        words = [str(place.program), "work", "sync", turns[name], str(max(place.seconds, 3.0))]
-        started.append(start(environment, words))
-    try:
-        return [compute.rate(answer(process)) for process in started]
-    finally:
-        for process in started:
-            end(process)
+        seconds = str(max(place.seconds, compute.FEWEST_SECONDS))
+        commands.append((environment, [str(place.program), "work", "sync", turns[name], seconds]))
+    return [compute.rate(told) for told in together(commands)]
 
 
 def imports(place: Place) -> list[Row]:

@@ -49,8 +49,9 @@ def measure(place: Place) -> list[Row]:
     if missing is not None:
         return [Row("PyTorch in a slice", "every allocator, graphs", f"not run: {missing}")]
     rows: list[Row] = []
+    unlisted = unlisted_bytes(place)
     for name, setting in ALLOCATORS.items():
-        rows += _fill(place, name, setting)
+        rows += _fill(place, name, setting, unlisted)
     for kind in WORK:
         rows += _work(place, kind)
     return rows
@@ -127,14 +128,14 @@ def _command(place: Place, program: str, *words: str) -> list[str]:
     return [place.python, str(PROGRAMS / program), *words]
 
 
-def _fill(place: Place, name: str, setting: str) -> list[Row]:
+def _fill(place: Place, name: str, setting: str, unlisted: int) -> list[Row]:
     limit = limit_bytes(place)
     inside = place.inside(f"torch-{name}", memory_bytes=limit)
     # The first is the name since PyTorch 2.9.
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
     environment: Environment = {**inside, **dict.fromkeys(names, setting)}
     told, taken = place.costing(environment, _command(place, "torch_fill.py"))
-    outside = outside_row(f"PyTorch, {name}", limit, taken, unlisted_bytes(place))
+    outside = outside_row(f"PyTorch, {name}", limit, taken, unlisted)
     return [*fill_rows(name, limit, told), outside]
 
 

@@ -99,6 +99,10 @@ class Place:
         with self.running(environment, [str(self.program), *words]) as told:
             return told
 
+    def turns(self, kernel_ns: int) -> str:
+        """Turns of the loop in card.c that make a kernel of so many nanoseconds."""
+        return str(self.tell(self.base, "calibrate", str(kernel_ns))["turns"])
+
     def timed(self, environment: Environment, command: Sequence[str]) -> float:
         """Seconds from the start of a program until it tells."""
         begin_seconds = time.monotonic()
@@ -131,6 +135,16 @@ class Place:
             process.kill()
             raise
         finally:
+            end(process)
+
+
+def together(commands: Sequence[tuple[Environment, Sequence[str]]]) -> list[Told]:
+    """What programs answer that run at the same moment, each in its environment."""
+    started = [start(environment, command) for environment, command in commands]
+    try:
+        return [answer(process) for process in started]
+    finally:
+        for process in started:
             end(process)
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.bench.rows import Row
-from tools.gpu.compute import rate
-from tools.gpu.place import MIB, CheckError, Environment, Place, Told, answer, end, start
+from tools.gpu.compute import FEWEST_SECONDS, rate
+from tools.gpu.place import MIB, CheckError, Place, together
 
 PERCENTS = (10, 30, 60)
 _POINTS = 3.0
@@ -109,11 +109,11 @@ def _rows(place: Place, card: dict[str, Any], started: Mapping[int, Any]) -> lis
     for percent in PERCENTS:
         wanted = total * (units * percent // 100) // units
         rows.append(_shown(place, percent, wanted, started[percent]))
-    turns = str(place.tell(place.base, "calibrate", "100000")["turns"])
-    words = [str(place.program), "work", "stream", turns, str(max(place.seconds, 3.0))]
-    told = _together(place.base, {p: _inside(started[p], words) for p in PERCENTS})
-    all_of_it = sum(rate(one) for one in told.values())
-    for percent, one in told.items():
+    seconds = str(max(place.seconds, FEWEST_SECONDS))
+    words = [str(place.program), "work", "stream", place.turns(100_000), seconds]
+    told = together([(place.base, _inside(started[percent], words)) for percent in PERCENTS])
+    all_of_it = sum(map(rate, told))
+    for percent, one in zip(PERCENTS, told, strict=True):
         part = 100 * rate(one) / all_of_it
         rows.append(
             Row(
@@ -140,15 +140,6 @@ def _shown(place: Place, percent: int, wanted: int, started: Any) -> Row:
     shown = _SHOWN.search(done.stdout)
     said = shown[0] if shown else (done.stdout + done.stderr).strip()[-200:]
     return Row(what, target, said, shown is not None and int(shown[2]) == wanted)
-
-
-def _together(base: Environment, commands: Mapping[int, list[str]]) -> dict[int, Told]:
-    started = {percent: start(base, command) for percent, command in commands.items()}
-    try:
-        return {percent: answer(process) for percent, process in started.items()}
-    finally:
-        for process in started.values():
-            end(process)
 
 
 def _inside(started: Any, words: list[str]) -> list[str]:

@@ -52,11 +52,6 @@ static uint64_t less(uint64_t from, uint64_t by)
 	return from > by ? from - by : 0;
 }
 
-static uint64_t smaller(uint64_t one, uint64_t other)
-{
-	return one < other ? one : other;
-}
-
 static uint64_t event_cost_ns(void)
 {
 	return event_ns == UINT64_MAX ? 0 : event_ns;
@@ -119,6 +114,10 @@ static bool is_host_bound(const struct meter *meter, const struct work *work, ui
 static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns)
 {
 	const bool is_slow = is_host_bound(meter, work, part_ns);
+
+	/* What kernels of several streams take by themselves does not add up. */
+	if (meter->is_mixed && !meter->aside_ns && !is_slow)
+		return part_ns;
 	const uint64_t most_ns = work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
 	/* The card can have waited for the host only until the last launch was out. */
 	const uint64_t host_ns = work->ended_ns - work->begun_ns + work->pause_ns + work->waited_ns;
@@ -126,9 +125,6 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	const uint64_t charged_ns =
 		least_ns > DOUBT_TIMES * most_ns + SURE_NS ? least_ns : smaller(part_ns, most_ns);
 
-	/* What kernels of several streams take by themselves does not add up. */
-	if (meter->is_mixed && !meter->aside_ns && !is_slow)
-		return part_ns;
 	meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
 	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
 		estimate_doubt(work->what);
@@ -177,8 +173,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	if (work.is_blank && is_timed && there_ns < event_ns)
 		event_ns = there_ns;
 	if (is_timed && work.is_sample) {
-		passed_ns = less(there_ns,
-				 work.lag_ns > event_cost_ns() ? work.lag_ns : event_cost_ns());
+		passed_ns = less(there_ns, larger(work.lag_ns, event_cost_ns()));
 	} else if (is_timed) {
 		const uint64_t by_events_ns = less(there_ns, event_cost_ns() + work.idle_ns);
 
@@ -279,7 +274,7 @@ static uint64_t worst_most_ns(const struct meter *meter)
 static bool is_late(const struct meter *meter, uint64_t now_ns)
 {
 	const struct timed_event *first = &meter->events[0];
-	const uint64_t since_ns = first->set_ns > meter->first_ns ? first->set_ns : meter->first_ns;
+	const uint64_t since_ns = larger(first->set_ns, meter->first_ns);
 
 	return first->work.launches &&
 	       less(now_ns, since_ns) > first->work.mean_ns * LATE_TIMES + LATE_NS;

@@ -142,13 +142,9 @@ int64_t credit_balance(int card)
 	return believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
 }
 
-uint64_t credit_wait_ns(int card)
+uint64_t credit_wait_ns(int card, int64_t balance_ns)
 {
-	const int64_t balance = credit_balance(card);
-
-	if (balance > 0)
-		return 0;
-	return (uint64_t)(1 - balance) * 100 / slice_limits()->cards[card].core_percent + 1;
+	return (uint64_t)(1 - balance_ns) * 100 / slice_limits()->cards[card].core_percent + 1;
 }
 
 void credit_note_wait(int card, uint64_t waited_ns)

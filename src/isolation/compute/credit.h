@@ -21,9 +21,9 @@ void credit_add_inflight(int card, int64_t work_ns);
 /* What all processes have launched and not yet spent. */
 int64_t credit_inflight(int card);
 
-/* Nanoseconds until something may be launched; 0: now. */
-uint64_t credit_wait_ns(int card);
-/* Credit, less what is launched and not yet spent. */
+/* Credit, less what is launched and not yet spent; with none left nothing may be launched. */
 int64_t credit_balance(int card);
+/* Nanoseconds until there is credit again, with such a balance, which is 0 or less. */
+uint64_t credit_wait_ns(int card, int64_t balance_ns);
 
 void credit_note_wait(int card, uint64_t waited_ns);

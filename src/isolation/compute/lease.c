@@ -87,16 +87,6 @@ struct view {
 	bool is_outranked;         /* somebody who waits is before us */
 };
 
-static uint64_t later(uint64_t one, uint64_t other)
-{
-	return one > other ? one : other;
-}
-
-static uint64_t sooner(uint64_t one, uint64_t other)
-{
-	return one < other ? one : other;
-}
-
 /* Clients of an MPS server are on the card at once: nobody is alone there. */
 static bool is_off(void)
 {
@@ -178,8 +168,8 @@ static bool is_earlier_at_work(int fd, uint64_t now_ns)
 /* Until when it has the card; 0: it has not, or says so for too long. */
 static uint64_t claimed_until(struct neighbour *neighbour, const struct head *head, uint64_t now_ns)
 {
-	const uint64_t held_ns = sooner(head->hold_until_ns, head->out.until_ns + LAPSE_NS);
-	const uint64_t until_ns = later(held_ns, head->out.until_ns);
+	const uint64_t held_ns = smaller(head->hold_until_ns, head->out.until_ns + LAPSE_NS);
+	const uint64_t until_ns = larger(held_ns, head->out.until_ns);
 
 	if (until_ns <= now_ns) {
 		neighbour->claim_ns = 0;
@@ -190,7 +180,7 @@ static uint64_t claimed_until(struct neighbour *neighbour, const struct head *he
 		neighbour->claimed_until_ns = head->hold_until_ns;
 	}
 	return now_ns - neighbour->claim_ns < CLAIM_MOST_NS
-		       ? sooner(until_ns, neighbour->claim_ns + CLAIM_MOST_NS)
+		       ? smaller(until_ns, neighbour->claim_ns + CLAIM_MOST_NS)
 		       : 0;
 }
 
@@ -212,13 +202,14 @@ static void see(struct card *card, struct neighbour *neighbour, struct view *vie
 	}
 	const uint64_t until_ns = claimed_until(neighbour, &head, now_ns);
 
-	view->blocked_until_ns = later(view->blocked_until_ns, until_ns);
+	view->blocked_until_ns = larger(view->blocked_until_ns, until_ns);
 	if (until_ns)
-		view->held_until_ns = later(view->held_until_ns, head.hold_until_ns);
+		view->held_until_ns = larger(view->held_until_ns, head.hold_until_ns);
 	if (head.want_until_ns > now_ns && head.want_until_ns < now_ns + CLAIM_MOST_NS &&
 	    head.key > key)
 		view->is_outranked = true;
-	card->seen_ns = later(card->seen_ns, sooner(now_ns, later(until_ns, head.want_until_ns)));
+	card->seen_ns =
+		larger(card->seen_ns, smaller(now_ns, larger(until_ns, head.want_until_ns)));
 }
 
 static struct view look(int number, int64_t key, uint64_t now_ns)
@@ -300,13 +291,13 @@ static bool is_elsewhere(int card)
 
 static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 {
-	return value < least ? least : sooner(value, most);
+	return value < least ? least : smaller(value, most);
 }
 
 /* In short steps towards the end; at last the clock is watched. */
 static uint64_t nap_until(uint64_t left_ns)
 {
-	return left_ns > NAP_LATE_NS + NAP_LEAST_NS ? sooner(left_ns - NAP_LATE_NS, NAP_BLOCKED_NS)
+	return left_ns > NAP_LATE_NS + NAP_LEAST_NS ? smaller(left_ns - NAP_LATE_NS, NAP_BLOCKED_NS)
 						    : NAP_WATCH_NS;
 }
 
@@ -330,7 +321,7 @@ static uint64_t for_credit(const struct meter *meter, uint64_t wait_ns, uint64_t
 {
 	if (!out_ns)
 		return between(NAP_LEAST_NS, wait_ns, NAP_IDLE_NS);
-	return between(NAP_LEAST_NS, sooner(wait_ns, meter->out_ns / 2), NAP_MOST_NS);
+	return between(NAP_LEAST_NS, smaller(wait_ns, meter->out_ns / 2), NAP_MOST_NS);
 }
 
 /* It waits for others, and says so. */
@@ -372,7 +363,7 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 	if (out_ns && out_ns + launch->estimate.mean_ns > LEASE_NS && !is_by_itself)
 		return between(NAP_LEAST_NS, out_ns / 2, NAP_MOST_NS);
 	atomic_store(&page->hold_until_ns, now_ns + LEASE_NS + (is_by_itself ? out_ns : 0));
-	tell_until(page, later(now_ns, atomic_load(&page->open[0].until_ns)), now_ns);
+	tell_until(page, larger(now_ns, atomic_load(&page->open[0].until_ns)), now_ns);
 	/* Somebody else may have taken it at the same moment: then both ask again. */
 	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns) {
 		atomic_store(&page->hold_until_ns, 0);
@@ -403,11 +394,11 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 	sign(page, !is_off());
 	if (lease_is_free(card, now_ns))
 		return 0;
-	const uint64_t wait_ns = credit_wait_ns(card);
+	const int64_t credit_ns = credit_balance(card);
 
-	if (wait_ns) {
+	if (credit_ns <= 0) {
 		give_up(page);
-		return for_credit(meter, wait_ns, out_ns);
+		return for_credit(meter, credit_wait_ns(card, credit_ns), out_ns);
 	}
 	if (is_off())
 		return 0;
@@ -415,8 +406,6 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 
 	if (is_holder && now_ns + out_ns + launch->estimate.mean_ns <= page->hold_until_ns)
 		return 0;
-	const int64_t credit_ns = credit_balance(card);
-
 	if (!is_holder && credit_ns < NEED_NS && !is_alone(card, now_ns)) {
 		give_up(page);
 		return for_credit(meter, (uint64_t)((NEED_NS - credit_ns) * 100 / percent), out_ns);

@@ -170,8 +170,7 @@ static struct meter *await_turn(struct meter *meter, struct meter_launch *launch
 			reaped_ns = waited_ns;
 		}
 	}
-	launch->is_held_back = waited_ns > 0;
-	launch->waited_ns = launch->now_ns - begun_ns;
+	launch->waited_ns = begun_ns ? launch->now_ns - begun_ns : 0;
 	if (meter && waited_ns)
 		credit_note_wait(meter->card, waited_ns);
 	return meter;
@@ -238,7 +237,7 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	note_idle(meter, launch->now_ns);
 	/* Who waited for credit has the time, and our clock saw the end of what was out too late.
 	 */
-	const bool wants_mark = is_from_idle && launch->is_held_back && !wants_sample;
+	const bool wants_mark = is_from_idle && launch->waited_ns && !wants_sample;
 
 	meter->idle_since_ns = 0;
 	credit_add_inflight(meter->card, (int64_t)launch->estimate.mean_ns);
@@ -315,7 +314,7 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 
 	/* Once others wait on other streams, nothing can be set behind it any more. */
 	if (meter->is_mixed && launch->now_ns - meter->mixed_ns < MIXED_LASTS_NS &&
-	    credit_wait_ns(meter->card))
+	    credit_balance(meter->card) <= 0)
 		return true;
 	return tail->is_sample || !launch->estimate.is_known || tail->mean_ns >= EVENT_WORK_NS ||
 	       tail->launches >= (tail->is_sure ? EVENT_LAUNCHES_SURE : EVENT_LAUNCHES) ||

@@ -10,6 +10,16 @@
 /* More contexts than the memory of any card has room for: none goes unmetered. */
 enum { METER_EVENTS = 128, METERS = 512 };
 
+static inline uint64_t smaller(uint64_t one, uint64_t other)
+{
+	return one < other ? one : other;
+}
+
+static inline uint64_t larger(uint64_t one, uint64_t other)
+{
+	return one > other ? one : other;
+}
+
 /* Launches in a row, up to an event. */
 struct work {
 	uint64_t what;      /* of the last */
@@ -68,8 +78,7 @@ struct meter_launch {
 	int card;
 	bool is_metered;
 	bool is_sample;
-	bool is_held_back; /* it waited */
-	uint64_t what;     /* function and size, or graph */
+	uint64_t what; /* function and size, or graph */
 	struct estimate estimate;
 	uint64_t now_ns;     /* when it was let go */
 	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
