@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,17 @@ _POINTS = 3.0
 _FIRST_SECONDS = 60.0
 _PRELOAD = "/etc/ld.so.preload"
 _SHOWN = re.compile(r"(\d+)MiB / +(\d+)MiB")
+
+# cover DIRECTORY EMPTY: what is made in the directory from now on is made in memory.
+_COVER = """cover() {
+  mkdir "$2"; mount --bind "$1" "$2"; mount -t tmpfs none "$1"
+  for entry in "$2"/* "$2"/.[!.]*; do
+    here="$1/${entry##*/}"
+    if [ -L "$entry" ]; then cp -P "$entry" "$here"
+    elif [ -d "$entry" ]; then mkdir -p "$here"; mount --bind "$entry" "$here"
+    elif [ -e "$entry" ]; then : > "$here"; mount --bind "$entry" "$here"; fi
+  done
+}"""
 
 METHOD = """\
 The agent runs on this machine with a stand-in kubelet and API server; three pods of 10, 30 and 60 % and that part of the
@@ -80,8 +91,7 @@ async def _measure(place: Place) -> list[Row]:
             if not admission.is_admitted:
                 raise CheckError(f"the pod of {percent} % is refused: {admission.message}")
             started[percent] = await node.start_container(role)
-        with _mount_points(started.values()):
-            return await asyncio.to_thread(_rows, place, cards[0], started)
+        return await asyncio.to_thread(_rows, place, cards[0], started)
 
 
 async def _published(node: Any) -> list[dict[str, Any]]:
@@ -111,7 +121,7 @@ def _rows(place: Place, card: dict[str, Any], started: Mapping[int, Any]) -> lis
         rows.append(_shown(place, percent, wanted, started[percent]))
     seconds = str(max(place.seconds, FEWEST_SECONDS))
     words = [str(place.program), "work", "stream", place.turns(100_000), seconds]
-    told = together([(place.base, _inside(started[percent], words)) for percent in PERCENTS])
+    told = together([(place.base, _inside(started[p], _room(place), words)) for p in PERCENTS])
     all_of_it = sum(map(rate, told))
     for percent, one in zip(PERCENTS, told, strict=True):
         part = 100 * rate(one) / all_of_it
@@ -131,7 +141,7 @@ def _shown(place: Place, percent: int, wanted: int, started: Any) -> Row:
     if shutil.which("nvidia-smi") is None:
         return Row(what, target, "not run: no nvidia-smi on this machine")
     done = subprocess.run(
-        _inside(started, ["nvidia-smi"]),
+        _inside(started, _room(place), ["nvidia-smi"]),
         env=dict(place.base),
         capture_output=True,
         text=True,
@@ -142,44 +152,35 @@ def _shown(place: Place, percent: int, wanted: int, started: Any) -> Row:
     return Row(what, target, said, shown is not None and int(shown[2]) == wanted)
 
 
-def _inside(started: Any, words: list[str]) -> list[str]:
-    """The command in a mount namespace with the container's mounts, the preload last."""
-    lines = ["set -e"]
-    for inside in _in_order(started):
+def _room(place: Place) -> Path:
+    return Path(tempfile.mkdtemp(dir=place.directory))
+
+
+def _inside(started: Any, room: Path, words: list[str]) -> list[str]:
+    """The command in a mount namespace with the container's mounts, the preload last.
+
+    Nothing is made on the machine itself: a directory that lacks a mount point is covered by an empty one,
+    in which each of its entries is mounted again. `room` is an empty directory for that.
+    """
+    lines = ["set -e", _COVER]
+    inner = sorted(started.mounts, key=lambda path: (path == _PRELOAD, len(path)))
+    for number, directory in enumerate(sorted({_nearest(path) for path in inner})):
+        lines.append(f"cover {directory} {shlex.quote(str(room / str(number)))}")
+    for inside in inner:
         host, is_read_only = started.mounts[inside]
-        lines.append(f"mount --bind {shlex.quote(host)} {shlex.quote(inside)}")
+        there, source = shlex.quote(inside), shlex.quote(host)
+        parent = shlex.quote(str(Path(inside).parent))
+        is_directory = Path(host).is_dir()
+        lines.append(f"mkdir -p {there if is_directory else parent}")
+        if not is_directory:
+            lines.append(f"[ -e {there} ] || : > {there}")
+        lines.append(f"mount --bind {source} {there}")
         if is_read_only:
-            lines.append(f"mount -o remount,bind,ro {shlex.quote(inside)}")
+            lines.append(f"mount -o remount,bind,ro {there}")
     script = "\n".join([*lines, 'exec "$@"'])
     return ["unshare", "-m", "sh", "-c", script, "slice", *words]
 
 
-def _in_order(started: Any) -> list[str]:
-    return sorted(started.mounts, key=lambda path: (path == _PRELOAD, len(path)))
-
-
-@contextlib.contextmanager
-def _mount_points(started: Iterable[Any]) -> Iterator[None]:
-    """Makes what is mounted over, empty, and removes what was not there before."""
-    made: list[Path] = []
-    try:
-        for one in started:
-            for inside in _in_order(one):
-                if Path(one.mounts[inside][0]).is_dir():
-                    _make_directory(Path(inside), made)
-                else:
-                    _make_directory(Path(inside).parent, made)
-                    if not Path(inside).exists():
-                        Path(inside).touch()
-                        made.append(Path(inside))
-        yield
-    finally:
-        for path in reversed(made):
-            path.rmdir() if path.is_dir() else path.unlink()
-
-
-def _make_directory(path: Path, made: list[Path]) -> None:
-    if not path.exists():
-        _make_directory(path.parent, made)
-        path.mkdir()
-        made.append(path)
+def _nearest(path: str) -> Path:
+    """The directory nearest above a path that is there."""
+    return next(parent for parent in Path(path).parents if parent.is_dir())
