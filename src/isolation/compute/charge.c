@@ -125,7 +125,7 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	const uint64_t charged_ns =
 		least_ns > DOUBT_TIMES * most_ns + SURE_NS ? least_ns : smaller(part_ns, most_ns);
 
-	meter->slack_ns = smaller(most_ns - charged_ns, SLACK_MOST_NS);
+	meter->slack_ns = smaller(less(most_ns, charged_ns), SLACK_MOST_NS);
 	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
 		estimate_doubt(work->what);
 		meter->wary = WARY_LAUNCHES;
