@@ -35,6 +35,8 @@ class NvidiaPlugin:
         self._place = root / "machine"
         self._environment = {
             "PATH": os.environ["PATH"],
+            # How long its first look at the health of its devices takes is not compared.
+            "GPU_SIMULATOR_CARD_LIKE": "0",
             "LD_LIBRARY_PATH": str(cards.library.parent),
         }
 
