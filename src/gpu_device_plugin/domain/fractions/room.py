@@ -77,17 +77,22 @@ class Room:
         """The largest slice that is free, in MiB; 0 where nothing is."""
         return slice_mib(self.card, self.free_mem, self.unit) if self.free_mem else 0
 
-    def left_milli(self, demand: Demand) -> int:
-        """What of that would be free with a container of this demand on the card."""
-        core = max(demand.core_percent, self.least_core)
-        left = replace(
+    def without(self, units: int, percent: int, pods: int, *, is_closed: bool = False) -> "Room":
+        """The room with this much less of it, and so many pods more; `is_closed`: one has the card for itself."""
+        is_closed = is_closed or self.is_closed
+        return replace(
             self,
-            is_closed=self.is_closed or demand.is_exclusive,
-            free_mem=max(0, self.free_mem - demand.units_per_card),
-            free_core=max(0, self.free_core - core),
-            pods=self.pods if self.holds_pod else self.pods + 1,
+            free_mem=0 if is_closed else max(0, self.free_mem - units),
+            free_core=0 if is_closed else max(0, self.free_core - percent),
+            pods=self.pods + pods,
+            is_closed=is_closed,
         )
-        return left.free_milli
+
+    def left_milli(self, demand: Demand) -> int:
+        """What of the card would be free, as in `free_milli`, with a container of this demand on it."""
+        core, is_new = max(demand.core_percent, self.least_core), not self.holds_pod
+        alone = demand.is_exclusive
+        return self.without(demand.units_per_card, core, int(is_new), is_closed=alone).free_milli
 
     def lack(self, demand: Demand) -> str | None:
         """Why a container of this demand does not fit here, for people; None where it does."""
