@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 _MIB = 1024 * 1024
 
 
-class _Simulation(click.Group):
-    """Every error of the simulation exits as wrong settings do."""
+class SimulationFailedError(click.ClickException):
+    """An error of the simulation; exit status as for wrong settings."""
 
+    exit_code = EXIT_USAGE
+
+
+class _Simulation(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except GpuPluginError as error:
-            failed = click.ClickException(str(error))
-            failed.exit_code = EXIT_USAGE
-            raise failed from error
+            raise SimulationFailedError(str(error)) from error
 
 
 def _state_option(command: Callable[..., None]) -> Callable[..., None]:
