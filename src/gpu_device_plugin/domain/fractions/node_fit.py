@@ -255,7 +255,7 @@ def check_request(
 ) -> CheckedRequest | Misfit:
     """The first half of `fit`: what does not depend on what the node's cards have left."""
     if not offer.has_slices:
-        names = ", ".join(sorted(_asked(pod)))
+        names = ", ".join(sorted({str(r) for c in pod.containers for r in Resource if c.amount(r)}))
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
     try:
         policy = policy_of(pod, offer.policy or default)
@@ -364,7 +364,3 @@ class _Trial:
         """A room with this share of it taken, less what an init container hands on."""
         new = self.take.fresh(room.card.index, share)
         return replace(room.without(*new, int(not room.holds_pod)), holds_pod=True)
-
-
-def _asked(pod: PodRequest) -> set[str]:
-    return {str(r) for c in pod.containers for r in Resource if c.amount(r)}

@@ -149,6 +149,8 @@ def room_of(
 ) -> Room:
     """What a card has left where `use` is held of it; `pod` asks, or (None) one that holds nothing."""
     holds_pod = pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods)
+    # A pod known by name only and the same one by name and uid count once.
+    tenants = {tenant.key if tenant.name else ("", tenant.uid) for tenant in use.pods}
     is_free = holds_pod or not use.is_exclusive
     free_mem = card.capacity(terms.unit) - -(-use.memory_mib // terms.unit.mib)
     return Room(
@@ -156,7 +158,7 @@ def room_of(
         is_healthy=is_healthy,
         free_mem=max(0, free_mem) if is_free else 0,
         free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent) if is_free else 0,
-        pods=_count(use.pods),
+        pods=len(tenants),
         holds_pod=holds_pod,
         unit=terms.unit,
         max_pods=most_pods(terms.mode, terms.max_pods),
@@ -172,8 +174,3 @@ def at_most(room: Room, resource: str, free: int) -> Room:
     if resource == Resource.CORE:
         return replace(room, free_core=min(room.free_core, free))
     return room
-
-
-def _count(tenants: Iterable[PodRef]) -> int:
-    """Distinct pods; one known by name only and one by name and uid are the same."""
-    return len({tenant.key if tenant.name else ("", tenant.uid) for tenant in tenants})
