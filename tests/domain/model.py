@@ -22,7 +22,8 @@ from gpu_device_plugin.domain.fractions.room import rooms
 from gpu_device_plugin.domain.fractions.units import cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller, find_caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant
-from gpu_device_plugin.domain.grants.ledger import Ledger, live
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,

@@ -11,15 +11,12 @@ from tests.held import changed
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Share
-from gpu_device_plugin.domain.grants.ledger import (
+from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, drift, used
+from gpu_device_plugin.domain.grants.lifetime import (
     ABSENT_SECONDS,
     KUBELET_SETTLE_SECONDS,
-    DeviceUse,
-    Ledger,
-    drift,
     expired_grants,
     live,
-    used,
 )
 from gpu_device_plugin.domain.node.pods import PodRef
 

@@ -18,7 +18,7 @@ import structlog
 
 from gpu_device_plugin.cards_tools.card_users import InUseError, refuse_where_hidden
 from gpu_device_plugin.disk.mps_lock import ModesFile, ServingLock
-from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.cards.reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import Configuration, SharingKind
 from gpu_device_plugin.domain.nvidia.mps import ASK, Server, pipe_directory, served_text, servers
@@ -351,18 +351,8 @@ def _wanted(
     """What the agent must agree to, and the servers; EdgeError if no card is shared by MPS."""
     if configuration.sharing.kind is not SharingKind.MPS:
         raise EdgeError("the configuration shares no card by MPS")
-    cards = [
-        Card(
-            c.uuid,
-            CardNumber(c.index),
-            CardIndex(c.index),
-            c.minor,
-            c.model,
-            c.memory_mib,
-            c.hardware,
-        )
-        for c in found
-    ]
+    # The number counts for nothing here: no unit is named by it.
+    cards = [report.as_card(CardNumber(report.index)) for report in found]
     offered = offers(cards, configuration)
     wanted = servers(offered.resources)
     if not wanted:

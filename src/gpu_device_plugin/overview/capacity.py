@@ -91,18 +91,18 @@ def _then(node: NodeCards, rooms: Sequence[Room], pod: PodRequest) -> str:
     each = counted(wanted.units_per_card, "unit")
     large = [r for r in serving if r.card.capacity(r.unit) >= wanted.units_per_card]
     if len(large) < wanted.cards:
-        return _few_cards(len(large), wanted, f"has {each}", f"have {each}")
+        return _few_cards(len(large), wanted, each)
     if wanted.cards == 1:
         return _short_of(serving, wanted)
     fitting = sum(room.lack(wanted) is None for room in serving)
-    return _few_cards(fitting, wanted, f"has room for {each}", f"have room for {each}")
+    return _few_cards(fitting, wanted, f"room for {each}")
 
 
-def _few_cards(found: int, wanted: Demand, has: str, have: str) -> str:
-    """How many cards would do, where the pod needs more of them."""
+def _few_cards(found: int, wanted: Demand, what: str) -> str:
+    """How many cards have it, where the pod needs more of them."""
     if not found:
-        return f"no card {has}"
-    return f"only {counted(found, 'card')} {has if found == 1 else have}, not {wanted.cards}"
+        return f"no card has {what}"
+    return f"only {counted(found, 'card')} {'has' if found == 1 else 'have'} {what}, not {wanted.cards}"
 
 
 def _short_of(serving: Sequence[Room], wanted: Demand) -> str:

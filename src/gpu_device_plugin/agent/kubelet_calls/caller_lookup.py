@@ -12,7 +12,8 @@ import structlog
 
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
-from gpu_device_plugin.domain.grants.ledger import Ledger, live
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.registry import EVERYTHING, Scope
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError

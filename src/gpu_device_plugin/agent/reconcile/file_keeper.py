@@ -15,7 +15,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
-from gpu_device_plugin.domain.grants.ledger import orphan_files
+from gpu_device_plugin.domain.grants.lifetime import orphan_files
 from gpu_device_plugin.errors import NodeError, StorageError
 
 _REPAIRS_A_TURN = 8

@@ -29,10 +29,9 @@ from gpu_device_plugin.domain.grants.kubelet_snapshot import (
     pass_on_units,
     rename_holder,
 )
-from gpu_device_plugin.domain.grants.ledger import (
+from gpu_device_plugin.domain.grants.ledger import Ledger, drift
+from gpu_device_plugin.domain.grants.lifetime import (
     KUBELET_SETTLE_SECONDS,
-    Ledger,
-    drift,
     expired_grants,
     is_over,
     live,

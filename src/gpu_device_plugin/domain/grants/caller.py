@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from gpu_device_plugin.domain.counted import few
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
-from gpu_device_plugin.domain.grants.ledger import Ledger, is_over
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import is_over
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,

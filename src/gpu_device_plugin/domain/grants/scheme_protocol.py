@@ -35,8 +35,8 @@ class Scheme(ABC):
     """One way of sharing.
 
     The `state` that it gets holds its own cards only. A scheme either decides which units a
-    container gets (`WeChooseDevices`), or records what the kubelet has chosen (`recording.Records`). Both
-    end in grants of one ledger.
+    container gets (`WeChooseDevices`), or records what the kubelet has chosen
+    (`recording.KubeletChoosesDevices`). Both end in grants of one ledger.
     """
 
     @property
