@@ -25,7 +25,9 @@ def require(affinity: Json | None, labels: Mapping[str, str]) -> Json:
     node = _object(affinity.get("nodeAffinity"))
     required = _object(node.get(_REQUIRED))
     terms = [_object(term) for term in _list(required.get("nodeSelectorTerms"))]
-    expressions = [_is(key, value) for key, value in sorted(labels.items())]
+    expressions: list[Json] = [
+        {"key": key, "operator": "In", "values": [value]} for key, value in sorted(labels.items())
+    ]
     new = [_with(term, expressions) for term in terms] or [{"matchExpressions": expressions}]
     changed = {**required, "nodeSelectorTerms": new}
     return {**affinity, "nodeAffinity": {**node, _REQUIRED: changed}}
@@ -75,10 +77,6 @@ def _value(term: Json, label: str) -> str:
         if expression.get("key") == label and is_one:
             return str(values[0])
     return ""
-
-
-def _is(key: str, value: str) -> Json:
-    return {"key": key, "operator": "In", "values": [value]}
 
 
 def _object(value: object) -> Json:
