@@ -151,14 +151,17 @@ def resource_of(profile: str) -> str:
     return f"{PREFIX}mig-{profile.replace('+', '.')}"
 
 
-def cut_command(index: int, profile: Profile) -> str:
+def cut_command(index: int, profile: Profile, *, is_mig: bool) -> str:
     """What cuts one card into as many instances of the profile as it has room for.
 
-    >>> cut_command(0, Profile("3g.20gb", 3, 4, 2))
+    One in MIG mode first loses its instances, so that there is room.
+
+    >>> cut_command(0, Profile("3g.20gb", 3, 4, 2), is_mig=False)
     'nvidia-smi -i 0 -mig 1 && nvidia-smi mig -i 0 -cgi 3g.20gb,3g.20gb -C'
     """
-    instances = ",".join([profile.name] * profile.count)
-    return f"nvidia-smi -i {index} -mig 1 && nvidia-smi mig -i {index} -cgi {instances} -C"
+    mig = f"nvidia-smi mig -i {index}"
+    before = f"{mig} -dci; {mig} -dgi;" if is_mig else f"nvidia-smi -i {index} -mig 1 &&"
+    return f"{before} {mig} -cgi {','.join([profile.name] * profile.count)} -C"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ def uncut(cards: Sequence[Card], asked: str) -> str:
     except ConfigError as error:
         return str(error)
     commands = [
-        cut_command(card.index, profile)
+        cut_command(card.index, profile, is_mig=card.hardware.is_mig)
         for card, profile in wanted
         if not is_cut(card.hardware, profile)
     ]
