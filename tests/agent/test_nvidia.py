@@ -472,6 +472,25 @@ async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile()
         await offered(rig, seventh=56)
 
 
+async def test_a_misspelt_profile_leaves_the_one_before_in_force() -> None:
+    """Also over a restart of the agent; an Event names the profiles that the cards have."""
+    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+    async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
+        await rig.set_labels(mig_profile="MIG1g")
+        await rig.start_agent(**settings)
+        await offered(rig, seventh=56)
+        await rig.set_labels(mig_profile="MIG1")
+        await until(lambda: bool(rig.events("MigProfileRefused")), 20)
+        assert "it has MIG1g, MIG2g" in rig.events("MigProfileRefused")[0]["message"]
+        await rig.stop_agent()
+        await rig.start_agent(**settings)
+        await until(lambda: rig.log.read_text().count("does not become MIG1:") > 1, 20)
+        await offered(rig, seventh=56)
+        assert not rig.events("LayoutNotServed")
+        await rig.set_labels(mig_profile="MIG7g")
+        await rig.until_page("8 of 8 cards are not cut as the MIG profile MIG7g says")
+
+
 async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:
     """R-204: also over restarts, by label and by setting; an Event names the pods."""
     settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}

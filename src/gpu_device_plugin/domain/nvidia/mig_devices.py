@@ -142,6 +142,20 @@ def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
     raise ConfigError(f"MIG profile {asked!r} is none of {model}; it has {names}")
 
 
+def wrong_profile(cards: Sequence[Card], asked: str) -> str:
+    """Why a card that can be in MIG mode has no such profile; "" if each has it, or none is asked for.
+
+    Cards of the last run count as well, of which only model and memory are known.
+    """
+    try:
+        for card in cards:
+            if asked and model_of(card.model, card.memory_mib) is not None:
+                profile_of(asked, card.model, card.memory_mib)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def resource_of(profile: str) -> str:
     """The resource of a profile under strategy mixed (R-706).
 
