@@ -22,10 +22,7 @@ from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
-    "gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode core_mem: it is for mode share only",
-    "mode=disabled,gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode disabled",
     "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
-    "nodeSettings.map.small.gpuMemoryUnit=128MiB": "nodeSettings.map.small: gpuMemoryUnit 128MiB goes with",
     "nodeSettings.map.small.unit=GiB": "additional properties 'unit' not allowed",
     "nodeSettings.map.small.deviceListStrategy=volume-mounts": "at '/nodeSettings/map/small/deviceListStrategy'",
     "config.name=mine,config.map.a=x": "config.name and config.map exclude each other",
@@ -145,7 +142,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
     [
         (["mode=cgpu"], "mode", "cgpu"),
         (["placement=spread"], "placement", "spread"),
-        (["mode=share", "gpuMemoryUnit=128MiB"], "memory_unit", "128MiB"),
+        (["gpuMemoryUnit=128MiB"], "memory_unit", "128MiB"),
         (["isolation.enabled=false"], "isolation", "off"),
         (["honorCgpuDisable=true"], "honor_cgpu_disable", True),
         (["computePolicy=work-conserving"], "compute_policy", "work-conserving"),
