@@ -17,7 +17,7 @@ from msgspec import field
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import driver_library
 from gpu_device_plugin.simulation.mps_control import MPS_CONTROL, write_program
-from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, node_lines
+from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, mig_ids, node_lines
 
 STATE_NAME = "gpu-simulator.state"
 DEFAULT_STATE = Path("/run/gpu-simulator/state")
@@ -234,7 +234,8 @@ class SimulatedNode:
         if shown.used_bytes:
             raise ConfigError(f"card {card} ({shown.uuid}) is in use and cannot be cut")
         chosen = None if profiles is None else tuple(profiles)
-        lines = cut_lines(shown.name, card, chosen, secrets.token_hex(8))
+        ids = mig_ids(self.view().driver_version, shown.uuid)
+        lines = cut_lines(shown.name, card, chosen, secrets.token_hex(8), ids)
         driver_library.set_fields(self.state, lines)
 
     def unplug(self, card: int) -> None:

@@ -41,10 +41,11 @@ class XidRule:
 
 @dataclass(frozen=True, slots=True)
 class XidChoice:
-    """Some XIDs, or all."""
+    """Some XIDs, or all; `malformed` is what was given and names none."""
 
     codes: frozenset[int] = frozenset()
     is_all: bool = False
+    malformed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether it names any."""

@@ -285,16 +285,17 @@ def _over_cards(
     size: int,
     policy: AllocationPolicy,
 ) -> tuple[str, ...]:
-    """One after the other; ties go to the lowest card and its lowest device."""
+    """One after the other; ties go to a card that this call has picked least, then to the lowest."""
     candidates = [device for device in free if device.id not in must_include]
     taken = Counter(device.card.uuid for device in offered)
     taken.subtract(device.card.uuid for device in candidates)
     sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
-    chosen = [device.id for device in free if device.id in must_include]
+    chosen, picked = [device.id for device in free if device.id in must_include], Counter[str]()
     while len(chosen) < size:
-        first = min(candidates, key=lambda device: sign * taken[device.card.uuid])
+        first = min(candidates, key=lambda d: (sign * taken[d.card.uuid], picked[d.card.uuid]))
         candidates.remove(first)
         taken[first.card.uuid] += 1
+        picked[first.card.uuid] += 1
         chosen.append(first.id)
     return tuple(chosen)
 
