@@ -1,7 +1,7 @@
 """The files of slices and the library versions: made where a grant names them, removed late.
 
 Before a removal it must be certain that the pod is gone: ledger, PodResources List and the
-kubelet's checkpoint all have to be readable, and to agree (`domain.ledger.strays`). What is missing is
+kubelet's checkpoint all have to be readable, and to agree (`domain.grants.lifetime.orphan_files`). What is missing is
 made at once.
 """
 

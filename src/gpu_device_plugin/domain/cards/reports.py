@@ -59,7 +59,7 @@ class Probe:
 
     Attributes:
         recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
-        used_bytes: Memory of the card that is in use, by whomever; None where NVML does not tell.
+        used_bytes: Memory of the card that is in use; None where NVML does not tell.
     """
 
     uuid: str

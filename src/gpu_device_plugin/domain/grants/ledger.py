@@ -23,7 +23,7 @@ class DeviceUse:
     is_exclusive: bool = False
 
 
-def used(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
+def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
     """What is held of each device, by its id.
 
     Of what ordinary init containers hold, a pod's later containers take first. So of each device a
@@ -148,12 +148,12 @@ class Ledger:
 
     def use(self) -> dict[str, DeviceUse]:
         """What is held of each device, by its id."""
-        return used(chain.from_iterable([grant.holds for grant in self.grants.values()]))
+        return sum_holds(chain.from_iterable([grant.holds for grant in self.grants.values()]))
 
-    def claimed(self) -> dict[str, DeviceUse]:
+    def use_by_claims(self) -> dict[str, DeviceUse]:
         """What prepared claims hold of each device, by its id."""
         by_claims = (grant.holds for grant in self.grants.values() if grant.holder.claim)
-        return used(chain.from_iterable(by_claims))
+        return sum_holds(chain.from_iterable(by_claims))
 
 
 _Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]

@@ -1,9 +1,18 @@
 """When a grant is over: its pod is gone by the kubelet and the API, and the files of its slice go after it."""
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import PodKey, PodRef, PodRequest
+
+
+class Overdue(NamedTuple):
+    """Slice ids of what has been missing for long enough, and since when the rest is, in seconds."""
+
+    over: frozenset[str]
+    since: Mapping[str, float]
+
 
 ABSENT_SECONDS = 30.0
 """A grant ends when the kubelet lacks it twice, at least this long apart."""
@@ -13,8 +22,8 @@ KUBELET_SETTLE_SECONDS = 60.0
 
 def live(
     ledger: Ledger,
-    listed: Collection[tuple[str, str]],
-    uids: Mapping[tuple[str, str], str] | None = None,
+    listed: Collection[PodKey],
+    uids: Mapping[PodKey, str] | None = None,
     ended: Collection[str] = (),
 ) -> Ledger:
     """The grants whose pods the kubelet still has; at admission the others count as free.
@@ -34,7 +43,7 @@ def live(
     )
 
 
-def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
+def is_over(pod: PodRef, specs: Mapping[PodKey, PodRequest]) -> bool:
     """Whether a pod has ended or is gone, according to the API's pods of this node."""
     spec = specs.get(pod.key)
     return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
@@ -42,24 +51,24 @@ def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
 
 def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before a grant ends
     ledger: Ledger,
-    listed: Collection[tuple[str, str]],
+    listed: Collection[PodKey],
     checkpoint_uids: Collection[str] | None,
     absent_since: Mapping[str, float],
     now: float,
     kubelet_since: float | None,
-    uids: Mapping[tuple[str, str], str] | None = None,
-) -> tuple[frozenset[str], Mapping[str, float]]:
-    """Slice ids to release, and slice id -> `now` of the first pass in which the pods of others were missing.
+    uids: Mapping[PodKey, str] | None = None,
+) -> Overdue:
+    """Slices to release, and those whose pods were missing for the first time in this pass or earlier.
 
     A grant ends only when List and the kubelet's checkpoint both lack its pod twice, 30 s apart,
     and an absence counts only later than 60 s after kubelet.sock appeared. `listed` and `uids` are
-    as for `live`; `absent_since` is the second result of the last pass. `now` and `kubelet_since`
+    as for `live`; `absent_since` is `since` of the last pass. `now` and `kubelet_since`
     are seconds of the monotonic clock; without a checkpoint or kubelet.sock, `checkpoint_uids` or
     `kubelet_since` is None.
     """
     is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
     if checkpoint_uids is None or not is_settled:
-        return frozenset(), {}
+        return Overdue(frozenset(), {})
     absent = {
         key: min(absent_since.get(key, now), now)
         for key, grant in ledger.grants.items()
@@ -70,9 +79,7 @@ def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before
     return _overdue(absent, now)
 
 
-def _is_listed(
-    pod: PodRef, listed: Collection[tuple[str, str]], uids: Mapping[tuple[str, str], str]
-) -> bool:
+def _is_listed(pod: PodRef, listed: Collection[PodKey], uids: Mapping[PodKey, str]) -> bool:
     """Whether List has the pod; one known only by its uid counts as listed."""
     if not pod.name:
         return True
@@ -85,7 +92,7 @@ def orphan_files(
     unnamed_since: Mapping[str, float],
     now: float,
     kubelet_since: float | None,
-) -> tuple[frozenset[str], Mapping[str, float]]:
+) -> Overdue:
     """Files of slices that no grant names: which may be removed, and since when others are not named.
 
     They may remain after a crash, but also after a ledger was lost whose containers are running. So
@@ -96,12 +103,11 @@ def orphan_files(
     `expired_grants`.
     """
     if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
-        return frozenset(), {}
+        return Overdue(frozenset(), {})
     since = {key: min(unnamed_since.get(key, now), now) for key in present if key not in named}
     return _overdue(since, now)
 
 
-def _overdue(since: Mapping[str, float], now: float) -> tuple[frozenset[str], Mapping[str, float]]:
-    """What has been missing for long enough, and the rest."""
+def _overdue(since: Mapping[str, float], now: float) -> Overdue:
     over = frozenset(key for key, first in since.items() if now - first >= ABSENT_SECONDS)
-    return over, {key: first for key, first in since.items() if key not in over}
+    return Overdue(over, {key: first for key, first in since.items() if key not in over})
