@@ -22,6 +22,7 @@ from gpu_device_plugin.kubernetes.client.wire import POD_ANNOTATIONS, Pod
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterPod, ClusterWatch
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request, scheduled_request
 from gpu_device_plugin.kubernetes.objects.pod_watch import PodWatch
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
 
 _MIB = 1 << 20
 _PATH = "/api/v1/namespaces/ns/pods/"
@@ -162,6 +163,11 @@ def test_what_a_list_keeps_of_a_live_pod_is_bounded_in_each_part_that_we_read(si
     made["metadata"]["ownerReferences"] = [owner]
     kept = msgspec.json.encode(decoded(made))
     assert len(kept) < 12 * 1024
+    asking |= {"image": "i" * size, "command": ["c" * size] * 9}
+    asking["ports"] = [{"containerPort": n, "name": f"p{n}"} for n in range(size)]
+    made["spec"]["nodeSelector"] = {f"k{n}": "v" for n in range(size)}
+    for_people = msgspec.json.decode(json.dumps(made), type=SurveyedPod)
+    assert len(msgspec.json.encode(for_people)) < 16 * 1024
     assert scheduled_request(msgspec.json.decode(kept, type=Pod)).cpu_milli == 3000
     assert pod_request(decoded(made)).containers[0].amounts == {
         name: int(amount) for name, amount in before.items()

@@ -177,12 +177,9 @@ def denied(uid: str, text: str) -> bytes:
 def patched(
     review: Review, admitted: Admitted, resources: Mapping[str, Mapping[str, Any]] | None = None
 ) -> bytes:
-    """The answer for a pod that is changed, as a JSON patch (RFC 6902).
+    """The answer for a pod that is changed, as a JSON patch (RFC 6902); refused where that is too long.
 
     `resources` is path of a container's resources -> what they are to be.
-
-    Raises:
-        ClusterError: The patch would be longer than any that a pod needs.
     """
     pod = review.pod or Applicant()
     patch = [
@@ -198,9 +195,8 @@ def patched(
         return allowed(review.uid)
     plain = msgspec.json.encode(patch)
     if len(plain) > _MOST_PATCH_BYTES:
-        raise ClusterError(
-            f"the patch has {len(plain)} bytes, at most {_MOST_PATCH_BYTES} are sent"
-        )
+        why = f"the pod would need a patch of {len(plain)} bytes, and {_MOST_PATCH_BYTES} are sent"
+        return denied(review.uid, f"{why}: use fewer terms in spec.affinity")
     encoded = base64.b64encode(plain).decode("ascii")
     return _answer(review.uid, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
 
