@@ -73,7 +73,7 @@ class Webhook:
     def _translated(self, review: Review) -> dict[str, Mapping[str, Any]] | Denied:
         """Path -> resources, of containers that use Koordinator's names (R-590)."""
         found: dict[str, Mapping[str, Any]] = {}
-        for each in review.resources if self._unit else ():
+        for each in review.resources() if self._unit else ():
             try:
                 amounts = each.amounts(NAMES)
                 why = refusal(amounts)
