@@ -47,6 +47,8 @@ def feature_labels(
             "gpu.mode": _mode(cards),
             "mig.capable": _text(any(card.hardware.is_mig_capable for card in cards)),
             MPS_CAPABLE.removeprefix(PREFIX): _text(_is_mps_capable(cards, configuration)),
+            "vgpu.present": _text(any(card.hardware.is_virtual for card in cards)),
+            **_clique(cards),
             **_gpu_labels(cards, configuration),
             **_mig_labels(cards, configuration),
         }
@@ -102,6 +104,12 @@ def _versions(machine: Machine) -> dict[str, str]:
 def _mode(cards: Sequence[Card]) -> str:
     classes = {card.hardware.pci_class for card in cards}
     return _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown"
+
+
+def _clique(cards: Sequence[Card]) -> dict[str, str]:
+    """The NVLink domain that the node's cards are in, where it is one."""
+    found = {card.hardware.fabric for card in cards} - {""}
+    return {"gpu.clique": found.pop()} if len(found) == 1 else {}
 
 
 def _is_mps_capable(cards: Sequence[Card], configuration: Configuration) -> bool:
