@@ -190,7 +190,9 @@ async def test_bind_writes_the_wish_and_the_node_in_one_request(tmp_path: Path) 
     assert json.loads(bound["metadata"]["annotations"][ALLOCATION]) == {"0": {"0": 2}}
     assert json.loads(bound["metadata"]["annotations"][CORE_ALLOCATION]) == {"0": {"0": 30}}
     assert bound["metadata"]["annotations"][ASSIGNED] == "false"
-    assert bound["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+    first = {"IDX": "0", "POD": "2", "DEV": "15", "ASSIGNED": "false"}
+    for key, value in first.items():
+        assert bound["metadata"]["annotations"][f"ALIYUN_COM_GPU_MEM_{key}"] == value
     assert seen.body["metadata"]["uid"] == "uid-new"
 
 
