@@ -41,15 +41,18 @@ class Isolation(enum.Enum):
 def xid_choice(text: str) -> XidChoice:
     """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
 
+    What is malformed names none, as there.
+
     >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
     True
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    numbers = [part for part in parts if part not in {"all", "xids"}]
-    wrong = [part for part in numbers if not (part.isascii() and part.isdecimal())]
-    if wrong:
-        raise ConfigError(f"{wrong[0]!r} is not valid: wanted numbers of XIDs, all or xids")
-    return XidChoice(frozenset(map(int, numbers)), is_all=len(numbers) < len(parts))
+    parts = [part.strip() for part in text.lower().split(",") if part.strip()]
+    words = [part for part in parts if not (part.isascii() and part.isdecimal())]
+    return XidChoice(
+        frozenset(int(part) for part in parts if part not in words),
+        is_all=not {"all", "xids"}.isdisjoint(words),
+        malformed=tuple(word for word in words if word not in {"all", "xids"}),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,11 +27,12 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     devices,
     resource_name,
 )
+from gpu_device_plugin.domain.nvidia.mig_devices import wrong_profile
 from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.nvidia_settings import Fallback, NvidiaSettings, named_by_nvidia
 from gpu_device_plugin.settings.yaml_text import read_yaml
 
-__all__ = ["Configuration", "FeatureSettings"]  # the agent names no scheme
+__all__ = ["Configuration", "FeatureSettings", "wrong_profile"]  # the agent names no scheme
 VERSION = "v1"
 _NAMED = "default"
 _WRITTEN_SECONDS = 1.0
