@@ -143,7 +143,7 @@ def _switch(
         )
     if why:
         note = f"{asked} waits: the node stays in {current} {why}"
-        return ModeDecision(current, True, note, "ModeSwitchRefused")  # noqa: FBT003
+        return ModeDecision(current, True, note, note_reason="ModeSwitchRefused")  # noqa: FBT003
     later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"
     return ModeDecision(
         wanted,
