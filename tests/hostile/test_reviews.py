@@ -12,7 +12,7 @@ from tests.waiting import until
 from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.models.pod_admission import MOST_AFFINITY_BYTES
 from gpu_device_plugin.kubernetes.objects.admission_review import read_review
-from gpu_device_plugin.settings.controller_settings import Koordinator
+from gpu_device_plugin.settings.controller_settings import Translation
 
 _RULE = {
     "name": "team",
@@ -78,6 +78,6 @@ async def test_of_any_number_of_containers_few_are_translated(tmp_path: Path, co
     asked = {"koordinator.sh/gpu-memory": "1Gi", "koordinator.sh/gpu-core": "5"}
     pod = a_pod()
     pod["spec"]["containers"] = [{"name": "a", "resources": {"limits": asked}}] * count
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
         answer = (await ask(found, review(pod)))["response"]
     assert answer["allowed"] is (count <= MOST_CONTAINERS)
