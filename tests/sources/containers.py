@@ -32,10 +32,19 @@ class Containers(Boxes):
 
     async def run(self, rig: Rig, pod: str, program: str, *words: str) -> str:
         """What a program prints in the pod's container before it ends well."""
+        return await self._output(await self.environment(rig, pod), program, *words)
+
+    async def on_node(self, rig: Rig, program: str, *words: str) -> str:
+        """What it prints outside of pods, where only the node's first card is looked at."""
+        card = rig.cards.view().cards[0].uuid
+        place = {"LD_LIBRARY_PATH": str(rig.cards.library.parent), "NVIDIA_VISIBLE_DEVICES": card}
+        return await self._output(place, program, *words)
+
+    async def _output(self, environment: Mapping[str, str], program: str, *words: str) -> str:
         process = await asyncio.create_subprocess_exec(
             self.programs / program,
             *words,
-            env=await self.environment(rig, pod),
+            env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
