@@ -7,6 +7,7 @@ the prose. A test walks over the steps that it runs, in their order, and has to 
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DIRECTORY = Path(__file__).parent / "data"
+NAMES_THERE = {"node": "<NODE_NAME>", "pod": "cuda-sample-m ****", "pool": "aks-mignode"}
 NAMES = sorted(path.stem for path in DIRECTORY.glob("*.yaml"))
 Place = Literal["here", "cluster"]
 # A mask hides one field and no line; of a date the line is the field.
@@ -69,6 +71,18 @@ class Step(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             assert text.split() == self.restored.split(), self.name
             return self.restored
         return text
+
+    def words(self, **names: str) -> list[str]:
+        """The command's words behind `kubectl`, with other names in the place of the source's, by these keys."""
+        text = self.command
+        for printed, meant in {
+            **self.read,
+            **{NAMES_THERE[key]: n for key, n in names.items()},
+        }.items():
+            text = text.replace(printed, meant)
+        first, *words = shlex.split(text)
+        assert first == "kubectl", self.command
+        return words
 
     @property
     def data(self) -> Any:

@@ -7,10 +7,12 @@
 #include <cuda.h>
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { SIZE = 32000000 };
 #define HELD                                                                                       \
@@ -59,6 +61,7 @@ int main(int count, char *words[])
 		sscanf(words[i], "--num_batches=%ld", &batches);
 		sscanf(words[i], "--batch_size=%ld", &size);
 	}
+	signal(SIGTERM, _exit); /* the first process of a container is not ended by it otherwise */
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!driver)
 		return 1;
