@@ -12,7 +12,7 @@ class Boxes:
 
     def __init__(self, programs: Path) -> None:
         self.programs = programs
-        self._made: dict[str, Box] = {}
+        self._made: dict[Path, Box] = {}
 
     async def start(self, rig: Rig, pod: str) -> Program:
         """The told program in the pod's container."""
@@ -20,16 +20,16 @@ class Boxes:
 
     def box(self, rig: Rig, pod: str) -> Box:
         """The pod's container, whose programs find the slice's files as if mounted there."""
-        if pod in self._made:
-            return self._made[pod]
-        mine = rig.run / "slices" / rig.grant(pod).slice_id
         root = rig.root / f"box-{pod}"
+        if root in self._made:
+            return self._made[root]
+        mine = rig.run / "slices" / rig.grant(pod).slice_id
         (root / "state").mkdir(parents=True)
         (root / "config").symlink_to(mine / "config")
         (root / "state" / "region").symlink_to(mine / "region")
         uuids = [card.uuid for card in rig.cards.view().cards]
         node = Node(rig.cards.state, uuids, native_directory())
-        return self._made.setdefault(pod, Box(root, node, self.programs))
+        return self._made.setdefault(root, Box(root, node, self.programs))
 
     def close(self) -> None:
         """The programs end."""

@@ -70,7 +70,9 @@ def serve(cluster: Cluster, node: Node, results: Path) -> Serve:
     def served(mode: str, profile: str, *words: str, **flags: str) -> Iterator[Agent]:
         label = f"ack.node.gpu.schedule={mode}"
         cluster.kubectl("label", "node", node.name, "--overwrite", label)
-        directories = AgentDirectories(STATE / "sources" / profile / mode, results, node)
+        directories = AgentDirectories(
+            STATE / "sources" / profile / mode, results / "sources", node
+        )
         given = {key.replace("_", "-"): value for key, value in flags.items()}
         place = {"simulator-dir": str(directories.simulated_node), "nvml-library": ""}
         agent = Agent(cluster, directories, {**place, **given})
