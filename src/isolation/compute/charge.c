@@ -86,7 +86,17 @@ static void end(struct meter *meter, const struct work *work)
 {
 	meter->out_ns -= smaller(meter->out_ns, work->mean_ns);
 	meter->worst_ns -= smaller(meter->worst_ns, work->worst_ns);
-	credit_add_inflight(meter->card, -(int64_t)work->mean_ns);
+	meter->copies_ns -= smaller(meter->copies_ns, work->copies_ns);
+	credit_add_inflight(meter->card, -(int64_t)(work->mean_ns - work->copies_ns));
+	credit_add_copies(meter->card, -(int64_t)work->copies_ns);
+}
+
+/* Copies alone: others' turns do not delay them, and what the bus was shared for is not charged. */
+static uint64_t charge_copies(const struct work *work, uint64_t passed_ns, bool is_by_itself)
+{
+	if (work->is_sample && is_by_itself)
+		estimate_copy_sample(work->what, passed_ns);
+	return work->is_sure ? smaller(passed_ns, work->mean_ns) : passed_ns;
 }
 
 /* A sample is charged as it is; if its kind has become longer, so is what was doubted. */
@@ -134,9 +144,9 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	return charged_ns;
 }
 
-/* `passed_ns`: without the idle time of the segment. */
+/* `passed_ns`: without the idle time of the segment; `is_by_itself`: since the event before it. */
 static void charge(struct meter *meter, const struct work *work, uint64_t passed_ns,
-		   uint64_t now_ns)
+		   bool is_by_itself, uint64_t now_ns)
 {
 	uint64_t charged_ns;
 
@@ -147,13 +157,15 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 	const uint64_t there_ns = meter->is_mixed ? less(passed_ns, work->pause_ns) : passed_ns;
 	const uint64_t part_ns = there_ns / (1 + others);
 
-	if (work->is_sample)
+	if (work->copies_ns == work->mean_ns)
+		charged_ns = charge_copies(work, there_ns, is_by_itself);
+	else if (work->is_sample)
 		charged_ns = charge_sample(meter, work, passed_ns, others);
 	else if (work->is_sure)
 		charged_ns = charge_known(meter, work, part_ns);
 	else
 		charged_ns = part_ns;
-	if (!work->is_sure && !work->is_sample && work->is_alike)
+	if (!work->is_sure && !work->is_sample && work->is_alike && !work->copies_ns)
 		estimate_learn(work->what, part_ns / work->launches, work->launches);
 	end(meter, work);
 	if (lease_is_free(meter->card, now_ns))
@@ -180,8 +192,10 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 		/* Our clock knows when the first was launched. */
 		passed_ns = work.is_from_idle ? smaller(passed_ns, by_events_ns) : by_events_ns;
 	}
+	const bool is_by_itself = is_timed && meter->reference == work.front;
+
 	events_pass(meter, index, !is_timed || later_ns >= 0, now_ns);
-	charge(meter, &work, passed_ns, now_ns);
+	charge(meter, &work, passed_ns, is_by_itself, now_ns);
 }
 
 static void become_idle(struct meter *meter, uint64_t now_ns)
@@ -238,7 +252,7 @@ struct meter *charge_poll(struct meter *meter, uint64_t now_ns)
 	meter->is_polled = false;
 	if (charge_is_idle(meter) && !meter->idle_since_ns)
 		become_idle(meter, now_ns);
-	lease_tell(meter->card, now_ns);
+	lease_tell(meter, now_ns);
 	return meter;
 }
 
@@ -249,17 +263,19 @@ struct meter *charge_all(struct meter *meter, uint64_t now_ns)
 	meter = charge_poll(meter, now_ns);
 	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
 		meter->tail = (struct work){0};
-		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.pause_ns), now_ns);
+		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.pause_ns), false,
+		       now_ns);
 		become_idle(meter, now_ns);
-		lease_tell(meter->card, now_ns);
+		lease_tell(meter, now_ns);
 	}
 	return meter;
 }
 
 void charge_forget(struct meter *meter, uint64_t now_ns)
 {
-	credit_add_inflight(meter->card, -(int64_t)meter->out_ns);
-	lease_tell(meter->card, now_ns);
+	credit_add_inflight(meter->card, -(int64_t)(meter->out_ns - meter->copies_ns));
+	credit_add_copies(meter->card, -(int64_t)meter->copies_ns);
+	lease_tell(meter, now_ns);
 }
 
 /* Only of a card with a cap. */

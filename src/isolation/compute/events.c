@@ -128,6 +128,7 @@ static void put_back(struct meter *meter, const struct work *work)
 	*tail = *work;
 	tail->launches += later.launches;
 	tail->mean_ns += later.mean_ns;
+	tail->copies_ns += later.copies_ns;
 	tail->gaps_ns += later.gaps_ns;
 	tail->worst_ns += later.worst_ns;
 	tail->is_alike = tail->is_alike && (!later.launches || later.is_alike);

@@ -101,6 +101,7 @@ int engine_open_stream(struct engine *engine, uint32_t tenant)
 		stream->is_closing = 0;
 		stream->head = stream->tail = 0;
 		stream->marked = stream->reached = 0;
+		stream->is_copying = 0;
 		stream->is_open = 1;
 		if (engine->streams_ever <= (uint32_t)i)
 			engine->streams_ever = (uint32_t)i + 1;
@@ -183,9 +184,12 @@ bool engine_push(struct engine *engine, int stream, struct engine_item item, uin
 	fits = target->tail - target->head < ENGINE_ITEMS;
 	if (fits && item.kind == ENGINE_MARKER) {
 		item.number = ++target->marked;
+		item.other = target->is_copying;
 		if (number)
 			*number = item.number;
 	}
+	if (fits && (item.kind == ENGINE_KERNEL || item.kind == ENGINE_COPY))
+		target->is_copying = item.kind == ENGINE_COPY;
 	if (fits && item.kind == ENGINE_KERNEL)
 		item.amount = kernel_ns(engine, target, &item, now_ns);
 	if (fits && !merge(target, &item)) {
