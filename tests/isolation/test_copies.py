@@ -7,11 +7,9 @@ Measured in simulated time that moves in steps, as in test_compute.py.
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tests.isolation.shares import BESIDE_POINTS, alone, ready, shares, tenant, work
+from tests.isolation.shares import BESIDE_POINTS, COPY_NS, alone, ready, shares, tenant, work
 from tests.sweeps import sweep
 
-# What a copy of 32,000,000 bytes takes by itself on the simulated bus (src/simulator/cuda/copy.c).
-COPY_NS = 2_668_667
 COPY_POINTS = 3.0
 COPIES = ["copying", "copying_async", "copying_box", "copying_unified"]
 

@@ -2,7 +2,7 @@
  * Copies between host and card take the slice's card time. What stays on the card, goes to another
  * one, or is moved by batches and by managed memory is not charged; see docs/isolation.md.
  */
-#include "books/entry.h"
+#include "books/enter.h"
 #include "compute/estimate.h"
 #include "compute/meter.h"
 #include "driver/stream.h"
