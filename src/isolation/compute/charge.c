@@ -52,15 +52,10 @@ static uint64_t less(uint64_t from, uint64_t by)
 	return from > by ? from - by : 0;
 }
 
-static uint64_t event_cost_ns(void)
-{
-	return event_ns == UINT64_MAX ? 0 : event_ns;
-}
-
-/* On a card about half as much more. */
+/* Right behind a kernel, on an H100: 2.0 us, and 1.4 behind another event. */
 uint64_t charge_gap_ns(void)
 {
-	return event_cost_ns() + event_cost_ns() / 2;
+	return event_ns == UINT64_MAX ? 0 : event_ns + event_ns / 2;
 }
 
 /* Others that the card goes round to while this work is on it. */
@@ -185,14 +180,14 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	if (work.is_blank && is_timed && there_ns < event_ns)
 		event_ns = there_ns;
 	if (is_timed && work.is_sample) {
-		passed_ns = less(there_ns, larger(work.lag_ns, event_cost_ns()));
+		passed_ns = less(there_ns, larger(work.lag_ns, charge_gap_ns()));
 	} else if (is_timed) {
-		const uint64_t by_events_ns = less(there_ns, event_cost_ns() + work.idle_ns);
+		const uint64_t by_events_ns = less(there_ns, charge_gap_ns() + work.idle_ns);
 
 		/* Our clock knows when the first was launched. */
 		passed_ns = work.is_from_idle ? smaller(passed_ns, by_events_ns) : by_events_ns;
 	}
-	const bool is_by_itself = is_timed && meter->reference == work.front;
+	const bool is_by_itself = is_timed && meter->reference_number == work.front;
 
 	events_pass(meter, index, !is_timed || later_ns >= 0, now_ns);
 	charge(meter, &work, passed_ns, is_by_itself, now_ns);

@@ -221,8 +221,10 @@ static struct meter *begin_sample(struct meter *meter, struct meter_launch *laun
 	if (!meter)
 		return NULL;
 	launch->is_sample = !meter->tail.launches && meter->count;
-	if (launch->is_sample)
+	if (launch->is_sample) {
 		launch->front = meter->events[meter->count - 1].event;
+		launch->front_number = meter->events[meter->count - 1].number;
+	}
 	launch->now_ns = timer_now_ns();
 	return meter;
 }
@@ -331,7 +333,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	if (launch->is_sample && tail->launches == 1) {
 		tail->is_sample = true;
 		tail->lag_ns = launch->lag_ns;
-		tail->front = launch->front;
+		tail->front = launch->front_number;
 	}
 	if (meter->number > 1 && launch->stream != meter->stream) {
 		meter->mixed_ns = launch->now_ns;

@@ -39,21 +39,23 @@ struct work {
 	bool is_sample; /* one launch, with an event right before it */
 	bool is_blank;  /* nothing between two events */
 	bool is_from_idle;
-	CUevent front; /* of a sample: the event before it */
+	uint64_t front; /* of a sample: number of the event before it */
 };
 
 struct timed_event {
 	CUevent event;
 	CUstream stream;
 	struct work work; /* since the event before */
+	uint64_t number;  /* of the context's, from 1 */
 	uint64_t set_ns;
 };
 
 struct meter {
 	CUcontext context; /* NULL: free */
 	int card;
-	CUevent reference;      /* the last one that was reached; NULL: none */
-	uint64_t reference_ns;  /* when it was seen to be, by our clock */
+	CUevent reference;     /* the last one that was reached; NULL: none */
+	uint64_t reference_ns; /* when it was seen to be, by our clock */
+	uint64_t reference_number, events_ever;
 	uint64_t idle_since_ns; /* all had ended; 0: something is out */
 	uint64_t launched_ns, recorded_ns, polled_ns;
 	uint64_t first_ns;  /* since when the first event is the first */
@@ -90,6 +92,7 @@ struct meter_launch {
 	uint64_t waited_ns;  /* for credit and the card */
 	uint64_t lag_ns;     /* of a sample: the card waited for the launch */
 	CUevent front;       /* and the event before it */
+	uint64_t front_number;
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };
