@@ -309,7 +309,7 @@ def _card_samples(
     ledger: Ledger,
     facts: PublisherInputs,
 ) -> Iterable[CardSample]:
-    healthy, by_claims = state.healthy, facts.by_claims(state)
+    healthy, by_claims, use = state.healthy, facts.by_claims(state), ledger.use()
     for card in state.cards:
         fault = state.unhealthy.get(card.uuid, "")
         yield CardSample(
@@ -320,7 +320,22 @@ def _card_samples(
             fault,
             _unexplained(card, ledger, facts),
             str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
+            state.node,
+            card.model,
+            card.memory_mib,
+            *_allocated(card, use, card.capacity(state.unit) * state.unit.mib),
         )
+
+
+def _allocated(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
+    """ACK's allocation mode of a card (R-580), and the held part of the memory that it gives away."""
+    parts = {card.uuid: card.memory_mib}
+    parts |= {each.uuid: each.memory_mib for each in card.hardware.instances}
+    held = {uuid: use[uuid] for uuid in parts if uuid in use}
+    # Who has a device for itself need not have asked for memory.
+    mib = sum(u.memory_mib or u.is_exclusive * parts[uuid] for uuid, u in held.items())
+    is_whole = card.uuid in held and held[card.uuid].is_exclusive
+    return (1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib))
 
 
 def _unexplained(card: Card, ledger: Ledger, facts: PublisherInputs) -> int | None:
