@@ -76,7 +76,7 @@ class Webhook:
         """Path -> resources, of containers that use other projects' names (R-590), and on how many cards."""
         found: dict[str, Mapping[str, Any]] = {}
         counts = {1}
-        for each in review.resources if self._dialects else ():
+        for each in review.resources() if self._dialects else ():
             new = self._of_container(each)
             if isinstance(new, Denied):
                 return Denied(f"container {clip(each.container)}: {new.text}")

@@ -29,10 +29,9 @@ from gpu_device_plugin.domain.grants.kubelet_snapshot import (
     pass_on_units,
     rename_holder,
 )
-from gpu_device_plugin.domain.grants.ledger import (
+from gpu_device_plugin.domain.grants.ledger import Ledger, drift
+from gpu_device_plugin.domain.grants.lifetime import (
     KUBELET_SETTLE_SECONDS,
-    Ledger,
-    drift,
     expired_grants,
     is_over,
     live,
@@ -91,6 +90,10 @@ class Holders:
         self.has_passed = False  # whether a pass has compared the grants with the kubelet
         self.unadopted: Sequence[PodRef] = ()
         """Pods of whose units no grant could be made, for instance because their card is away."""
+
+    def is_behind(self) -> bool:
+        """Whether a pod may hold, by an answer of a scheme that records, what no grant has yet."""
+        return bool(self.unreconciled_allocations) or not self.has_passed
 
     def every(self) -> Sequence[PodRef] | None:
         """Pods that hold slices now; None where it is not known.
@@ -270,7 +273,7 @@ class Reconciler:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
-        there = ledger.release(snapshot.displaced(ledger))
+        there = ledger.release(snapshot.find_displaced(ledger))
         schemes, state = self._parts.schemes, self._parts.state()
         found = []
         for grant in ledger.grants.values():
@@ -282,7 +285,7 @@ class Reconciler:
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
-                    named = schemes.of_grant(named).checked(named, spec, state)
+                    named = schemes.of_grant(named).check_spec(named, spec, state)
                 except RequestError as error:
                     # It runs already, and stays unchecked: PreStart refuses the next start.
                     self._parts.recorder.found_against_rules(named, error)
@@ -299,7 +302,7 @@ class Reconciler:
         """Grants for containers that hold units without a grant."""
         state = self._parts.state()
         self._holders.unadopted = ()
-        ledger = ledger.release(snapshot.displaced(ledger))
+        ledger = ledger.release(snapshot.find_displaced(ledger))
         if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
