@@ -13,6 +13,8 @@ from typing import Any
 from tests.agent.rig import CORE, MEM, NODE, Rig, running_rig
 from tests.waiting import until
 
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+
 GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 TIME_SLICING = """
@@ -127,6 +129,24 @@ async def test_instances_are_offered_by_the_strategy_and_a_new_cut_is_followed()
         assert set(await visible(rig, "one")) < instances
         rig.cards.cut(7, None)
         await offered(rig, seventh=49, gpu=1)
+
+
+async def test_instances_have_the_ids_of_their_driver() -> None:
+    """R-211: before 470 an instance is named by its card and its place; cut again it has the same name."""
+    async with running_rig("a100-mig", is_started=False) as rig:
+        SimulatedNode.create("a100-mig", rig.root / "gpu", driver_version="460.32.03", cards=1)
+        await rig.start_agent(mode="default", mig_strategy="mixed")
+        await offered(rig, seventh=7)
+        assert (await rig.admit("all", {SEVENTH: 7})).is_admitted
+        (card,) = rig.cards.view().cards
+        assert sorted(await visible(rig, "all")) == [
+            *(f"MIG-{card.uuid}/{7 + place}/0" for place in range(3, 7)),
+            *(f"MIG-{card.uuid}/{7 + place}/0" for place in range(3)),
+        ]
+        rig.cards.cut(0, ["7g.40gb"])
+        assert [each.uuid for each in rig.cards.view().cards[0].instances] == [
+            f"MIG-{card.uuid}/7/0"
+        ]
 
 
 async def test_a_layout_that_cannot_be_served_is_not_ready_and_says_why() -> None:

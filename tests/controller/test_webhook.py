@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 from tests.controller.objects import node
 from tests.controller.replica import Running, a_controller
@@ -15,33 +16,15 @@ from tests.fakes.api_server import Seen, status
 from tests.settings.test_models_by_label import S0_SELECTORS
 from tests.waiting import until
 
-from gpu_device_plugin.settings.controller_settings import Koordinator
+from gpu_device_plugin.settings.controller_settings import Translation
 
 MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-driver-version"
 CLASS = "alibabacloud.com/compute-class"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
 # S0's example, with T4 for its placeholder.
-S0_POD: Json = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {
-        "name": "gpu-pod-with-model-and-driver",
-        "labels": {CLASS: "gpu", MODEL: "T4", DRIVER: "535.161.08"},
-    },
-    "spec": {
-        "containers": [
-            {
-                "image": "registry.cn-beijing.aliyuncs.com/acs/tensorflow-mnist-sample:v1.5",
-                "name": "tensorflow-mnist",
-                "command": ["sleep", "infinity"],
-                "resources": {
-                    "requests": {"cpu": 1, "memory": "1Gi", "nvidia.com/gpu": 1},
-                    "limits": {"cpu": 1, "memory": "1Gi", "nvidia.com/gpu": 1},
-                },
-            }
-        ]
-    },
-}
+S0_POD: Json = yaml.safe_load(
+    Path("samples/acs/gpu-pod-with-model-and-driver.yaml").read_text(encoding="utf-8")
+)
 
 
 def a_pod(**labels: str) -> Json:
@@ -103,7 +86,7 @@ async def test_a_driver_that_is_not_served_is_refused_with_those_that_are(tmp_pa
             "code": 403,
             "reason": "Forbidden",
             "message": "alibabacloud.com/gpu-driver-version '999' is not served for T4. "
-            "Served: 525.105.17, 535.161.08, 570.133.20",
+            "Served: 525.105.17, 535.161.08, 570.133.20, 580.95.05-open",
         },
     }
 
@@ -118,13 +101,13 @@ async def test_the_sources_selector_gives_its_pods_a_driver_without_a_restart(
         await configure(found, "acs-profile", selectors=S0_SELECTORS, vpcId="vpc-1")
         await until(lambda: len(found.controller.models.rules.profile) == 1)
         after = await mutated(found, hpn)
-        other = await mutated(found, a_pod(compute_class="gpu"))
+        other = await mutated(found, a_pod(compute_class="performance"))
         kept = found.server.objects[f"{MAPS}/acs-profile"]["data"]
 
     assert before == hpn
     assert after["metadata"]["labels"][DRIVER] == "1.5.0"
     assert required(after) == {DRIVER: ["1.5.0"]}
-    assert other == a_pod(compute_class="gpu")
+    assert other == a_pod(compute_class="performance")
     assert kept["vpcId"] == "vpc-1"
 
 
@@ -201,7 +184,7 @@ def in_koordinators_words(**more: str) -> Json:
 async def test_koordinators_names_are_translated_where_that_is_asked(tmp_path: Path) -> None:
     """R-590: a part of a unit is a whole one; what else the container asks for stays."""
     ours = {"cpu": "500m", "aliyun.com/gpu-mem": "2", "aliyun.com/gpu-core.percentage": "30"}
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
         stored = await mutated(found, in_koordinators_words())
         twice = await ask(found, review(in_koordinators_words(**{"aliyun.com/gpu-mem": "2"})))
     async with a_controller(tmp_path, ()) as found:
@@ -210,16 +193,32 @@ async def test_koordinators_names_are_translated_where_that_is_asked(tmp_path: P
     plain, container = stored["spec"]["containers"]
     assert container["resources"] == {"limits": ours, "requests": ours, "claims": [{"name": "c"}]}
     assert plain == {"name": "plain"}
-    assert "asks for aliyun.com/gpu-mem under its own and" in twice["response"]["status"]["message"]
+    assert "asks for aliyun.com/gpu-mem under two names" in twice["response"]["status"]["message"]
     assert off == in_koordinators_words()
+
+
+async def test_a_request_for_several_cards_gets_the_label(tmp_path: Path) -> None:
+    """R-590: a share of HAMi's on two cards; with another label it would be another pod."""
+    asked = {"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "20"}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"resources": {"limits": asked}}]}}
+    wrong = {**pod, "metadata": {"name": "p", "labels": {"aliyun.com/gpu-count": "3"}}}
+    async with a_controller(tmp_path, (node("n1"),), hami=Translation.GIB) as found:
+        stored = await mutated(found, pod)
+        refused = await ask(found, review(wrong))
+
+    assert stored["metadata"]["labels"] == {"aliyun.com/gpu-count": "2"}
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "6"}
+    assert "different numbers of cards" in refused["response"]["status"]["message"]
 
 
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"koordinator.sh/gpu-core": "200"}, "200 is more than one card"),
-        ({"koordinator.sh/gpu-memory-ratio": "50"}, "gpu-memory-ratio is not translated"),
-        ({"koordinator.sh/gpu-memory": "-3"}, "koordinator.sh/gpu-memory: -3 is negative"),
+        ({"koordinator.sh/gpu-memory-ratio": "50"}, "exclude each other"),
+        (
+            {"nvidia.com/gpumem": "50"},
+            "koordinator.sh/gpu-core, nvidia.com/gpucores under two names",
+        ),
         ({"koordinator.sh/gpu-core": "zz"}, "'zz' is not a Kubernetes quantity"),
     ],
 )
@@ -227,7 +226,8 @@ async def test_what_has_no_translation_is_refused_with_the_reason(
     tmp_path: Path, more: dict[str, str], text: str
 ) -> None:
     """Half a translation would be another pod; several cards are not one."""
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    both: dict[str, Any] = {"koordinator": Translation.GIB, "hami": Translation.GIB}
+    async with a_controller(tmp_path, (), **both) as found:
         answer = await ask(found, review(in_koordinators_words(**more)))
 
     assert not answer["response"]["allowed"]
@@ -239,7 +239,7 @@ async def test_requests_that_are_no_object_are_a_bad_body(tmp_path: Path) -> Non
     """Where Koordinator's names are translated, requests are written again."""
     bad = in_koordinators_words()
     bad["spec"]["containers"][1]["resources"]["requests"] = "zz"
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
         answer = await ask(found, review(bad))
 
     assert answer[0] == 400

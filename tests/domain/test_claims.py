@@ -6,6 +6,7 @@ import pytest
 from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.claims import (
     AllocatedDevice,
@@ -17,7 +18,7 @@ from gpu_device_plugin.domain.grants.claims import (
     check_allocation_api,
     claim_of_spec,
     pools_behind,
-    prepared,
+    prepare_devices,
     taints,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
@@ -63,7 +64,7 @@ def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledg
     Raises:
         DoesNotFitError: It is refused.
     """
-    scheme, view = SCHEMES.reserving(NODE)
+    scheme, view = SCHEMES.find_reserving(NODE)
     uuids = [cards_by_name(NODE)[each.device].uuid for each in devices]
     check_allocation_api(uuids, NODE, ledger)
     holder = Holder(PodRef("default", uid, uid), claim=uid)
@@ -116,12 +117,15 @@ def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_ca
 
 def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     """Whole units; compute where the mode divides it; nothing in other modes."""
-    scheme = SCHEMES.reserving(NODE)[0]
+    scheme = SCHEMES.find_reserving(NODE)[0]
     share = replace(NODE, mode=NodeMode.SHARE, max_pods=3)
 
     capacity = scheme.capacity(CARDS[0], NODE)
     assert capacity is not None
     assert (capacity.memory_mib, capacity.step_mib) == (15 * 1024, 1024)
+    small = scheme.capacity(CARDS[0], replace(NODE, unit=MemoryUnit.MIB128))
+    assert small is not None
+    assert (small.memory_mib, small.step_mib) == (126 * 128, 128)
     assert (capacity.core_percent, capacity.core_step, capacity.slots) == (100, 5, 16)
     of_share = scheme.capacity(CARDS[0], share)
     assert of_share is not None
@@ -140,7 +144,7 @@ def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     ],
 )
 def test_amounts_of_another_mode_or_unit_are_refused(devices: list[AllocatedDevice]) -> None:
-    scheme, view = SCHEMES.reserving(NODE)
+    scheme, view = SCHEMES.find_reserving(NODE)
     with pytest.raises(RequestError, match="another mode or unit"):
         scheme.claim_demand(devices, view)
 
@@ -148,7 +152,7 @@ def test_amounts_of_another_mode_or_unit_are_refused(devices: list[AllocatedDevi
 def test_a_claim_of_several_cards_holds_the_same_of_each() -> None:
     """As the label for several cards does."""
     state = replace(NODE, mode=NodeMode.CGPU)
-    scheme, view = SCHEMES.reserving(state)
+    scheme, view = SCHEMES.find_reserving(state)
     needed = scheme.claim_demand([allocated(0, 4, 0), allocated(2, 4, 0)], view)
 
     assert (needed.mem_units, needed.cards, needed.core_percent) == (8, 2, 0)
@@ -193,7 +197,7 @@ def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
     assert claim_of_spec("u1", cdi_spec(claim.ref, "0a1b", edits)) == (claim.ref, "0a1b")
     for damaged in ({}, {"annotations": 1}, {"annotations": {"gpu-device-plugin/claim": "c"}}):
         assert claim_of_spec("u1", damaged) is None
-    first, second = prepared(claim, [allocated(0, 2, 30), allocated(1, 2, 30)], edits)
+    first, second = prepare_devices(claim, [allocated(0, 2, 30), allocated(1, 2, 30)], edits)
     names = ("gpu-device-plugin/slice=u1", "nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1")
     assert (first.cdi_ids, second.cdi_ids) == (names, ())
 

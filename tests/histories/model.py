@@ -122,11 +122,8 @@ def _living(node: Node) -> list[Life]:
 
 def _held(node: Node, life: Life) -> dict[tuple[str, str], frozenset[str]]:
     """(container, resource) -> ids, of the resources that are granted."""
-    held = dict(node.kubelet.held(life.pod.uid))
-    for container, by_resource in life.units.items() if life.is_forgotten else ():
-        if container in life.running:
-            held |= {(container, resource): ids for resource, ids in by_resource.items()}
-    return {key: ids for key, ids in held.items() if key[1] in (MEM, CORE) and ids}
+    held = node.pods.held(life).items()
+    return {key: ids for key, ids in held if key[1] in (MEM, CORE) and ids}
 
 
 def _doubles(node: Node) -> Iterator[str]:
@@ -317,10 +314,9 @@ def _is_of(grant: Grant, pod: StandInPod) -> bool:
 
 
 def _units(mode: str, unit: MemoryUnit) -> tuple[int, ...]:
-    """Units a card; units of 128 MiB are for mode `share` only, every other one offers nothing then."""
-    if unit is MemoryUnit.GIB:
-        return OFFERED[mode]
-    return (126, 0, 1) if mode == "share" else (0, 0, 0)
+    """Units a card."""
+    memory, *others = OFFERED[mode]
+    return (126 if memory and unit is MemoryUnit.MIB128 else memory, *others)
 
 
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:

@@ -118,13 +118,13 @@ def test_its_long_report_ends_well(nvidia_smi: Path, v100: SimulatedNode) -> Non
 
 def test_it_lists_mig_slices(nvidia_smi: Path, downloaded: NvidiaSmi, make_node: MakeNode) -> None:
     """`-L` shows seven slices below each card, the table their memory."""
-    node = make_node("a100-mig", cards=2, driver_version=downloaded.driver_version)
+    node = make_node("a100-pcie-mig", cards=2, driver_version=downloaded.driver_version)
 
     listed = _run(nvidia_smi, node, "-L")
     table = _run(nvidia_smi, node)
 
     for card in node.view().cards:
-        assert card.uuid in listed
+        assert f": NVIDIA A100 40GB PCIe (UUID: {card.uuid})" in listed
         for number, instance in enumerate(card.instances):
             assert re.search(rf"MIG 1g\.5gb\s+Device\s+{number}: \(UUID: {instance.uuid}\)", listed)
     assert len(re.findall(r"0MiB /\s+4864MiB", table)) == 14

@@ -51,14 +51,12 @@ from gpu_device_plugin.disk.state_file import (
 )
 from gpu_device_plugin.disk.writer import Writer
 from gpu_device_plugin.domain.cards.health_values import HealthRules
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.cards.reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
-from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import Pool
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes, merged, shipped
+from gpu_device_plugin.domain.registry import Schemes, default_schemes, merge
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
@@ -82,7 +80,9 @@ class Wiring:
         self.node_store = NodeStore(first_state(settings))
         self.in_force = in_force = InForce(nvidia_configuration(settings))
         self.live = LiveLedger()
-        self.schemes = schemes or Schemes(*shipped(lambda: in_force.current, self.live.held))
+        self.schemes = schemes or Schemes(
+            *default_schemes(lambda: in_force.current, self.live.held)
+        )
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self.kernel = kernel or SelinuxKernel()
         self.metrics = AgentMetrics(__version__)
@@ -119,7 +119,6 @@ class Wiring:
             settings,
             self.holders.of,
             self.schemes.recorder,
-            self._check_unit,
         )
         mode = self.mode
         self.configuration = ConfigurationFollower(
@@ -143,10 +142,6 @@ class Wiring:
             on_driver_changed=on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
-
-    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        for scheme in self.schemes.deciders:
-            scheme.check_unit(mode, unit)
 
     def _takes_mig(self, card: CardReport) -> bool:
         mode = self.node_store.read().mode
@@ -286,7 +281,7 @@ class Wiring:
         )
         self.features = FeatureLabels(
             lambda: in_force.current.features,
-            lambda *known: merged(each.feature_labels(*known) for each in recorders),
+            lambda *known: merge(each.feature_labels(*known) for each in recorders),
             lambda: cards.machine,
             self.node_store.read,
             self.cluster,

@@ -21,12 +21,13 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
-from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
+    from gpu_device_plugin.domain.node.pods import PodRef
     from gpu_device_plugin.kubernetes.client.api import ApiServer
     from gpu_device_plugin.overview.node_cards import CardView, ClusterCards
 
@@ -81,7 +82,7 @@ def _screen() -> "OverviewScreen":
     return OverviewScreen(Console(highlight=False))
 
 
-def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
+def _choose_nodes(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
     """The nodes of these names; all where none is given."""
     known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
     unknown = [name for name in names if name not in known]
@@ -118,7 +119,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
     screen = _screen()
     is_wide = output == "wide"
-    found = _chosen(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
+    found = _choose_nodes(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
     if not watch:
         if output == "json":
             _echo_json(json_cards(found))
@@ -126,10 +127,10 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
             screen.cards(found, is_wide=is_wide)
         return
 
-    KubeconfigChoice(**access).ask(lambda api: _watched(api, found, nodes, is_wide=is_wide))
+    KubeconfigChoice(**access).ask(lambda api: _watch(api, found, nodes, is_wide=is_wide))
 
 
-async def _watched(
+async def _watch(
     api: "ApiServer", first: "ClusterCards", nodes: Collection[str], *, is_wide: bool
 ) -> None:
     """Draw the nodes of these names (all where none is given) until cancelled, and `first` before."""
@@ -209,8 +210,8 @@ def doctor(output: str | None, **access: Any) -> None:
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
         agents = sum(pod.agent is not None for pod in reading.pods)
-        nodes = counted(len(reading.cards.nodes), "node")
-        examined = f"{counted(agents, 'agent')}, {nodes} with cards"
+        nodes = count_noun(len(reading.cards.nodes), "node")
+        examined = f"{count_noun(agents, 'agent')}, {nodes} with cards"
         _screen().findings(found, examined)
     if any(finding.level == "problem" for finding in found):
         sys.exit(EXIT_FAILED)
@@ -243,7 +244,7 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
         _echo_json([dataclasses.asdict(each) for each in found])
         return
     over = f" over {cards} cards" if cards > 1 else ""
-    _screen().capacity(found, f"{counted(units, 'unit')} and {percent} %{over}")
+    _screen().capacity(found, f"{count_noun(units, 'unit')} and {percent} %{over}")
 
 
 gpu.add_command(page)
@@ -259,7 +260,7 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     from gpu_device_plugin.overview.questions import read_cluster
 
     reading = KubeconfigChoice(**access).ask(read_cluster)
-    nodes = _chosen(reading.cards, [node] if node else []).nodes
+    nodes = _choose_nodes(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
     click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)
 
@@ -297,14 +298,8 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
             "mode": node.mode,
             "unit_mib": node.unit_mib,
             "cards": [_json_card(card) for card in node.cards],
-            "waiting": [
-                {"namespace": pod.namespace, "name": pod.name, "units": units}
-                for pod, units in node.waiting
-            ],
-            "instances": [
-                {"uuid": uuid, "namespace": pod.namespace, "name": pod.name}
-                for uuid, pod in node.instances
-            ],
+            "waiting": [_json_pod(pod) | {"units": units} for pod, units in node.waiting],
+            "instances": [{"uuid": uuid} | _json_pod(pod) for uuid, pod in node.instances],
         }
         for node in found.nodes
     ]
@@ -315,14 +310,13 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
 def _json_card(card: "CardView") -> dict[str, object]:
     plain = dataclasses.asdict(card)
     plain["holders"] = [
-        {
-            "namespace": holder.pod.namespace,
-            "name": holder.pod.name,
-            "units": holder.units,
-            "percent": holder.percent,
-            "is_granted": holder.is_granted,
-        }
+        _json_pod(holder.pod)
+        | {"units": holder.units, "percent": holder.percent, "is_granted": holder.is_granted}
         for holder in card.holders
     ]
-    plain["pods"] = [{"namespace": pod.namespace, "name": pod.name} for pod in card.pods]
+    plain["pods"] = list(map(_json_pod, card.pods))
     return plain
+
+
+def _json_pod(pod: "PodRef") -> dict[str, object]:
+    return {"namespace": pod.namespace, "name": pod.name}

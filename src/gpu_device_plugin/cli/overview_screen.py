@@ -4,7 +4,7 @@ With `map --watch` as many nodes as the terminal has room for, and since when th
 """
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
@@ -16,8 +16,8 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.overview.capacity import NodeCapacity
 from gpu_device_plugin.overview.doctor import Finding, Level
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
@@ -83,7 +83,7 @@ class OverviewScreen:
 
     def _lines(self, part: RenderableType, width: int) -> Lines:
         options = self._console.options.update(width=width)
-        return [_trimmed(line) for line in self._console.render_lines(part, options, pad=False)]
+        return [_trim(line) for line in self._console.render_lines(part, options, pad=False)]
 
     def uses(self, uses: Sequence[SliceUse], silent: Sequence[str]) -> None:
         """A line a slice, and what could not be asked."""
@@ -110,7 +110,7 @@ class OverviewScreen:
         self._print(self._lines(table, self._width_for(table)))
         total = sum(each.pods for each in capacities)
         fit = "fits" if total == 1 else "fit"
-        self._console.print(Text(f"{counted(total, 'more pod')} of {asked} {fit}", style="bold"))
+        self._console.print(Text(f"{count_noun(total, 'more pod')} of {asked} {fit}", style="bold"))
 
     def findings(self, found: Sequence[Finding], examined: str) -> None:
         """What is wrong, each with its cure."""
@@ -120,8 +120,8 @@ class OverviewScreen:
             self._hanging(f"{finding.level.value:<9}", finding.what, style)
             self._hanging("      -> ", finding.cure)
         problems = sum(finding.level is Level.PROBLEM for finding in found)
-        notes = counted(len(found) - problems, "note")
-        self._console.print(f"{examined}: {counted(problems, 'problem')}, {notes}")
+        notes = count_noun(len(found) - problems, "note")
+        self._console.print(f"{examined}: {count_noun(problems, 'problem')}, {notes}")
 
     def story(self, story: PodStory) -> None:
         """Why a pod is where it is."""
@@ -133,7 +133,7 @@ class OverviewScreen:
         for verdict in verdicts[:_MOST_VERDICTS]:
             self._verdict(verdict)
         if left := verdicts[_MOST_VERDICTS:]:
-            self._hanging("  node   ", f"and {counted(len(left), 'node')} more")
+            self._hanging("  node   ", f"and {count_noun(len(left), 'node')} more")
         for cure in story.cures:
             self._hanging("  ->     ", cure, "bold")
 
@@ -154,7 +154,7 @@ class OverviewScreen:
         self._print(self._lines(grid, self._console.width))
 
 
-def _trimmed(line: list[Segment]) -> list[Segment]:
+def _trim(line: list[Segment]) -> list[Segment]:
     """Without spaces at the end, which a narrower terminal would show as a line."""
     while line and not line[-1].text.strip():
         line = line[:-1]
@@ -167,7 +167,7 @@ def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
     for line in _instances(node):
         yield Padding(Text(line), (0, 0, 0, _INDENT))
     if node.waiting:
-        listed = ", ".join(f"{pod} ({counted(units, 'unit')})" for pod, units in node.waiting)
+        listed = ", ".join(f"{pod} ({count_noun(units, 'unit')})" for pod, units in node.waiting)
         yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, _INDENT))
     yield Text()
 
@@ -186,7 +186,10 @@ def _instances(node: NodeCards) -> Iterator[str]:
 
 
 def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
-    marks = _marks(node.letters)
+    marks = {  # each pod of the node with its letter and a colour
+        pod: (letter, _COLOURS[n % len(_COLOURS)])
+        for n, (pod, letter) in enumerate(node.letters.items())
+    }
     amounts = ("units", "compute") if node.has_compute else ("units",)
     table = _table("card", "memory", right=() if node.is_whole else amounts)
     for head in ("MiB", "UUID") if is_wide else ():
@@ -207,14 +210,6 @@ def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
             who.append(f" ({len(card.pods)} of {node.told[card.uuid].replicas} replicas)")
         table.add_row(*cells, who)
     return table
-
-
-def _marks(letters: Mapping[PodRef, str]) -> dict[PodRef, tuple[str, str]]:
-    """Each pod of a node with its letter and a colour."""
-    return {
-        pod: (letter, _COLOURS[n % len(_COLOURS)])
-        for n, (pod, letter) in enumerate(letters.items())
-    }
 
 
 def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Text:
@@ -243,19 +238,13 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
 def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool) -> Text:
     if not card.is_healthy and not card.holders and not card.pods:
         return Text("out of service", style="red")
-    who, between = Text(), "\n" if is_wide else ", "
-    for pod in card.pods:
-        letter, colour = marks[pod]
-        who.append(between if who else "")
-        who.append(f"{letter}={pod}", style=colour)
+    named: list[tuple[PodRef, str]] = [(pod, "") for pod in card.pods]
     for holder in card.holders:
-        letter, colour = marks[holder.pod]
-        who.append(between if who else "")
-        who.append(f"{letter}={holder.pod}", style=colour)
-        if is_wide:
-            compute = f", {holder.percent} %" if holder.percent else ""
-            who.append(f" ({counted(holder.units, 'unit')}{compute})")
-        who.append("" if holder.is_granted else " (reserved)")
+        compute = f", {holder.percent} %" if holder.percent else ""
+        amounts = f" ({count_noun(holder.units, 'unit')}{compute})" if is_wide else ""
+        named.append((holder.pod, amounts + ("" if holder.is_granted else " (reserved)")))
+    parts = (Text.assemble((f"{marks[pod][0]}={pod}", marks[pod][1]), more) for pod, more in named)
+    who = Text("\n" if is_wide else ", ").join(parts)
     return who if card.is_healthy else Text.assemble(("out of service: ", "red"), who)
 
 
@@ -322,7 +311,7 @@ class WatchScreen:
         with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
 
             def show(cards: ClusterCards, stale: str) -> None:
-                live.update(self._fitted(cards, stale), refresh=True)
+                live.update(self._fit(cards, stale), refresh=True)
 
             yield draw
 
@@ -331,10 +320,11 @@ class WatchScreen:
         if stale:
             self._console.print(Text(stale, style="bold yellow"))
 
-    def _fitted(self, cards: ClusterCards, stale: str) -> RenderableType:
+    def _fit(self, cards: ClusterCards, stale: str) -> RenderableType:
         """Whole nodes until the terminal is full, then how many are left out; the first one may be cut."""
         below = [Text(cards.summary), *([Text(stale, style="bold yellow")] if stale else [])]
-        room = self._console.height - sum(map(self._height, below)) - 1  # for what is left out
+        heights = (len(self._console.render_lines(line)) for line in below)
+        room = self._console.height - sum(heights) - 1  # for what is left out
         width, lines = self._console.width, list[list[Segment]]()
         shown, total = 0, len(cards.nodes) + len(cards.unreadable)
         for node in self._screen.drawn_nodes(cards, is_wide=self._is_wide):
@@ -349,6 +339,3 @@ class WatchScreen:
             hint = f"no room for {left}; name the nodes to be shown, or enlarge the terminal"
             below.insert(0, Text(hint, style="yellow", overflow="ellipsis", no_wrap=True))
         return Group(*parts, *below)
-
-    def _height(self, part: RenderableType) -> int:
-        return len(self._console.render_lines(part))

@@ -6,7 +6,7 @@ The demo's promises: each is held against what the running agents did.
 import asyncio
 import re
 import textwrap
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,16 +32,6 @@ class Promise:
     def is_kept(self) -> bool:
         """Whether it saw what it promised."""
         return self.expected == self.seen
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedUnits:
-    """What a kubelet counts of one node; of `amounts` None is what the mode does not offer."""
-
-    node: str
-    mode: str
-    cards: str
-    amounts: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +69,7 @@ class CardHolders:
 
     index: int
     units: int
-    is_healthy: bool
     shares: tuple[CardShare, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CardMap:
-    """A node's cards; `has_compute` tells whether the node divides compute."""
-
-    node: str
-    mode: str
-    has_compute: bool
-    cards: tuple[CardHolders, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +137,18 @@ class Teller:
 
     def text(self, text: str) -> None:
         """A paragraph."""
-        for line in self._wrapped(text):
+        for line in self._wrap(text):
             self._line(line)
 
     def note(self, text: str) -> None:
         """A line."""
         self._line(text, style="italic")
 
-    def offers(self, offers: Sequence[OfferedUnits]) -> None:
-        """One line a node."""
-        table = _table("node", "mode", "cards")
-        for heading in ("gpu-mem", "gpu-core.%", "gpu-count"):
-            table.add_column(heading, justify="right")
-        for offer in offers:
-            amounts = ["-" if amount is None else str(amount) for amount in offer.amounts]
-            table.add_row(offer.node, offer.mode, offer.cards, *amounts)
+    def offers(self, rows: Iterable[Sequence[str]]) -> None:
+        """One line a node: its name, mode, cards and amounts."""
+        table = _table("node", "mode", "cards", right=("gpu-mem", "gpu-core.%", "gpu-count"))
+        for row in rows:
+            table.add_row(*row)
         self._draw(table)
 
     def named_offers(self, offers: Sequence[NamedOffer]) -> None:
@@ -200,18 +176,16 @@ class Teller:
             table.add_row(verdict.pod, verdict.node, verdict.asks, gets)
         self._draw(table)
 
-    def card_map(self, card_map: CardMap) -> None:
-        """A bar a card, and whose letters they are."""
-        pods = dict.fromkeys(share.pod for row in card_map.cards for share in row.shares)
+    def card_map(self, node: str, cards: Sequence[CardHolders], *, has_compute: bool) -> None:
+        """A bar a card, and whose letters they are; compute where the node divides it."""
+        pods = dict.fromkeys(share.pod for row in cards for share in row.shares)
         marks = {pod: (_LETTERS[n], _COLOURS[n % len(_COLOURS)]) for n, pod in enumerate(pods)}
-        table = _table(card_map.node, "memory", "units")
-        if card_map.has_compute:
-            table.add_column("compute", justify="right")
+        table = _table(node, "memory", "units", right=("compute",) if has_compute else ())
         table.add_column("who")
-        for row in card_map.cards:
+        for row in cards:
             held = sum(share.units for share in row.shares)
             cells: list[str | Text] = [f"card {row.index}", _bar(row, marks), f"{held}/{row.units}"]
-            if card_map.has_compute:
+            if has_compute:
                 cells.append(f"{sum(share.core_percent for share in row.shares)} %")
             table.add_row(*cells, _holders(row, marks))
         self._draw(table)
@@ -221,7 +195,7 @@ class Teller:
         self._console.print()
         self._line(f"{pod} on {node}", style="bold")
         for name in sorted(received.env, key=_order):
-            first, *others = _folded(received.env[name])
+            first, *others = _fold(received.env[name])
             self._line(f"  {name}={first}", _MEANINGS.get(name, ""))
             for value in others:
                 self._line(f"  {' ' * len(name)} {value}")
@@ -236,14 +210,12 @@ class Teller:
         for line in text.rstrip("\n").splitlines():
             label = _LABEL.match(line)
             hanging = " " * (len(label[0]) if label else 0)
-            for part in self._wrapped(line, hanging) or [""]:
+            for part in self._wrap(line, hanging) or [""]:
                 self._console.print(Text.assemble((f" {self._edge} ", "dim"), (part, "yellow")))
 
     def gpu_views(self, views: Sequence[GpuView]) -> None:
         """One line a place, written as nvidia-smi does."""
-        table = _table("seen from")
-        for heading in ("Memory-Usage", "GPU-Util", "processes"):
-            table.add_column(heading, justify="right")
+        table = _table("seen from", right=("Memory-Usage", "GPU-Util", "processes"))
         for view in views:
             busy = f"{view.gpu_percent}%"
             table.add_row(view.who, view.memory, busy, str(view.processes))
@@ -251,8 +223,8 @@ class Teller:
 
     def compute_shares(self, shares: Sequence[ComputeShare]) -> None:
         """A bar a pod: what it had; `|` is what it may have."""
-        table = _table("pod", "0 to 100 % of the card's time, | is what was granted")
-        table.add_column("had", justify="right")
+        bars = "0 to 100 % of the card's time, | is what was granted"
+        table = _table("pod", bars, right=("had",))
         for number, share in enumerate(shares):
             colour = _COLOURS[number % len(_COLOURS)]
             bar = Text(_share_bar(share), style=colour)
@@ -316,7 +288,7 @@ class Teller:
             line.append(f"  {meaning}", style="dim")
         self._console.print(Padding(line, (0, 0, 0, 3), expand=False))
 
-    def _wrapped(self, text: str, hanging: str = "") -> list[str]:
+    def _wrap(self, text: str, hanging: str = "") -> list[str]:
         return textwrap.wrap(
             text,
             self._console.width - 4,
@@ -329,8 +301,11 @@ class Teller:
         self._console.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _table(*headings: str) -> Table:
-    return Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def _table(*headings: str, right: Sequence[str] = ()) -> Table:
+    table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def _order(name: str) -> tuple[bool, int, str]:
@@ -339,7 +314,7 @@ def _order(name: str) -> tuple[bool, int, str]:
     return name not in known, known.index(name) if name in known else 0, name
 
 
-def _folded(value: str) -> list[str]:
+def _fold(value: str) -> list[str]:
     """A long list, one entry a line."""
     entries = value.split(",") if len(value) > _FOLD_AT else [value]
     return [*(f"{entry}," for entry in entries[:-1]), entries[-1]]
@@ -384,19 +359,19 @@ class Promises:
 
     def check(self, what: str, expected: object, seen: object) -> None:
         """Hold one promise against what was seen; both are compared as they are shown."""
-        promise = Promise(what, shown(expected), shown(seen))
+        promise = Promise(what, show_value(expected), show_value(seen))
         self.made.append(promise)
         self._teller.promise(promise)
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A value for people: `60, 400, 4` and `card 0: 6, card 1: 8` rather than brackets."""
     if isinstance(value, Mapping):
         is_deep = any(isinstance(part, Mapping | tuple | list) for part in value.values())
-        parts = [f"{key}: {shown(part)}" for key, part in sorted(value.items())]
+        parts = [f"{key}: {show_value(part)}" for key, part in sorted(value.items())]
         return ("; " if is_deep else ", ").join(parts) or "nothing"
     if isinstance(value, tuple | list):
-        return ", ".join(map(shown, value)) or "nothing"
+        return ", ".join(map(show_value, value)) or "nothing"
     return str(value)
 
 

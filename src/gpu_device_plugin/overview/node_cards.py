@@ -7,13 +7,12 @@ for while they have not.
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
 from gpu_device_plugin.domain.fractions.container_sums import Shares
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
@@ -32,6 +31,7 @@ from gpu_device_plugin.domain.grants.holdings import (
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ClusterError, RequestError, StateError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
@@ -181,23 +181,25 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
         for hold in holds
         if any(demand.mem_units for demand in hold.unplaced)
     ]
-    shares = [(hold.pod, _believed(hold, offer)) for hold in holds]
+    shares = [(hold.pod, _trusted_shares(hold, offer)) for hold in holds]
     cards = tuple(
         _card(room, offer, _holders(room.card.index, shares, granted), devices) for room in rooms
     )
     known = {card.uuid for card in cards}
     instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
-    view = NodeCards(
-        node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances))
+    # The annotation was parsed for the offer just before; most nodes tell neither.
+    has_told = '"instances"' in node.cards or '"replicas"' in node.cards
+    return NodeCards(
+        node.name,
+        offer,
+        rooms,
+        holds,
+        cards,
+        tuple(waiting),
+        tuple(sorted(instances)),
+        devices_taken=sum((Counter(pod.devices) for pod in pods), Counter[str]()),
+        told=told_devices(json.loads(node.cards).get("cards")) if has_told else {},
     )
-    taken = sum((Counter(pod.devices) for pod in pods), Counter[str]())
-    return replace(view, devices_taken=taken, told=_told(node))
-
-
-def _told(node: ClusterNode) -> Mapping[str, Told]:
-    """By an annotation that was parsed for the offer just before; most nodes have none of these."""
-    has_any = '"instances"' in node.cards or '"replicas"' in node.cards
-    return told_devices(json.loads(node.cards).get("cards")) if has_any else {}
 
 
 def _devices(pods: Iterable[ClusterPod], told: Mapping[str, Holding]) -> _Devices:
@@ -231,7 +233,7 @@ def _holders(
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
 
-def _believed(hold: PodHold, offer: NodeOffer) -> Shares:
+def _trusted_shares(hold: PodHold, offer: NodeOffer) -> Shares:
     """What a pod holds of each card; by claims nothing beyond what the node's agent says of all."""
     told = {each.index: (each.units, each.percent) for each in offer.claimed}
     return {
@@ -284,9 +286,9 @@ class ClusterCards:
         if whole:
             given = sum(bool(card.pods) for card in whole)
             parts.append(f"{given} of {len(whole)} whole cards held")
-        nodes = counted(len(self.nodes) + len(self.unreadable), "node")
+        nodes = count_noun(len(self.nodes) + len(self.unreadable), "node")
         nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
-        return f"{nodes}, {counted(cards, 'card')}: {', '.join(parts)}"
+        return f"{nodes}, {count_noun(cards, 'card')}: {', '.join(parts)}"
 
     def only(self, names: Collection[str]) -> "ClusterCards":
         """The nodes of these names; all where none is given."""
@@ -297,7 +299,7 @@ class ClusterCards:
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:
-    """What a pod asks of ours; None for nothing: one that cannot be parsed holds nothing."""
+    """What a pod asks of this plugin; None for nothing: one that cannot be parsed holds nothing."""
     try:
         return pod.as_asking()
     except ClusterError:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.counted import counted, few
 from gpu_device_plugin.domain.fractions.cluster_view import hold_of
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds
 from gpu_device_plugin.domain.fractions.requests import asked_text
@@ -12,56 +11,14 @@ from gpu_device_plugin.domain.fractions.units import slice_mib
 from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.survey import ExplainedPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 
-_ASK_LESS = "ask less, free a slice, or add a node"
 _NEVER = "no node takes the pod as it is: change the pod as said above, or the mode of a node"
-_FITS_ABOVE = "; what fits now is said above"
-_NO_SLICE_YET = (
-    "it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
-    "pod's Events with `kubectl describe pod` (the node is {node})"
-)
-_HAS_ITS_SLICE = "it has what it asks of the cards; what it waits for is said above, or by `kubectl describe pod`"
-_FAILED_BY_ITSELF = (
-    "it was not refused: it ran and failed, which `kubectl logs -n {namespace} {pod} -c "
-    "{container}` may explain"
-)
-_AGAIN = "delete it; its controller, if it has one, has made another one already"
-_ELSEWHERE = (
-    "by its cards it fits on {nodes}: what keeps it away is something else (CPU, memory, taints, "
-    "affinity), which the scheduler names above"
-)
-_NO_SCHEDULER = (
-    "by its cards it fits on {nodes}, and no scheduler has spoken of it: does one run that serves "
-    "schedulerName {scheduler}?"
-)
-_GATED = "no scheduler takes it before its scheduling gates are removed: {gates}"
-_DELETED = (
-    "it is being deleted, so no scheduler takes it; what keeps it is in its metadata.finalizers"
-)
-_OPEN = "the cards have room, the node is closed to it: {how}"
-_UNREADABLE = "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
-_NOT_BOTH = (
-    "make two pods of it: a node gives slices or whole cards, never both, and this pod asks for a "
-    "slice and for {names}"
-)
-_NO_CARDS = "no node publishes cards: run `kubectl gpu doctor`"
-_UNLISTED = (
-    "ask somebody who may list nodes and pods to run this: what each node has for it is not shown to "
-    "you ({why})"
-)
-_NODE_GONE = (
-    "its node {node} is not in the cluster: the control plane deletes the pod after a minute or two, "
-    "and its controller, if it has one, makes another one"
-)
-_NODE_AWAY = (
-    "its node {node} is not ready: {why}; `kubectl describe node {node}`. What is said above is from "
-    "before"
-)
 _OTHER_DOOR = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
     "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
@@ -97,21 +54,34 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     """What to do next."""
     verdicts = now.verdicts
     if pod.is_over:
-        return _over(pod, asking, now)
+        return _cures_after_end(pod, asking, now)
     if pod.spec.node_name:
-        return _of_node(pod.spec.node_name, now) or _bound(pod, holds=now.holds)
+        return _of_node(pod.spec.node_name, now) or _cures_on_node(pod, holds=now.holds)
     if pod.metadata.deletion_timestamp:
-        return (_DELETED,)
-    names = few(gate.name for gate in pod.spec.scheduling_gates or ())
-    gated = (_GATED.format(gates=names),) if names else ()
-    fitting = _fitting(verdicts)
+        kept_by = "what keeps it is in its metadata.finalizers"
+        return (f"it is being deleted, so no scheduler takes it; {kept_by}",)
+    gates = few(gate.name for gate in pod.spec.scheduling_gates or ())
+    gated = (
+        (f"no scheduler takes it before its scheduling gates are removed: {gates}",)
+        if gates
+        else ()
+    )
+    fitting = _fitting_nodes(verdicts)
     if not fitting:
-        return (*gated, *_lacking(now, asking))
-    why = _ELSEWHERE if now.has_been_told else _NO_SCHEDULER
-    return gated or (why.format(nodes=fitting, scheduler=pod.spec.scheduler_name),)
+        return (*gated, *_cures_for_room(now, asking))
+    why = (
+        f", and no scheduler has spoken of it: does one run that serves schedulerName "
+        f"{pod.spec.scheduler_name}?"
+    )
+    if now.has_been_told:
+        why = (
+            ": what keeps it away is something else (CPU, memory, taints, affinity), which the "
+            "scheduler names above"
+        )
+    return gated or (f"by its cards it fits on {fitting}{why}",)
 
 
-def _fitting(verdicts: Iterable[NodeVerdict]) -> str:
+def _fitting_nodes(verdicts: Iterable[NodeVerdict]) -> str:
     return few(verdict.node for verdict in verdicts if verdict.is_fit)
 
 
@@ -121,53 +91,73 @@ def _of_node(name: str, now: Situation) -> tuple[str, ...]:
         return ()
     node = now.nodes.get(name)
     if node is None:
-        return (_NODE_GONE.format(node=name),)
+        return (
+            f"its node {name} is not in the cluster: the control plane deletes the pod after a minute "
+            f"or two, and its controller, if it has one, makes another one",
+        )
+    if node.is_ready:
+        return ()
     why = node.readiness_text or "its kubelet does not say why"
-    return () if node.is_ready else (_NODE_AWAY.format(node=name, why=why),)
+    return (
+        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What is said above is "
+        f"from before",
+    )
 
 
-def _over(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
+def _cures_after_end(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
     """A pod that has ended."""
     if pod.status.phase == "Succeeded":
         return ()
     if pod.failed_by_itself:
-        meta, container = pod.metadata, pod.failed_by_itself[0]
-        ran = {"namespace": meta.namespace, "pod": meta.name, "container": container}
-        return (_FAILED_BY_ITSELF.format(**ran),)
-    return (_AGAIN,) if _fitting(now.verdicts) else (_AGAIN, *_lacking(now, asking))
+        ran = f"-n {pod.metadata.namespace} {pod.metadata.name} -c {pod.failed_by_itself[0]}"
+        return (f"it was not refused: it ran and failed, which `kubectl logs {ran}` may explain",)
+    again = "delete it; its controller, if it has one, has made another one already"
+    return (again,) if _fitting_nodes(now.verdicts) else (again, *_cures_for_room(now, asking))
 
 
-def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
+def _cures_on_node(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     """A pod that is on a node and has not ended."""
     is_pending = pod.status.phase == "Pending"
     if is_served(pod) or (holds and not is_pending):
-        return (_HAS_ITS_SLICE,) if is_pending else ()
-    return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
+        has = "it has what it asks of the cards; what it waits for is said above"
+        return (f"{has}, or by `kubectl describe pod`",) if is_pending else ()
+    return (
+        f"it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
+        f"pod's Events with `kubectl describe pod` (the node is {pod.spec.node_name})",
+    )
 
 
-def _lacking(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
+def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
     """What to do where the pod fits on no node."""
     names, request, verdicts = few(sorted(asking.devices)), asking.request, now.verdicts
     if now.unlisted:
-        return (_UNLISTED.format(why=now.unlisted),)
+        return (
+            f"ask somebody who may list nodes and pods to run this: what each node has for it is not "
+            f"shown to you ({now.unlisted})",
+        )
     if names and request.asks and request.door is AllocationApi.DEVICE_PLUGIN:
-        return (_NOT_BOTH.format(names=names),)
+        return (
+            f"make two pods of it: a node gives slices or whole cards, never both, and this pod asks "
+            f"for a slice and for {names}",
+        )
     if found := tuple(_to_make_room(verdicts)):
         return found
     if any(verdict.is_other_door for verdict in verdicts):
         return (_OTHER_DOOR[request.door],)
-    nowhere = _not_offered(asking.devices) if names else _NO_CARDS
+    nowhere = "no node publishes cards: run `kubectl gpu doctor`"
+    nowhere = _not_offered(asking.devices) if names else nowhere
     return (_NEVER if verdicts else nowhere,)
 
 
 def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """What would let nodes take the pod that may take it."""
     if how := few(verdict.opens for verdict in verdicts if verdict.opens):
-        yield _OPEN.format(how=how)
+        yield f"the cards have room, the node is closed to it: {how}"
     if any(verdict.lacks_room for verdict in verdicts):
-        yield _ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else "")
+        above = "; what fits now is said above" if any(each.hint for each in verdicts) else ""
+        yield f"ask less, free a slice, or add a node{above}"
     if any(verdict.is_unreadable for verdict in verdicts):
-        yield _UNREADABLE
+        yield "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
 
 
 def _not_offered(devices: Iterable[str]) -> str:
@@ -228,7 +218,7 @@ def story(
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]
-    said = (*_told(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
+    said = (*_event_lines(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
     if asking is None:
         return PodStory(name, _state(pod), (_NOTHING,), (), said)
     unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)
@@ -267,7 +257,7 @@ def event_line(event: Event) -> str:
     return f"{event.at} {reporter} {event.reason}: {_without_rpc(event.message)}"
 
 
-def _told(events: Sequence[Event]) -> list[str]:
+def _event_lines(events: Sequence[Event]) -> list[str]:
     shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
     own = [e for e in shown if not any(_wraps(e.message, other.message) for other in shown)]
     return list(map(event_line, own[-_SHOWN_EVENTS:]))
@@ -328,7 +318,7 @@ def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeCards]) -> 
     for name, shares in by_container:
         for index, (units, percent) in sorted(shares.items()):
             card = by_index.get(index)
-            size = counted(units, "unit")
+            size = count_noun(units, "unit")
             if card and node:
                 size = f"{slice_mib(card, units, node.offer.unit)} MiB"
             compute = f", {percent} % of its compute" if percent else ""

@@ -9,14 +9,13 @@ from typing import ClassVar
 
 from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.domain.fractions.mode_resources import check_unit
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
@@ -77,7 +76,7 @@ class Settings(NvidiaSettings):
         NodeMode.CORE_MEM, "Node mode, if the node has no label `ack.node.gpu.schedule`."
     )
     memory_unit: MemoryUnit = setting(
-        MemoryUnit.GIB, "Size of one aliyun.com/gpu-mem; 128MiB only with mode share."
+        MemoryUnit.GIB, "Size of one aliyun.com/gpu-mem, in the whole cluster."
     )
     placement: PlacementPolicy = setting(
         PlacementPolicy.BINPACK,
@@ -85,7 +84,7 @@ class Settings(NvidiaSettings):
     )
     compute_policy: ComputePolicy = setting(
         ComputePolicy.FIXED,
-        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same.",
+        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 or 2 and 5 mean the same.",
     )
     honor_pod_compute_policy: bool = setting(
         False,
@@ -212,10 +211,6 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
     """Each error names the places that its values came from."""
     if not settings.node_name:
         raise ConfigError("--node-name (NODE_NAME) is needed: the name of this Node object")
-    try:
-        check_unit(settings.mode, settings.memory_unit)
-    except ConfigError as error:
-        raise ConfigError(f"{sources['memory_unit']}: {error}") from error
     exclusive = (
         ("standalone", "kubeconfig"),
         ("simulator_dir", "nvml_library"),
@@ -240,7 +235,7 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
         if size > LONGEST_PATH:
             raise ConfigError(
                 f"{sources[key]}: {getattr(settings, key)!r} is too long by "
-                f"{counted(size - LONGEST_PATH, 'byte')}: a socket's path has at most {LONGEST_PATH}, "
+                f"{count_noun(size - LONGEST_PATH, 'byte')}: a socket's path has at most {LONGEST_PATH}, "
                 f"and {longest} is to lie below it"
             )
     if settings.run_dir == settings.state_dir:

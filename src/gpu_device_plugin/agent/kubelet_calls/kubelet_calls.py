@@ -128,15 +128,15 @@ class KubeletCalls:
             raise
 
     async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
-        scheme, view = self._schemes.deciding(call.resource, self._node())
+        scheme, view = self._schemes.find_deciding(call.resource, self._node())
         known = self._open(call.resource)
         check_door(view, known)
-        scope, session = self._schemes.scope(scheme), known.asker if known else None
+        scope, session = self._schemes.scope(scheme), known.caller if known else None
         found = await self._identifier.identify(call, session, scope, self._admitting())
-        self._calls = replace(self._calls, caller=found.asker)
+        self._calls = replace(self._calls, caller=found.caller)
         offer = Offer(call, free, found.live, found.others, held=found.held)
-        if known is None or not known.is_for(found.asker):
-            self._decide(found.asker, offer, scheme, view)
+        if known is None or not known.is_for(found.caller):
+            self._decide(found.caller, offer, scheme, view)
         chosen = scheme.choose(self._calls.decided, offer, view)
         self._calls = self._calls.tell(call.resource, frozenset(chosen))
         self._answered()
@@ -146,7 +146,9 @@ class KubeletCalls:
     async def _allocate(self, call: Call) -> ContainerEdits:
         """Make the grant durable, then answer; only one resource of a container carries the edits."""
         grant = await self._grant(call)
-        scheme, _ = self._schemes.deciding(call.resource, self._node())  # the mode may have changed
+        scheme, _ = self._schemes.find_deciding(
+            call.resource, self._node()
+        )  # the mode may have changed
         edits = ContainerEdits()
         if scheme.answers(call.resource):
             edits = self._setup.edits(scheme, grant, self._node())
@@ -157,14 +159,14 @@ class KubeletCalls:
         return edits
 
     async def _grant(self, call: Call) -> Grant:
-        scheme, view = self._schemes.deciding(call.resource, self._node())
+        scheme, view = self._schemes.find_deciding(call.resource, self._node())
         if not self._calls.awaits(call):
             scope, known = self._schemes.scope(scheme), self._open(call.resource)
             found = find_allocating_caller(
                 call,
                 scope.specs(self._identifier.specs()),
                 scope.ledger(self._admission.ledger),
-                known.asker if known else None,
+                known.caller if known else None,
             )
             if isinstance(found, Grant):
                 return await self._admission.answer_again(found)
@@ -172,7 +174,7 @@ class KubeletCalls:
             check_door(view, known)
             await self._hand_on(found, call, scheme, view)
         pending = self._calls.decided
-        self._calls = replace(self._calls, caller=pending.asker)
+        self._calls = replace(self._calls, caller=pending.caller)
         check_door(view, pending)
         check_in_service(pending, view)
         grant = await self._admission.grant(pending, call, scheme, view)
@@ -180,26 +182,26 @@ class KubeletCalls:
         return grant
 
     async def _hand_on(
-        self, asker: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
+        self, caller: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
     ) -> None:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids, ledger = call.must_include, self._admission.ledger
-        await self._holders.check_free(ledger.rivals(asker.pod, ids), ids)
+        await self._holders.check_free(ledger.rivals(caller.pod, ids), ids)
         known = self._open(call.resource)
-        if known is None or not known.is_for(asker):
+        if known is None or not known.is_for(caller):
             scope, ledger = self._schemes.scope(scheme), self._admission.ledger
             live, others = scope.ledger(ledger), scope.others(ledger)
             offer = Offer(call, ids, live, others, is_given=True)
-            scheme.check_given(asker, offer, view)
-            self._decide(asker, offer, scheme, view)
+            scheme.check_given(caller, offer, view)
+            self._decide(caller, offer, scheme, view)
         scheme.check_follows(self._calls.decided, ids)
         self._calls = self._calls.tell(call.resource, ids)
 
     def _decide(
-        self, asker: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
+        self, caller: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
     ) -> None:
-        self._calls = self._calls.decide(scheme.decide(asker, offer, view))
-        self._recorder.decided(asker, self._calls.decided.chosen)
+        self._calls = self._calls.decide(scheme.decide(caller, offer, view))
+        self._recorder.decided(caller, self._calls.decided.chosen)
 
     async def _allocate_chosen(self, scheme: KubeletChoosesDevices, call: Call) -> ContainerEdits:
         """The answer for the container, whichever it is, that the kubelet gives these units."""
@@ -217,7 +219,7 @@ class KubeletCalls:
         return edits
 
     def _checked(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
-        _, view = self._schemes.serving(call.resource, self._node())
+        _, view = self._schemes.find_serving(call.resource, self._node())
         scheme.check_call(call, view)
         return view
 

@@ -39,7 +39,7 @@ from gpu_device_plugin.domain.node.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
-from gpu_device_plugin.domain.registry import Schemes, merged
+from gpu_device_plugin.domain.registry import Schemes, merge
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 APART_SECONDS = 5.0
@@ -170,7 +170,7 @@ class Publisher:
         """Show in the metrics what is known now."""
         state, ledger = self._state(), self._facts.ledger()
         views = self._schemes.views(self._schemes.all, state)
-        counts = merged(scheme.counts(view, ledger) for scheme, view in views)
+        counts = merge(scheme.counts(view, ledger) for scheme, view in views)
         self._metrics.publish(
             Snapshot(
                 cards=tuple(_card_samples(state, counts, ledger, self._facts)),
@@ -204,12 +204,12 @@ class Publisher:
         shown = tuple(card for card in state.cards if card.is_shown)
         if state.mode is not None and shown:
             found = node_labels(shown, *self._facts.driver())
-            claimed = ledger.claimed()
+            claimed = ledger.use_by_claims()
             cards = cards_annotation(
                 shown,
                 state.healthy,
                 state.terms,
-                merged(
+                merge(
                     s.replicas(v) for s, v in self._schemes.views(self._schemes.recorders, state)
                 ),
                 {uuid: claimed.get(uuid, DeviceUse()) for uuid in self._facts.by_claims(state)},
@@ -263,7 +263,7 @@ class Publisher:
     ) -> Mapping[str, str]:
         """What a pod's annotations say of its grants; nothing where they have to wait."""
         schemes = self._schemes
-        return merged(
+        return merge(
             scheme.annotations(
                 [grant for grant in grants if schemes.of_grant(grant) is scheme],
                 view,
@@ -309,7 +309,7 @@ def _card_samples(
     ledger: Ledger,
     facts: PublisherInputs,
 ) -> Iterable[CardSample]:
-    healthy, by_claims = state.healthy, facts.by_claims(state)
+    healthy, by_claims, use = state.healthy, facts.by_claims(state), ledger.use()
     for card in state.cards:
         fault = state.unhealthy.get(card.uuid, "")
         yield CardSample(
@@ -320,7 +320,22 @@ def _card_samples(
             fault,
             _unexplained(card, ledger, facts),
             str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
+            state.node,
+            card.model,
+            card.memory_mib,
+            *_allocated(card, use, card.capacity(state.unit) * state.unit.mib),
         )
+
+
+def _allocated(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
+    """ACK's allocation mode of a card (R-580), and the held part of the memory that it gives away."""
+    parts = {card.uuid: card.memory_mib}
+    parts |= {each.uuid: each.memory_mib for each in card.hardware.instances}
+    held = {uuid: use[uuid] for uuid in parts if uuid in use}
+    # Who has a device for itself need not have asked for memory.
+    mib = sum(u.memory_mib or u.is_exclusive * parts[uuid] for uuid, u in held.items())
+    is_whole = card.uuid in held and held[card.uuid].is_exclusive
+    return (1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib))
 
 
 def _unexplained(card: Card, ledger: Ledger, facts: PublisherInputs) -> int | None:

@@ -101,38 +101,39 @@ def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
     return Fault("Unplugged", text, Recovery.PROBE, now_seconds, now_seconds)
 
 
-def shown(
+def apply_inventory(
     card: CardHealth, report: CardReport, now_seconds: float, takes_mig: Collection[str]
 ) -> CardHealth:
     """The card with exactly those faults of an inventory that this one has."""
     found = unshareable(report, now_seconds, takes_mig)
     if found is not None:
         card = with_fault(card, found)
-    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or _is(f, found))
+    reason = found.reason if found is not None else ""
+    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason == reason)
     return replace(card, faults=tuple(kept))
 
 
-def _is(fault: Fault, other: Fault | None) -> bool:
-    return other is not None and fault.reason == other.reason
-
-
-def clean(
+def apply_probe(
     card: CardHealth, probe: Probe, now_seconds: float, recovery_seconds: float
 ) -> CardHealth:
     """The card after a clean probe."""
     if probe.recovery_action:
-        card = _action_asked(card, probe.recovery_action, now_seconds)
+        card = _note_action(card, probe.recovery_action, now_seconds)
     clean_since = now_seconds if card.clean_since_seconds is None else card.clean_since_seconds
     quiet_since = max([clean_since, *(fault.last_seconds for fault in card.faults)])
     is_settled = now_seconds - quiet_since >= recovery_seconds
-    open_faults = (_asked(fault, probe) for fault in card.faults)
+    is_asked = bool(probe.recovery_action)
+    open_faults = (  # NVML's "none" means "done" once it has asked for an action
+        replace(fault, is_action_asked=fault.is_action_asked or is_asked, is_probed=True)
+        for fault in card.faults
+    )
     faults = tuple(fault for fault in open_faults if not _closes(fault, probe, is_settled))
     return replace(
         card, faults=faults, clean_since_seconds=clean_since, recovery_action=probe.recovery_action
     )
 
 
-def _action_asked(card: CardHealth, action: int, now_seconds: float) -> CardHealth:
+def _note_action(card: CardHealth, action: int, now_seconds: float) -> CardHealth:
     """The card, out while NVML asks for an action, also where the XID before it was missed."""
     if any(fault.recovery is Recovery.RESET for fault in card.faults):
         return card
@@ -143,12 +144,6 @@ def _action_asked(card: CardHealth, action: int, now_seconds: float) -> CardHeal
 def action_text(action: int) -> str:
     """What NVML asks for, in words."""
     return f"{_ACTIONS.get(action, 'a recovery')} (recovery action {action})"
-
-
-def _asked(fault: Fault, probe: Probe) -> Fault:
-    """Remembers that NVML asks for a recovery action, so that its "none" means "done"."""
-    is_asked = fault.is_action_asked or bool(probe.recovery_action)
-    return replace(fault, is_action_asked=is_asked, is_probed=True)
 
 
 def _closes(fault: Fault, probe: Probe, is_settled: bool) -> bool:  # noqa: FBT001
@@ -170,7 +165,7 @@ def with_fault(card: CardHealth, fault: Fault) -> CardHealth:
     return replace(card, faults=tuple(seen if old is again else old for old in card.faults))
 
 
-def reset(card: CardHealth) -> CardHealth:
+def apply_reset(card: CardHealth) -> CardHealth:
     """The card after a fresh load of the driver."""
     kept = tuple(fault for fault in card.faults if fault.recovery is not Recovery.RESET)
     return replace(card, faults=kept, recovery_action=None)
@@ -185,9 +180,9 @@ def observe(
     """Health after a report, and what that changed."""
     match report:
         case Inventory():
-            after = _enumerated(health, report, now_seconds, rules.takes_mig)
+            after = _after_inventory(health, report, now_seconds, rules.takes_mig)
         case Probe():
-            after = _probed(health, report, now_seconds, rules.recovery_seconds)
+            after = _after_probe(health, report, now_seconds, rules.recovery_seconds)
         case Xid():
             return _xid(health, report, now_seconds, rules)
         case Stalled():
@@ -196,7 +191,7 @@ def observe(
         case DriverMissing():
             after = _away(health, Outage("DriverMissing", report.reason))
             after = replace(after, driver=_UNLOADED if report.is_unloaded else after.driver)
-        case Answered() if health.has_inventory and _is_stalled(health):
+        case Answered() if health.has_inventory and health.outage_reason == "NVMLStalled":
             after = replace(health, outage=None)
         case _:
             after = health
@@ -249,17 +244,17 @@ def restore_health(saved: Health, boot_id: str) -> Health:
     return Health(boot_id)
 
 
-def _enumerated(
+def _after_inventory(
     health: Health, inventory: Inventory, now_seconds: float, takes_mig: Collection[str]
 ) -> Health:
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
     is_fresh = _is_fresh(health.driver, driver)
-    known = {card.uuid: reset(card) if is_fresh else card for card in health.cards}
+    known = {card.uuid: apply_reset(card) if is_fresh else card for card in health.cards}
     gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
-        found = shown(card, report, now_seconds, takes_mig)
+        found = apply_inventory(card, report, now_seconds, takes_mig)
         known[report.uuid] = replace(found, is_shown=True)
     for uuid in known.keys() - {card.uuid for card in inventory.cards}:
         card = with_fault(known[uuid], gone)
@@ -276,20 +271,20 @@ def _is_fresh(before: str, now: str) -> bool:
     return version != version_now or (load != load_now and bool(load and load_now))
 
 
-def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:
+def _after_probe(
+    health: Health, probe: Probe, now_seconds: float, recovery_seconds: float
+) -> Health:
     """A probe begins a fault, or brings one nearer to its end."""
-    if probe.error is not None:
+
+    def change(card: CardHealth) -> CardHealth:
+        if probe.error is None:
+            return apply_probe(card, probe, now_seconds, recovery_seconds)
         reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
         text = f"NVML says {probe.error}"
         fault = Fault(reason, text, Recovery.PROBE, now_seconds, now_seconds)
-        return _with_card(
-            health,
-            probe.uuid,
-            lambda card: replace(with_fault(card, fault), clean_since_seconds=None),
-        )
-    return _with_card(
-        health, probe.uuid, lambda card: clean(card, probe, now_seconds, recovery_seconds)
-    )
+        return replace(with_fault(card, fault), clean_since_seconds=None)
+
+    return _with_card(health, probe.uuid, change)
 
 
 def _xid(
@@ -324,10 +319,6 @@ def _away(health: Health, outage: Outage) -> Health:
     return replace(health, outage=outage, cards=cards)
 
 
-def _is_stalled(health: Health) -> bool:
-    return health.outage is not None and health.outage.reason == "NVMLStalled"
-
-
 def _with_card(health: Health, uuid: str, change: Callable[[CardHealth], CardHealth]) -> Health:
     """Health with one known card changed."""
     cards = tuple(change(card) if card.uuid == uuid else card for card in health.cards)
@@ -353,16 +344,12 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
         for fault in card.faults
         if fault.reason not in known
     ]
-    if after.outage is not None and (
-        before.outage is None or after.outage.reason != before.outage.reason
-    ):
-        new.append(
-            Change(ChangeKind.FAULT, uuid, is_healthy, after.outage.reason, after.outage.text)
-        )
+    outage = after.outage
+    if outage is not None and outage.reason != before.outage_reason:
+        new.append(Change(ChangeKind.FAULT, uuid, is_healthy, outage.reason, outage.text))
     if was is None and is_healthy:
-        new.append(
-            Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", "a card was plugged in")
-        )
+        text = "a card was plugged in"
+        new.append(Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", text))
     elif is_healthy and before.reason(uuid) not in {"", UNASKED}:
         text = f"the card is healthy again after {before.reason(uuid)}"
         new.append(Change(ChangeKind.RECOVERED, uuid, is_healthy, "Recovered", text))

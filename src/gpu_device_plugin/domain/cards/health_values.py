@@ -149,6 +149,11 @@ class Health:
     cards: tuple[CardHealth, ...] = ()
     has_inventory: bool = False
 
+    @property
+    def outage_reason(self) -> str:
+        """Why NVML as a whole does not answer, in one word; empty while it does."""
+        return self.outage.reason if self.outage is not None else ""
+
     def card(self, uuid: str) -> CardHealth | None:
         """What is known of a card."""
         return next((card for card in self.cards if card.uuid == uuid), None)

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
 from gpu_device_plugin.domain.fractions.edits import (
@@ -22,12 +21,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
     units_per_card,
     with_amounts,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import (
-    check_message,
-    check_unit,
-    most_pods,
-    resources_of,
-)
+from gpu_device_plugin.domain.fractions.mode_resources import check_message, most_pods, resources_of
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.requests import asked_text, demand, wants_whole_card
 from gpu_device_plugin.domain.fractions.rules import CORE_STEP_PERCENT, Ask, Known, check
@@ -75,10 +69,6 @@ class AliyunScheme(FractionDecisions):
     def serves(self, resource: str, state: NodeState) -> bool:
         """By the node's mode."""
         return state.mode is not None and resource in resources_of(state.mode)
-
-    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        """Small units are for whole cards only (R-404)."""
-        check_unit(mode, unit)
 
     def check_size(self, state: NodeState) -> None:
         """By the number of units."""
@@ -194,7 +184,7 @@ class AliyunScheme(FractionDecisions):
         sized = zip(grant.shares, sizes, strict=True)
         return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
 
-    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+    def check_spec(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
         """The percentage, the label for several cards, and what goes with what."""
         container = spec.container(grant.container)
         if container is None:
@@ -239,7 +229,7 @@ class AliyunScheme(FractionDecisions):
         """
         known = {card.number for card in state.cards}
         return tuple(
-            _adopted(each, state)
+            _adopt(each, state)
             for each in ungranted_units(held, specs)
             if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
         )
@@ -248,7 +238,7 @@ class AliyunScheme(FractionDecisions):
         """Units, their size, and the node mode."""
         return to_record(fraction_of(grant))
 
-    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+    def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A slice of a mode without isolation has no cap, whatever was written (R-505)."""
         check_ids(grant.units)
         own = of_record(record)
@@ -310,7 +300,7 @@ def _with_claims(counts: Iterable[UnitCount], claims: Sequence[Grant]) -> tuple[
     )
 
 
-def _adopted(of: UngrantedUnits, state: NodeState) -> Grant:
+def _adopt(of: UngrantedUnits, state: NodeState) -> Grant:
     """The id is that of the checkpoint's answer, whose files running containers have mounted.
 
     Without one it is derived from pod and container, so that adopting twice gives the same. What

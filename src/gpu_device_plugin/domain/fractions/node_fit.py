@@ -12,7 +12,6 @@ from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold
 from gpu_device_plugin.domain.fractions.container_sums import (
     NOTHING,
     ContainerSums,
-    Share,
     Shares,
     one_copy,
 )
@@ -33,6 +32,7 @@ from gpu_device_plugin.domain.fractions.requests import (
 from gpu_device_plugin.domain.fractions.room import Room, room_of
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.holdings import UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
@@ -47,22 +47,10 @@ class _Left:
     room: Room
     pods: set[PodRef] = field(default_factory=set)
 
-    def take(self, hold: PodHold, share: Share) -> None:
-        units, percent = share
+    def take(self, hold: PodHold, share: UnitsAndPercent) -> None:
         is_new = hold.pod not in self.pods
         self.pods.add(hold.pod)
-        self.down(units, percent, int(is_new), is_closed=hold.is_exclusive)
-
-    def down(self, units: int, percent: int, pods: int, *, is_closed: bool = False) -> None:
-        room = self.room
-        is_closed = is_closed or room.is_closed
-        self.room = replace(
-            room,
-            free_mem=0 if is_closed else max(0, room.free_mem - units),
-            free_core=0 if is_closed else max(0, room.free_core - percent),
-            pods=room.pods + pods,
-            is_closed=is_closed,
-        )
+        self.room = self.room.without(*share, int(is_new), is_closed=hold.is_exclusive)
 
 
 def node_rooms(
@@ -80,7 +68,7 @@ def node_rooms(
     )
     left = {room.card.index: _Left(room) for room in empty}
     for told in offer.claimed:
-        left[told.index].down(told.units, told.percent, told.pods)
+        left[told.index].room = left[told.index].room.without(told.units, told.percent, told.pods)
     waiting: list[tuple[PodHold, Demand]] = []
     for hold in holds:
         if hold.is_by_claims:
@@ -94,7 +82,7 @@ def node_rooms(
     for hold, needed in waiting:
         # Counted down card by card: counting all again for each would take the square of the time.
         rooms = [each.room for index, each in left.items() if index not in offer.by_claims]
-        for index in _guessed(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
+        for index in _guess_cards(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
             left[index].take(hold, (needed.units_per_card, needed.core_percent))
     found = [each.room for each in left.values()]
     return tuple(found if door is None else (_through(door, room, offer) for room in found))
@@ -105,7 +93,7 @@ def _through(door: AllocationApi, room: Room, offer: NodeOffer) -> Room:
     return replace(room, is_behind_other_door=True) if is_behind_other else room
 
 
-def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
+def _guess_cards(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
     placed = place(rooms, needed, offer.policy or PlacementPolicy.BINPACK)
     if not isinstance(placed, NoRoom):
         return [card.index for card in placed.cards]
@@ -178,6 +166,7 @@ def comparable(scores: Sequence[Score]) -> list[float]:
 
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
+FULL_OF_PODS_TEXT = "The number of pods per gpu device has reached the maximum allowed"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
 OTHER_DOOR_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
@@ -267,14 +256,16 @@ def check_request(
 ) -> CheckedRequest | Misfit:
     """The first half of `fit`: what does not depend on what the node's cards have left."""
     if not offer.has_slices:
-        names = ", ".join(sorted(_asked(pod)))
+        names = ", ".join(sorted({str(r) for c in pod.containers for r in Resource if c.amount(r)}))
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
     try:
         policy = policy_of(pod, offer.policy or default)
         needs = demands(pod, offer.terms)
     except RequestError as error:
         is_mode = error.reason in OTHER_MODE
-        text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
+        # The words of the source (R-522) without our cure, which is long for thousands of nodes.
+        why = error.rule.partition(";")[0] if error.reason == "UnevenShare" else ""
+        text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}{why and ': ' + why}"
         return Misfit(text, is_final=True)
     ahead = demands_ahead(needs)
     asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
@@ -288,7 +279,7 @@ def try_rooms(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) ->
     """
     pod, policies = asked.pod, (asked.policy, asked.default)
     rooms = sorted(rooms, key=lambda room: room.amounts)
-    trial = _placed(offer, rooms, asked)
+    trial = _place_all(offer, rooms, asked)
     if isinstance(trial, Misfit):
         return trial
     score = score_node(rooms, trial.rooms, frozenset(trial.uuids), policies)
@@ -298,7 +289,7 @@ def try_rooms(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) ->
     return Fit(score, shares, extra, inits, is_exclusive=alone)
 
 
-def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "_Trial | Misfit":
+def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "_Trial | Misfit":
     """All containers placed: one after the other, as the node does it, else by a search."""
     trial, asking = _Trial(tuple(rooms)), asked.asking
     for ask in asking:
@@ -310,7 +301,8 @@ def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "
         return trial
     if rooms and all(room.is_behind_other_door for room in rooms):
         return Misfit(OTHER_DOOR_TEXT, is_final=True)
-    refused = Misfit(NOT_ENOUGH_TEXT, is_final=_is_too_much(offer, asked.pod, ask.needed))
+    text = FULL_OF_PODS_TEXT if found.reason == "TooManyPods" else NOT_ENOUGH_TEXT
+    refused = Misfit(text, is_final=_is_too_much(offer, asked.pod, ask.needed))
     if refused.is_final or len(asking) == 1:
         return refused
     chosen = cards_for_all(rooms, [(a.container.kind, a.needed) for a in asking], asked.policy)
@@ -346,10 +338,10 @@ class _Trial:
         # The kubelet hands init containers' units on before it takes others: those cards come first.
         kept = [room.card for room in self.rooms if any(self._kept(room))]
         must = frozenset(card.number for card in kept)
-        rooms = self._seen() if must else self.rooms
+        rooms = self._rooms_seen() if must else self.rooms
         return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
 
-    def _seen(self) -> tuple[Room, ...]:
+    def _rooms_seen(self) -> tuple[Room, ...]:
         """The rooms as the next container finds them: what init containers hold is the pod's."""
         return tuple(
             replace(room, free_mem=room.free_mem + kept[0], free_core=room.free_core + kept[1])
@@ -358,7 +350,7 @@ class _Trial:
             for room in self.rooms
         )
 
-    def _kept(self, room: Room) -> Share:
+    def _kept(self, room: Room) -> UnitsAndPercent:
         """What init containers hand on of a card."""
         return self.take.kept.get(room.card.index, NOTHING)
 
@@ -372,17 +364,7 @@ class _Trial:
         self.uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
         self.take.add(ask.container, shares)
 
-    def _with(self, room: Room, share: Share) -> Room:
+    def _with(self, room: Room, share: UnitsAndPercent) -> Room:
         """A room with this share of it taken, less what an init container hands on."""
         new = self.take.fresh(room.card.index, share)
-        return replace(
-            room,
-            free_mem=room.free_mem - new[0],
-            free_core=room.free_core - new[1],
-            pods=room.pods if room.holds_pod else room.pods + 1,
-            holds_pod=True,
-        )
-
-
-def _asked(pod: PodRequest) -> set[str]:
-    return {str(r) for c in pod.containers for r in Resource if c.amount(r)}
+        return replace(room.without(*new, int(not room.holds_pod)), holds_pod=True)

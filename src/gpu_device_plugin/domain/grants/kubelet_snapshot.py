@@ -7,11 +7,11 @@ from typing import TypeAlias
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRef
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRef
 from gpu_device_plugin.errors import UnknownPodError
 
 _Place: TypeAlias = tuple[str, str, str]  # uid, container, resource
-_Holding: TypeAlias = tuple[tuple[str, str], str, str, frozenset[str]]  # pod, container, what
+_Holding: TypeAlias = tuple[PodKey, str, str, frozenset[str]]  # pod, container, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class KubeletSnapshot:
     has_checkpoint: bool = True
 
     @property
-    def names(self) -> frozenset[tuple[str, str]]:
+    def names(self) -> frozenset[PodKey]:
         """Namespace and name of every listed pod."""
         return frozenset(entry.pod.key for entry in self.listed)
 
@@ -65,7 +65,7 @@ class KubeletSnapshot:
         listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in reported}
         return frozenset(listed) | frozenset(known)
 
-    def displaced(self, ledger: Ledger) -> frozenset[str]:
+    def find_displaced(self, ledger: Ledger) -> frozenset[str]:
         """Slices of pods that the kubelet has no more, whose units it has given to a listed pod.
 
         They are there if our file had to be read from a write before the last, or end later.
@@ -157,13 +157,9 @@ def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
     spec, and so under the old uid.
     """
     for resource, ids in grant.units.items():
-        uid = (
-            reported.get((grant.pod.key, grant.container, resource, frozenset(ids)))
-            if ids
-            else None
-        )
-        if uid is not None:
-            return uid
+        place = (grant.pod.key, grant.container, resource, frozenset(ids))
+        if place in reported:
+            return reported[place]
     return grant.pod.uid
 
 
@@ -195,14 +191,10 @@ def check_holder(
             return
         raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")
     holders = [e for e in entries if e.resource == resource and e.ids == ids]
-    if holders and not any(_is_of(grant, e) for e in holders):
+    # An entry can be the grant's where nothing that is known of both differs.
+    uid, name = grant.pod.uid, grant.container
+    if holders and not any(uid in ("", e.pod_uid) and name in ("", e.container) for e in holders):
         raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
-
-
-def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
-    """Whether the entry can be the grant's; unknown values contradict nothing."""
-    is_pod = grant.pod.uid in ("", entry.pod_uid)
-    return is_pod and grant.container in ("", entry.container)
 
 
 def _not_the_holder(grant: Grant, resource: str, holder: str) -> UnknownPodError:

@@ -18,7 +18,7 @@ _TWO_MEANINGS = (
 )
 
 
-def configured(configuration: Configuration, state: NodeState) -> Offers:
+def offers_in_mode(configuration: Configuration, state: NodeState) -> Offers:
     """What the scheme's cards of this node are offered as, whatever pods hold of them."""
     cards = state.cards
     if configuration.mig_strategy is not MigStrategy.NONE:
@@ -40,7 +40,7 @@ def configured(configuration: Configuration, state: NodeState) -> Offers:
     return while_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
 
 
-def effective(
+def labels_configuration(
     configuration: Configuration, cards: Iterable[Card], mode: NodeMode | None
 ) -> Configuration:
     """What of the configuration labels may tell: nobody shares a card that is divided."""
@@ -129,7 +129,9 @@ def _held(cards: Iterable[Card], grants: Iterable[Grant]) -> Iterator[tuple[str,
             for unit in ids:
                 device = there.get(device_of(unit))
                 if device is not None:
-                    yield resource, _unit(device, unit), str(grant.pod)
+                    # A replica's number of siblings is not known any more; that it has some is.
+                    replicas = 1 if unit == device.id else 2
+                    yield resource, replace(device, id=unit, replicas=replicas), str(grant.pod)
 
 
 def _devices(cards: Iterable[Card]) -> dict[str, Offered]:
@@ -139,11 +141,6 @@ def _devices(cards: Iterable[Card]) -> dict[str, Offered]:
         if card.hardware.is_mig:
             found |= {i.uuid: Offered(i.uuid, card, i) for i in card.hardware.instances}
     return found
-
-
-def _unit(device: Offered, unit: str) -> Offered:
-    """A replica's number of siblings is not known any more; that it has some is."""
-    return replace(device, id=unit, replicas=1 if unit == device.id else 2)
 
 
 def _text(card: Card, pods: Collection[str]) -> str:
