@@ -14,7 +14,6 @@ POSITIONS = {
     "_report_new": 0,
     "node_note": 0,
     "_note": 1,
-    "note": 1,
     "set_fault": 0,
     "fault": 1,
     "EventNote": 1,

@@ -231,7 +231,7 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: P
     chosen = Reservation(holder, Demand(2, 30), cards[:1], "", request=spec)
     pending = Pending(Caller(spec.ref, spec, spec.containers[0]), chosen)
     call = Call(MEM, 2, frozenset({"m01", "m02"}))
-    scheme, view = schemes.deciding(MEM, wiring.node_store.read())
+    scheme, view = schemes.find_deciding(MEM, wiring.node_store.read())
     made = await wiring.admission.grant(pending, call, scheme, view)
 
     assert set(wiring.ledger_store.ledger.grants) == {"whole", made.slice_id}

@@ -56,7 +56,7 @@ from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import Pool
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes, merged, shipped
+from gpu_device_plugin.domain.registry import Schemes, default_schemes, merge
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
@@ -80,7 +80,9 @@ class Wiring:
         self.node_store = NodeStore(first_state(settings))
         self.in_force = in_force = InForce(nvidia_configuration(settings))
         self.live = LiveLedger()
-        self.schemes = schemes or Schemes(*shipped(lambda: in_force.current, self.live.held))
+        self.schemes = schemes or Schemes(
+            *default_schemes(lambda: in_force.current, self.live.held)
+        )
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self.kernel = kernel or SelinuxKernel()
         self.metrics = AgentMetrics(__version__)
@@ -277,7 +279,7 @@ class Wiring:
         )
         self.features = FeatureLabels(
             lambda: in_force.current.features,
-            lambda *known: merged(each.feature_labels(*known) for each in recorders),
+            lambda *known: merge(each.feature_labels(*known) for each in recorders),
             lambda: cards.machine,
             self.node_store.read,
             self.cluster,

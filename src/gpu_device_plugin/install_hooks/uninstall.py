@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.grants.annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
@@ -25,6 +24,7 @@ from gpu_device_plugin.domain.models.model_catalogue import (
     withdrawn_series,
 )
 from gpu_device_plugin.domain.node.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
 from gpu_device_plugin.kubernetes.objects.fleet import Fleet, FleetNode
 from gpu_device_plugin.kubernetes.objects.survey import Survey
@@ -119,16 +119,16 @@ async def clear_nodes(
     Raises:
         ClusterError: An agent still runs at the deadline, or the API server does not serve us.
     """
-    patience = RetryPolicy(tell)
+    retries = RetryPolicy(tell)
     left = "the API server does not say whether agents still run"
     try:
         async with asyncio.timeout(deadline_seconds):
             while True:
                 try:
                     left = ", ".join(await _still_there(survey, fleet))
-                    patience.answered()
+                    retries.answered()
                 except ClusterError as error:
-                    patience.failed(error)
+                    retries.failed(error)
                     left = str(error)
                 if not left:
                     break
@@ -188,7 +188,7 @@ class Uninstall:
     def __post_init__(self) -> None:
         self._done: dict[str, tuple[str, ...]] = {}
         self._waiting: Mapping[str, str] = {}
-        self._patience = RetryPolicy(self.tell, self.silent_seconds)
+        self._retries = RetryPolicy(self.tell, self.silent_seconds)
 
     async def run(self, deadline_seconds: float) -> None:
         """Return when every agent has withdrawn, or its node is gone.
@@ -210,9 +210,9 @@ class Uninstall:
         try:
             is_over = await self._look()
         except ClusterError as error:
-            self._patience.failed(error)
+            self._retries.failed(error)
             return False
-        self._patience.answered()
+        self._retries.answered()
         return is_over
 
     async def _look(self) -> bool:
@@ -224,7 +224,7 @@ class Uninstall:
         first = not self._waiting and not self._done
         self._waiting = {node: pod for node, pod in agents.items() if node not in self._done}
         if first:
-            self.tell(f"asking {counted(len(agents), 'node')} to withdraw")
+            self.tell(f"asking {count_noun(len(agents), 'node')} to withdraw")
         gate = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
         self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
@@ -251,10 +251,10 @@ class Uninstall:
 
     def _summarise(self) -> None:
         pods = [pod for kept in self._done.values() for pod in kept]
-        self.tell(f"withdrawn: {counted(len(self._done), 'node')}")
+        self.tell(f"withdrawn: {count_noun(len(self._done), 'node')}")
         if pods:
             self.tell(
-                f"still running with a slice: {counted(len(pods), 'pod')}. If a container of theirs ends, it "
+                f"still running with a slice: {count_noun(len(pods), 'pod')}. If a container of theirs ends, it "
                 f"cannot start again without the plugin. When the pods have ended, remove their "
                 f"files with `gpu-device-plugin cleanup` on the nodes"
             )
@@ -263,12 +263,12 @@ class Uninstall:
         if not self._waiting:
             return (
                 f"within {deadline_seconds:g} s the API server did not say which nodes have agents; "
-                f"{self._patience.trouble or 'it did not answer'}"
+                f"{self._retries.trouble or 'it did not answer'}"
             )
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (
             f"no answer within {deadline_seconds:g} s from the agents of "
-            f"{counted(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
+            f"{count_noun(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
             f"claims on these nodes (Event WithdrawalWaits), repair or delete the nodes, and "
             f"uninstall again; or leave "
             f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "

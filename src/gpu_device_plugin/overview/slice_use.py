@@ -111,5 +111,5 @@ def slices(
 
 
 def _label(labels: Mapping[str, str], key: str) -> str:
-    """Prometheus renames labels of ours that its scrape configuration has too."""
+    """Prometheus renames our labels that its scrape configuration has too."""
     return labels.get(f"exported_{key}", labels.get(key, ""))

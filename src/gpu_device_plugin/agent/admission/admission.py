@@ -61,7 +61,7 @@ class Admission:
             if held:
                 return await self.answer_again(held[0])
             state = self.state()
-            scheme, view = self.schemes.reserving(state)
+            scheme, view = self.schemes.find_reserving(state)
             chosen = scheme.reserve(holder, demand, self.ledger, view, devices)
             slice_id = slice_id or secrets.token_hex(_SLICE_ID_BYTES)
             new = NewGrant(slice_id, self.wall_seconds(), state.isolates)
@@ -90,7 +90,7 @@ class Admission:
         """The container's grant, now holding the call's units as well."""
         known = self.ledger_store.ledger.grants.get(pending.slice_id)
         first = known or scheme.grant(pending.chosen, self._new(pending, view), view)
-        is_known = pending.asker.container is not None
+        is_known = pending.caller.container is not None
         grant = scheme.give(first, call, view, is_known=is_known)
         _check_library(grant, view)
         failpoint("allocate.before-grant")
@@ -110,13 +110,13 @@ class Admission:
         return grant
 
     def _new(self, pending: Pending, state: NodeState) -> NewGrant:
-        container = pending.asker.container
+        container = pending.caller.container
         wants_none = container is not None and container.wants_no_isolation
         if wants_none and state.isolates and not state.honors_disable:
-            self.recorder.ignored_disable(pending.asker)
-        request = pending.asker.request
+            self.recorder.ignored_disable(pending.caller)
+        request = pending.caller.request
         if request and request.compute_policy is not None and not state.honors_pod_policy:
-            self.recorder.ignored_policy(pending.asker)
+            self.recorder.ignored_policy(pending.caller)
         isolated = state.isolates and not (wants_none and state.honors_disable)
         return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self.wall_seconds(), isolated)
 

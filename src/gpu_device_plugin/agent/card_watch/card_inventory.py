@@ -118,7 +118,7 @@ class CardInventory:
         """Every card that NVML shows, those left out too, driver and CUDA version; None while unknown."""
         if self._inventory is None:
             return None
-        cards = tuple(self._card(report, CardNumber(0)) for report in self._inventory.cards)
+        cards = tuple(report.as_card(CardNumber(0)) for report in self._inventory.cards)
         return cards, self.driver_version, self.cuda_version
 
     def recover(self, uuid: str) -> bool:
@@ -158,8 +158,7 @@ class CardInventory:
         self.missing = "" if served else "the driver shows no card that can be shared"
         shown = {report.uuid for report in served}
         cards = [
-            self._card(report, self._numbers[report.uuid])
-            for report in self._numbered(served, known)
+            report.as_card(self._numbers[report.uuid]) for report in self._numbered(served, known)
         ]
         # A card that is gone stays in the list, unhealthy, while the kubelet may still count it;
         # one whose instances are offered no more does not, because a card in MIG mode is no device.
@@ -178,18 +177,6 @@ class CardInventory:
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
             self.recorder.node_note(reason, f"{name} is left out: {found.text}")
-
-    @staticmethod
-    def _card(report: CardReport, number: CardNumber) -> Card:
-        return Card(
-            uuid=report.uuid,
-            number=number,
-            index=CardIndex(report.index),
-            minor=report.minor,
-            model=report.model,
-            memory_mib=report.memory_mib,
-            hardware=report.hardware,
-        )
 
     def _numbered(self, served: Sequence[CardReport], known: Iterable[Card]) -> list[CardReport]:
         """Those that have a number now; with 36 cards, gone ones included, all may be taken."""

@@ -273,14 +273,12 @@ class AllocationApiChoice:
     """Which allocation API serves."""
 
     settings: Settings
-    note: Callable[[str, str, str | None], None]
+    _note: Callable[[str, str, str | None], None]
     kept: AllocationApi
-
-    def __post_init__(self) -> None:
-        """The last one, which an unknown name does not change; also that of the run before."""
-        self.kubelet_version = ""  # for instance `v1.36.3`; empty while unknown
-        self.refused = ""
-        """What the API server said when it took no offer for claims; empty where it may."""
+    """The last one, which an unknown name does not change; also that of the run before."""
+    kubelet_version: str = ""  # for instance `v1.36.3`; empty while unknown
+    refused: str = ""
+    """What the API server said when it took no offer for claims; empty where it may."""
 
     def load(self, door: str) -> None:
         """Start with the allocation API of the last run, if it was stored."""
@@ -289,7 +287,7 @@ class AllocationApiChoice:
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
         """The allocation API that serves now."""
         wanted, known = parse_allocation_api(text or self.settings.door), ", ".join(AllocationApi)
-        self.note(
+        self._note(
             "unknown door",
             "UnknownDoor",
             f"label {ALLOCATION_API_LABEL}={text} names no door; it stays {self.kept}. Known: {known}"
@@ -299,7 +297,7 @@ class AllocationApiChoice:
         if wanted is not AllocationApi.DRA:
             self.refused = ""
         missing = self._lacks_claims(mode) if wanted is AllocationApi.DRA else ""
-        self.note(
+        self._note(
             "door",
             "DoorNotAvailable",
             f"door {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
@@ -311,7 +309,7 @@ class AllocationApiChoice:
 
     def note_slice(self, refused: str) -> None:
         """Report that the API server took our slice once and refuses it now, or takes it (empty)."""
-        self.note(
+        self._note(
             "slice",
             "SliceRefused",
             f"the API server refuses the node's ResourceSlice ({refused}); what it offers for claims "

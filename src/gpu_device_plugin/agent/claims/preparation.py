@@ -29,7 +29,7 @@ from gpu_device_plugin.domain.grants.claims import (
     cdi_spec,
     check_allocation_api,
     claim_of_spec,
-    prepared,
+    prepare_devices,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
@@ -97,7 +97,7 @@ class Preparation:
             grant = await self._reserved(claim, ours)
             edits = self._write(ref, grant)
         failpoint("prepare.before-answer")
-        return prepared(claim, ours, edits)
+        return prepare_devices(claim, ours, edits)
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """End the grant, and remove what it left. NodeError: the claim holds its slice as before."""
@@ -180,7 +180,7 @@ class Preparation:
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in ours]
         check_allocation_api(uuids, state, self._parts.admission.ledger)
-        scheme, view = self._parts.schemes.reserving(state)
+        scheme, view = self._parts.schemes.find_reserving(state)
         needed = scheme.claim_demand(ours, view)
         return await self._parts.admission.reserve(holder, needed, uuids, slice_id)
 

@@ -116,15 +116,15 @@ class KubeletCalls:
             raise
 
     async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
-        scheme, view = self.schemes.deciding(call.resource, self.state())
+        scheme, view = self.schemes.find_deciding(call.resource, self.state())
         known = self._open(call.resource)
         check_door(view, known)
-        scope, session = self.schemes.scope(scheme), known.asker if known else None
+        scope, session = self.schemes.scope(scheme), known.caller if known else None
         found = await self.caller_lookup.identify(call, session, scope, self._admitting())
-        self._calls = replace(self._calls, caller=found.asker)
+        self._calls = replace(self._calls, caller=found.caller)
         offer = Offer(call, free, found.live, found.others, held=found.held)
-        if known is None or not known.is_for(found.asker):
-            self._decide(found.asker, offer, scheme, view)
+        if known is None or not known.is_for(found.caller):
+            self._decide(found.caller, offer, scheme, view)
         chosen = scheme.choose(self._calls.decided, offer, view)
         self._calls = self._calls.tell(call.resource, frozenset(chosen))
         self._answered()
@@ -134,7 +134,9 @@ class KubeletCalls:
     async def _allocate(self, call: Call) -> ContainerEdits:
         """Make the grant durable, then answer; only one resource of a container carries the edits."""
         grant = await self._grant(call)
-        scheme, _ = self.schemes.deciding(call.resource, self.state())  # the mode may have changed
+        scheme, _ = self.schemes.find_deciding(
+            call.resource, self.state()
+        )  # the mode may have changed
         edits = ContainerEdits()
         if scheme.answers(call.resource):
             edits = self.setup.edits(scheme, grant, self.state())
@@ -145,14 +147,14 @@ class KubeletCalls:
         return edits
 
     async def _grant(self, call: Call) -> Grant:
-        scheme, view = self.schemes.deciding(call.resource, self.state())
+        scheme, view = self.schemes.find_deciding(call.resource, self.state())
         if not self._calls.awaits(call):
             scope, known = self.schemes.scope(scheme), self._open(call.resource)
             found = find_allocating_caller(
                 call,
                 scope.specs(self.caller_lookup.specs()),
                 scope.ledger(self.admission.ledger),
-                known.asker if known else None,
+                known.caller if known else None,
             )
             if isinstance(found, Grant):
                 return await self.admission.answer_again(found)
@@ -160,7 +162,7 @@ class KubeletCalls:
             check_door(view, known)
             await self._hand_on(found, call, scheme, view)
         pending = self._calls.decided
-        self._calls = replace(self._calls, caller=pending.asker)
+        self._calls = replace(self._calls, caller=pending.caller)
         check_door(view, pending)
         check_in_service(pending, view)
         grant = await self.admission.grant(pending, call, scheme, view)
@@ -168,26 +170,26 @@ class KubeletCalls:
         return grant
 
     async def _hand_on(
-        self, asker: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
+        self, caller: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
     ) -> None:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids, ledger = call.must_include, self.admission.ledger
-        await self.holders.check_free(ledger.rivals(asker.pod, ids), ids)
+        await self.holders.check_free(ledger.rivals(caller.pod, ids), ids)
         known = self._open(call.resource)
-        if known is None or not known.is_for(asker):
+        if known is None or not known.is_for(caller):
             scope, ledger = self.schemes.scope(scheme), self.admission.ledger
             live, others = scope.ledger(ledger), scope.others(ledger)
             offer = Offer(call, ids, live, others, is_given=True)
-            scheme.check_given(asker, offer, view)
-            self._decide(asker, offer, scheme, view)
+            scheme.check_given(caller, offer, view)
+            self._decide(caller, offer, scheme, view)
         scheme.check_follows(self._calls.decided, ids)
         self._calls = self._calls.tell(call.resource, ids)
 
     def _decide(
-        self, asker: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
+        self, caller: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
     ) -> None:
-        self._calls = self._calls.decide(scheme.decide(asker, offer, view))
-        self.recorder.decided(asker, self._calls.decided.chosen)
+        self._calls = self._calls.decide(scheme.decide(caller, offer, view))
+        self.recorder.decided(caller, self._calls.decided.chosen)
 
     async def _allocate_chosen(self, scheme: KubeletChoosesDevices, call: Call) -> ContainerEdits:
         """The answer for the container, whichever it is, that the kubelet gives these units."""
@@ -205,7 +207,7 @@ class KubeletCalls:
         return edits
 
     def _checked(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
-        _, view = self.schemes.serving(call.resource, self.state())
+        _, view = self.schemes.find_serving(call.resource, self.state())
         scheme.check_call(call, view)
         return view
 

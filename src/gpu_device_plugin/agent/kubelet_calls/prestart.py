@@ -212,7 +212,7 @@ class PreStart:
         named = rename_holder(grant, uid, name)
         scheme, spec = self.schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:
-            named = scheme.checked(named, spec, state)
+            named = scheme.check_spec(named, spec, state)
         decider = self.schemes.decider(named)
         if decider is not None:
             decider.check_shape(named, state)

@@ -39,7 +39,7 @@ from gpu_device_plugin.domain.node.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
-from gpu_device_plugin.domain.registry import Schemes, merged
+from gpu_device_plugin.domain.registry import Schemes, merge
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 APART_SECONDS = 5.0
@@ -158,7 +158,7 @@ class Publisher:
         """Show in the metrics what is known now."""
         state, ledger = self.state(), self.ledger()
         views = self.schemes.views(self.schemes.all, state)
-        counts = merged(scheme.counts(view, ledger) for scheme, view in views)
+        counts = merge(scheme.counts(view, ledger) for scheme, view in views)
         self.metrics.publish(
             Snapshot(
                 cards=tuple(self._card_samples(state, counts, ledger)),
@@ -192,12 +192,12 @@ class Publisher:
         shown = tuple(card for card in state.cards if card.is_shown)
         if state.mode is not None and shown:
             found = node_labels(shown, *self.driver())
-            claimed = ledger.claimed()
+            claimed = ledger.use_by_claims()
             cards = cards_annotation(
                 shown,
                 state.healthy,
                 state.terms,
-                merged(s.replicas(v) for s, v in self.schemes.views(self.schemes.recorders, state)),
+                merge(s.replicas(v) for s, v in self.schemes.views(self.schemes.recorders, state)),
                 {uuid: claimed.get(uuid, DeviceUse()) for uuid in self.by_claims(state)},
             )
             self.cluster.describe_node(
@@ -249,7 +249,7 @@ class Publisher:
     ) -> Mapping[str, str]:
         """What a pod's annotations say of its grants; nothing where they have to wait."""
         schemes = self.schemes
-        return merged(
+        return merge(
             scheme.annotations(
                 [grant for grant in grants if schemes.of_grant(grant) is scheme],
                 view,

@@ -29,10 +29,9 @@ from gpu_device_plugin.domain.grants.kubelet_snapshot import (
     pass_on_units,
     rename_holder,
 )
-from gpu_device_plugin.domain.grants.ledger import (
+from gpu_device_plugin.domain.grants.ledger import Ledger, drift
+from gpu_device_plugin.domain.grants.lifetime import (
     KUBELET_SETTLE_SECONDS,
-    Ledger,
-    drift,
     expired_grants,
     is_over,
     live,
@@ -262,7 +261,7 @@ class Reconciler:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
-        there = ledger.release(snapshot.displaced(ledger))
+        there = ledger.release(snapshot.find_displaced(ledger))
         schemes, state = self.schemes, self.state()
         found = []
         for grant in ledger.grants.values():
@@ -274,7 +273,7 @@ class Reconciler:
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
-                    named = schemes.of_grant(named).checked(named, spec, state)
+                    named = schemes.of_grant(named).check_spec(named, spec, state)
                 except RequestError as error:
                     # It runs already, and stays unchecked: PreStart refuses the next start.
                     self.recorder.found_against_rules(named, error)
@@ -291,7 +290,7 @@ class Reconciler:
         """Grants for containers that hold units without a grant."""
         state = self.state()
         self.holders.unadopted = ()
-        ledger = ledger.release(snapshot.displaced(ledger))
+        ledger = ledger.release(snapshot.find_displaced(ledger))
         if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self.specs().values() if not spec.is_finished]

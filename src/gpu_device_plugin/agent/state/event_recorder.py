@@ -39,10 +39,10 @@ class EventRecorder:
     def __post_init__(self) -> None:
         self._decisions = DecisionLog(_KEPT)
 
-    def decided(self, asker: Caller, chosen: Reservation) -> None:
+    def decided(self, caller: Caller, chosen: Reservation) -> None:
         """A holder has been given cards; units, where there are any, follow."""
         cards = ", ".join(f"card {card.index}" for card in chosen.cards)
-        self._keep(asker, chosen.asked, outcome=f"{cards}: {chosen.why}", rooms=chosen.rooms)
+        self._keep(caller, chosen.asked, outcome=f"{cards}: {chosen.why}", rooms=chosen.rooms)
 
     def reserved(self, grant: Grant) -> None:
         """A claim has its grant."""
@@ -88,22 +88,22 @@ class EventRecorder:
         self.metrics.count("allocations", call.resource, "granted")
         _log.info("chosen units given", resource=call.resource, units=sorted(call.must_include))
 
-    def refused(self, asker: Caller | None, call: Call, asked: str, error: RefusalError) -> None:
+    def refused(self, caller: Caller | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
         self.metrics.count("allocations", call.resource, "refused", error.reason)
-        pod = asker.pod if asker else None
+        pod = caller.pod if caller else None
         _log.warning(
             "refused",
             pod=str(pod or ""),
-            container=asker.container.name if asker and asker.container else "",
+            container=caller.container.name if caller and caller.container else "",
             asked=str(call),
             reason=error.reason,
             text=str(error),
         )
         rooms = error.rooms if isinstance(error, DoesNotFitError) else ()
-        self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason, rooms=rooms)
+        self._keep(caller, asked, outcome=f"refused: {error}", reason=error.reason, rooms=rooms)
         if pod is not None and pod.name:
-            self.post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
+            self.post(EventNote(pod, error.reason, str(error), owner=_owner(caller)))
 
     def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
         """A container may not start."""
@@ -126,25 +126,25 @@ class EventRecorder:
         self._keep(Caller(grant.pod), "", outcome=outcome, reason=error.reason)
         self.post(EventNote(grant.pod, error.reason, str(error)))
 
-    def ignored_disable(self, asker: Caller) -> None:
+    def ignored_disable(self, caller: Caller) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
         text = (
-            f"container {asker.container.name if asker.container else ''}: CGPU_DISABLE is ignored "
+            f"container {caller.container.name if caller.container else ''}: CGPU_DISABLE is ignored "
             f"on node {self.state().node}; the operator allows it with --honor-cgpu-disable"
         )
-        name = asker.container.name if asker.container else ""
-        _log.info("CGPU_DISABLE ignored", pod=str(asker.pod), container=name)
-        self.post(EventNote(asker.pod, "IsolationKept", text))
+        name = caller.container.name if caller.container else ""
+        _log.info("CGPU_DISABLE ignored", pod=str(caller.pod), container=name)
+        self.post(EventNote(caller.pod, "IsolationKept", text))
 
-    def ignored_policy(self, asker: Caller) -> None:
+    def ignored_policy(self, caller: Caller) -> None:
         """A pod's annotation asks for a compute policy, and the operator does not allow that."""
         state = self.state()
         text = (
             f"annotation {COMPUTE_POLICY_KEY} is ignored on node {state.node}: the policy is "
             f"{state.compute_policy}; the operator allows it with --honor-pod-compute-policy"
         )
-        _log.info("compute policy of a pod ignored", pod=str(asker.pod))
-        self.post(EventNote(asker.pod, "ComputePolicyKept", text))
+        _log.info("compute policy of a pod ignored", pod=str(caller.pod))
+        self.post(EventNote(caller.pod, "ComputePolicyKept", text))
 
     def card_changed(self, change: Change) -> None:
         """A card went out, came back, or reported something."""
@@ -219,7 +219,7 @@ class EventRecorder:
 
     def _keep(
         self,
-        asker: Caller | None,
+        caller: Caller | None,
         asked: str,
         *,
         outcome: str,
@@ -227,20 +227,20 @@ class EventRecorder:
         rooms: tuple[str, ...] = (),
     ) -> None:
         decision = Decision(
-            pod=str(asker.pod) if asker else "",
-            container=asker.container.name if asker and asker.container else "",
+            pod=str(caller.pod) if caller else "",
+            container=caller.container.name if caller and caller.container else "",
             asked=asked,
             rooms=rooms,
             outcome=outcome,
             reason=reason,
             at_seconds=self.wall_seconds(),
-            owner=_owner(asker),
+            owner=_owner(caller),
         )
         self._decisions.add(decision)
 
 
-def _owner(asker: Caller | None) -> str:
-    return asker.request.owner if asker and asker.request else ""
+def _owner(caller: Caller | None) -> str:
+    return caller.request.owner if caller and caller.request else ""
 
 
 def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -> str:

@@ -142,8 +142,12 @@ def _switch(
             f"without sharing.mps first"
         )
     if why:
-        note = f"{asked} waits: the node stays in {current} {why}"
-        return ModeDecision(current, True, note, "ModeSwitchRefused")  # noqa: FBT003
+        return ModeDecision(
+            current,
+            is_switch_refused=True,
+            note=f"{asked} waits: the node stays in {current} {why}",
+            note_reason="ModeSwitchRefused",
+        )
     later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"
     return ModeDecision(
         wanted,
