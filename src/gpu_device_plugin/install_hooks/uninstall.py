@@ -26,7 +26,8 @@ from gpu_device_plugin.domain.models.model_catalogue import (
 from gpu_device_plugin.domain.node.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
-from gpu_device_plugin.kubernetes.objects.fleet import Fleet, FleetNode
+from gpu_device_plugin.kubernetes.client.wire import Node
+from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
 
@@ -237,7 +238,7 @@ class Uninstall:
                 node = await self.fleet.mark(name, installation)
         self._note(name, node, installation)
 
-    def _note(self, name: str, node: FleetNode | None, installation: str) -> None:
+    def _note(self, name: str, node: Node | None, installation: str) -> None:
         if node is None:
             self._done[name] = ()
             self.tell(f"node {name}: gone")

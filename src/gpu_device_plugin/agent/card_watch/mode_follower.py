@@ -166,20 +166,20 @@ class ModeFollower:
             self._mode, label, self.settings.mode, holders, mps, is_from_label=self._is_from_label
         )
         self._note("mode", mode.note_reason, mode.note)
-        self._mode, self._unit = mode.mode, unit.unit
+        self._mode, self._unit = mode.value, unit.value
         # A remembered label may have been removed since: only one that is there now counts more.
         self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         if self._mode is not NodeMode.DISABLED:
             self._check_foreign()
         self.node_store.update(
-            mode=mode.mode,
-            unit=unit.unit,
+            mode=mode.value,
+            unit=unit.value,
             policy=self._policy(),
             compute_policy=self._compute_policy(),
             max_pods=self._max_pods(),
             door=self.allocation_api_choice.decide(
-                self._labels.get(ALLOCATION_API_LABEL), mode.mode
+                self._labels.get(ALLOCATION_API_LABEL), mode.value
             ),
         )
         # A fault ends only when its mode has: in between the node would offer the other's cards.

@@ -1,4 +1,4 @@
-"""Checks of the node, every few seconds; the table of them is in `wiring_checks`.
+"""Checks of the node, every few seconds; the table of them is in `check_table`.
 
 R-722: images with CUDA set NVIDIA_VISIBLE_DEVICES=all. If the NVIDIA runtime is the node's default
 and accepts that variable from unprivileged containers, each of them sees all cards. The runtime's

@@ -25,7 +25,7 @@ from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole, parse_mode
 from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.errors import StorageError
-from gpu_device_plugin.kubernetes.objects.node_object import ForeignPlugin, OwnNode
+from gpu_device_plugin.kubernetes.objects.node_object import OwnNode
 from gpu_device_plugin.settings.agent_settings import Settings
 
 _log = structlog.get_logger("withdrawal")
@@ -158,20 +158,20 @@ class NodeFollower:
         if node is None:
             return
         foreign = self._foreign(node.labels)
-        self.mode.note_foreign(f"{foreign.text}; {CURE}" if foreign else "")
+        self.mode.note_foreign(f"{foreign}; {CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
         self.withdrawal.follow()
         self.mode.note_kubelet(node.kubelet_version)
         self.mode.follow(node.labels)
 
-    def _foreign(self, labels: Mapping[str, str]) -> ForeignPlugin | None:
-        """Another plugin on our cards, as the API server shows it.
+    def _foreign(self, labels: Mapping[str, str]) -> str:
+        """Evidence of another plugin on our cards, as the API server shows it; empty if none.
 
         Where whole cards are offered, NVIDIA's names are our own; so are names that we registered
-        earlier, which the kubelet goes on counting for a while. There a socket tells (`wiring_checks`).
+        earlier, which the kubelet goes on counting for a while. There a socket tells (`check_table`).
         """
         mode = self.state().mode
         wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self.settings.mode
         has_whole, registered = is_whole(mode) or is_whole(wanted), self.mode.registered
         found = self.cluster.foreign_plugin(lambda name: has_whole or name in registered)
-        return None if self.settings.allow_other_plugin else found
+        return "" if self.settings.allow_other_plugin else found

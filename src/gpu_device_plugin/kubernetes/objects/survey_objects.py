@@ -1,7 +1,5 @@
 """Nodes, pods, agents and Events, with the fields that only a person asks for."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
@@ -57,16 +55,6 @@ class SurveyedNode(Node):
 
     spec: SurveyedNodeSpec = msgspec.field(default_factory=SurveyedNodeSpec)
     status: SurveyedNodeStatus = msgspec.field(default_factory=SurveyedNodeStatus)
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
-        return self.metadata.labels or {}
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
-        return self.metadata.annotations or {}
 
     @property
     def address(self) -> str:
@@ -140,11 +128,6 @@ class SurveyedPod(Pod):
 
     spec: SurveyedPodSpec = msgspec.field(default_factory=SurveyedPodSpec)
     status: SurveyedPodStatus = msgspec.field(default_factory=SurveyedPodStatus)
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
-        return self.metadata.annotations or {}
 
     def condition(self, kind: str) -> Condition:
         """Its condition of that type; an empty one where it has none."""
