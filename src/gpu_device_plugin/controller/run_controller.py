@@ -80,7 +80,7 @@ class Controller:
             self.certificates.tls if self.certificates else None,
             Callers(settings.client_name, settings.webhook_client_name),
         )
-        pages = Pages(self._metrics.page, lambda: True, self._readiness)
+        pages = Pages(self._metrics.page, self._readiness)
         self.pages = WebServer(settings.metrics_address, pages)
 
     def _view(self) -> View:
