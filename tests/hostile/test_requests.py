@@ -224,7 +224,7 @@ async def test_of_too_many_unfinished_bodies_the_oldest_gives_way() -> None:
 
 def pages(metrics: Callable[[str], Any]) -> Pages:
     """Pages of a process that is well."""
-    return Pages(metrics, lambda: True, lambda: (True, "ready"))
+    return Pages(metrics, lambda: (True, "ready"))
 
 
 @asynccontextmanager

@@ -29,8 +29,8 @@ from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driv
 from gpu_device_plugin.agent.publish.api_cluster import ClusterSignals
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists, Registrations
 from gpu_device_plugin.agent.publish.feature_labels_writer import FeatureLabels
-from gpu_device_plugin.agent.publish.publisher import Publisher, PublisherInputs, UsageReader
-from gpu_device_plugin.agent.reconcile.reconciler import Holders, Reconciler, ReconcilerParts
+from gpu_device_plugin.agent.publish.publisher import Publisher, UsageReader
+from gpu_device_plugin.agent.reconcile.reconciler import Holders, Reconciler
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
@@ -176,22 +176,20 @@ class Wiring:
         sources = Sources(edges.pods.list, self.specs, self.cluster.fetch_spec)
         self.caller_lookup = CallerLookup(sources, self.live)
         self.reconciler = Reconciler(
-            ReconcilerParts(
-                ledger_store=ledger_store,
-                setup=self.setup,
-                snapshots=self.snapshots,
-                recorder=self.recorder,
-                state=self.node_store.read,
-                specs=self.specs,
-                is_synced=self.cluster.is_synced,
-                kubelet_identity=edges.kubelet_identity,
-                gate=self.gate,
-                on_steady=self.caller_lookup.remember_too,
-                holders=self.holders,
-                registrations=self.registrations,
-                wall_seconds=edges.clock.wall_seconds,
-                schemes=self.schemes,
-            )
+            ledger_store=ledger_store,
+            setup=self.setup,
+            snapshots=self.snapshots,
+            recorder=self.recorder,
+            state=self.node_store.read,
+            specs=self.specs,
+            is_synced=self.cluster.is_synced,
+            kubelet_identity=edges.kubelet_identity,
+            gate=self.gate,
+            on_steady=self.caller_lookup.remember_too,
+            holders=self.holders,
+            registrations=self.registrations,
+            wall_seconds=edges.clock.wall_seconds,
+            schemes=self.schemes,
         )
 
     def _wire_calls(self) -> None:
@@ -266,7 +264,11 @@ class Wiring:
         self.usage = UsageReader(
             lambda slice_id: read_region(files.region(slice_id)), lambda: store.living
         )
-        facts = PublisherInputs(
+        self.publisher = Publisher(
+            self.metrics,
+            self.cluster,
+            self.node_store.read,
+            self.schemes,
             ledger=lambda: store.living,
             driver=lambda: (cards.driver_version, cards.cuda_version),
             drift=lambda: reconciler.drift,
@@ -275,9 +277,6 @@ class Wiring:
             used_bytes=cards.used_bytes,
             by_claims=self.claim_endpoint.cards,
             specs=self.specs,
-        )
-        self.publisher = Publisher(
-            self.metrics, self.cluster, facts, self.node_store.read, self.schemes
         )
         self.features = FeatureLabels(
             lambda: in_force.current.features,

@@ -92,6 +92,16 @@ class Bare(msgspec.Struct):
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self.metadata.labels or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Its annotations."""
+        return self.metadata.annotations or {}
+
 
 class EnvVar(msgspec.Struct):
     """One entry of a container's `env`; a `valueFrom` reads as empty."""

@@ -1,6 +1,5 @@
 """Nodes, pods, agents and Events, with the fields that only a person asks for."""
 
-from collections.abc import Mapping
 from itertools import islice
 
 import msgspec
@@ -64,16 +63,6 @@ class SurveyedNode(Node):
 
     spec: SurveyedNodeSpec = msgspec.field(default_factory=SurveyedNodeSpec)
     status: SurveyedNodeStatus = msgspec.field(default_factory=SurveyedNodeStatus)
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
-        return self.metadata.labels or {}
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
-        return self.metadata.annotations or {}
 
     @property
     def address(self) -> str:
@@ -159,11 +148,6 @@ class SurveyedPod(Pod):
 
     spec: SurveyedPodSpec = msgspec.field(default_factory=SurveyedPodSpec)
     status: SurveyedPodStatus = msgspec.field(default_factory=SurveyedPodStatus)
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
-        return self.metadata.annotations or {}
 
     def condition(self, kind: str) -> Condition:
         """Its condition of that type; an empty one where it has none."""
