@@ -25,7 +25,7 @@ METHOD = (
     "simulated as well: 10 s on a clock that stands still while anything computes; kernels of "
     "20 ms, each waited for, streams of 100 µs kernels, graphs of ten; tenants together have 100 %. "
     "Processes take turns of 2,090 µs, and changes and events cost what they cost on an H100. Figures from before 2026-11-22 (largest "
-    "error 0.59 points) were of a card that is split evenly among whoever has work, which no card does.\n\n"
+    "error 0.59 points) were of a card that is split evenly among those that have work, which no card does.\n\n"
     f"The {heldout.MIXES} mixes held out (tools/bench/heldout.py) are random, and none was looked at when a constant "
     "of the library was chosen: two to four tenants, caps in steps of 5 that fill the card, kernels of 5 µs to "
     "50 ms in streams or each waited for, turns of 1,024 or 2,090 µs, 5 s each. A tenant that waits for "
