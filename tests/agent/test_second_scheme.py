@@ -39,7 +39,7 @@ from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
+from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
 
 MEM, CORE, COUNT = (str(each) for each in (Resource.MEM, Resource.CORE, Resource.COUNT))
 ALL = {MEM: 30, CORE: 200, COUNT: 2, WHOLE_CARD: 2}
@@ -179,6 +179,28 @@ async def test_one_container_holds_of_both_schemes(short_dir: Path) -> None:
             await until(lambda: len(grants(settings)) == 4, 20, lambda: grants(settings))
             held = [(g.pod.name, len(g.units)) for g in grants(settings)]
         assert sorted(held) == [("both", 1), ("both", 2), ("second", 1), ("second", 2)]
+    finally:
+        await kubelet.stop()
+
+
+async def test_a_card_that_was_just_given_is_refused_before_its_holder_is_recorded(
+    short_dir: Path,
+) -> None:
+    """By the checkpoint and Get; what an init container hands on within its pod is given."""
+    kubelet, settings = StandInKubelet(short_dir, seed=4), at(short_dir)
+    await kubelet.start()
+    try:
+        async with agent(settings, kubelet):
+            first = StandInContainer("first", {WHOLE_CARD: 1}, Kind.INIT)
+            both = pod("both", whole=1)
+            both = replace(both, containers=(first, *both.containers))
+            for each in (pod("alone", whole=1), both):
+                assert (await kubelet.admit(each)).is_admitted
+            link = kubelet.registry.links[WHOLE_CARD]
+            for each in (pod("alone"), both):
+                held = kubelet.held(each.uid)["main", WHOLE_CARD]
+                with pytest.raises(KubeletError, match=f"that pod default/{each.name} still holds"):
+                    await link.allocate(tuple(held))
     finally:
         await kubelet.stop()
 

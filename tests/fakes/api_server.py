@@ -144,7 +144,7 @@ class FakeApiServer(StandInApiServer):
         self.patch(path, changed)
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
-    def _listed(self, asked: Seen, items: list[Json], meta: Json) -> web.Response:
+    def _list_answer(self, asked: Seen, items: list[Json], meta: Json) -> web.Response:
         if "limit" in asked.query:
             start = int(asked.query.get("continue", 0))
             end = start + min(int(asked.query["limit"]), self.page_size or len(items) + 1)

@@ -194,7 +194,8 @@ class Wiring:
 
     def _wire_calls(self) -> None:
         state = self.node_store.read
-        check = HolderCheck(self.edges.pods.get, self.snapshots)
+        behind = self.holders.is_behind
+        check = HolderCheck(self.edges.pods.get, self.snapshots, self.specs, behind)
         self.prestart = PreStart(
             self.ledger_store,
             self.setup,

@@ -138,7 +138,8 @@ class Binder:
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
         hold = self._reserved(pod, node) if pod.request.asks_units else None
-        wish = wish_annotations(hold, self._now_ns(), pod.annotations) if hold else {}
+        offer = self._ledger.offers.get(node)
+        wish = wish_annotations(hold, self._now_ns(), pod.annotations, offer) if hold else {}
         try:
             return await bind_pod(self._api, pod, node, wish, self._seconds)
         except NotBoundError:

@@ -84,7 +84,7 @@ class Settings(NvidiaSettings):
     )
     compute_policy: ComputePolicy = setting(
         ComputePolicy.FIXED,
-        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same.",
+        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 or 2 and 5 mean the same.",
     )
     honor_pod_compute_policy: bool = setting(
         False,

@@ -147,15 +147,13 @@ class CardInventory:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
         known = self.node_store.read().cards
-        served = [
-            report
-            for report in inventory.cards
-            if unshareable(report, 0, self.rules.takes_mig) is None
-        ]
+        found = [(unshareable(card, 0, self.rules.takes_mig), card) for card in inventory.cards]
+        served = [report for fault, report in found if fault is None]
+        why = next((f": {fault.text}" for fault, _ in found if fault is not None), "")
         for report in inventory.cards:
             self._note_left_out(report, known)
         self.has_inventory = True
-        self.missing = "" if served else "the driver shows no card that can be shared"
+        self.missing = "" if served else f"the driver shows no card that can be shared{why}"
         shown = {report.uuid for report in served}
         cards = [
             report.as_card(self._numbers[report.uuid]) for report in self._numbered(served, known)

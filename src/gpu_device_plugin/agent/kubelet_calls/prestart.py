@@ -42,10 +42,12 @@ _log = structlog.get_logger("holders")
 
 @dataclass(eq=False)
 class HolderCheck:
-    """Asks the kubelet who holds units."""
+    """Asks the kubelet who holds units; `is_behind` says whether the ledger may lack who was given some."""
 
     get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
     snapshots: SnapshotReader
+    specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    is_behind: Callable[[], bool]
 
     async def check_free(self, rivals: Iterable[Grant], ids: frozenset[str]) -> None:
         """DoesNotFitError if a pod of these grants has any of `ids`, or the kubelet does not say."""
@@ -68,7 +70,11 @@ class HolderCheck:
         """
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
-        answers = await self._held({grant.pod for grant, _ in asked})
+        noted = self._noted(call.must_include)
+        answers = await self._held({*(grant.pod for grant, _ in asked), *noted})
+        for pod in noted:
+            if call.must_include & (answers[pod] or _NOTHING):
+                raise _double_booked(pod)
         if None in answers.values():
             told = self._told_by_checkpoint()
             answers = {p: told.get(p.uid, _NOTHING) if a is None else a for p, a in answers.items()}
@@ -93,6 +99,16 @@ class HolderCheck:
     def named(self, grant: Grant) -> tuple[str, str]:
         """Uid and container of a grant, as far as they are known."""
         return complete_holder(grant, self.snapshots.readable_entries())
+
+    def _noted(self, ids: frozenset[str]) -> set[PodRef]:
+        """Pods that have any of these units by the checkpoint, as far as the ledger may lack them.
+
+        The checkpoint alone proves nothing: they may have ended, or be handed on by an init container.
+        """
+        if not self.is_behind():
+            return set()
+        uids = {e.pod_uid for e in self.snapshots.readable_entries() if not ids.isdisjoint(e.ids)}
+        return {spec.ref for spec in self.specs().values() if spec.ref.uid in uids}
 
     async def _held(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str] | None]:
         """The units that each pod holds by Get; None where the kubelet does not say.

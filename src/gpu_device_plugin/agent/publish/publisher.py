@@ -291,7 +291,7 @@ class Publisher:
     def _card_samples(
         self, state: NodeState, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger
     ) -> Iterable[CardSample]:
-        healthy, by_claims = state.healthy, self.by_claims(state)
+        healthy, by_claims, use = state.healthy, self.by_claims(state), ledger.use()
         for card in state.cards:
             fault = state.unhealthy.get(card.uuid, "")
             yield CardSample(
@@ -302,6 +302,10 @@ class Publisher:
                 fault,
                 self._unexplained(card, ledger),
                 str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
+                state.node,
+                card.model,
+                card.memory_mib,
+                *_allocated(card, use, card.capacity(state.unit) * state.unit.mib),
             )
 
     def _unexplained(self, card: Card, ledger: Ledger) -> int | None:
@@ -319,6 +323,17 @@ class Publisher:
                 usage = self.usage(grant.slice_id, card.uuid)
                 used -= usage.memory_bytes if usage else 0
         return max(0, used)
+
+
+def _allocated(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
+    """ACK's allocation mode of a card (R-580), and the held part of the memory that it gives away."""
+    parts = {card.uuid: card.memory_mib}
+    parts |= {each.uuid: each.memory_mib for each in card.hardware.instances}
+    held = {uuid: use[uuid] for uuid in parts if uuid in use}
+    # Who has a device for itself need not have asked for memory.
+    mib = sum(u.memory_mib or u.is_exclusive * parts[uuid] for uuid, u in held.items())
+    is_whole = card.uuid in held and held[card.uuid].is_exclusive
+    return (1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib))
 
 
 def _card_label(card: Card) -> int | str:

@@ -91,6 +91,10 @@ class Holders:
         self.unadopted: Sequence[PodRef] = ()
         """Pods of whose units no grant could be made, for instance because their card is away."""
 
+    def is_behind(self) -> bool:
+        """Whether a pod may hold, by an answer of a scheme that records, what no grant has yet."""
+        return bool(self.unreconciled_allocations) or not self.has_passed
+
     def every(self) -> Sequence[PodRef] | None:
         """Pods that hold slices now; None where it is not known.
 

@@ -80,8 +80,9 @@ def unshareable(report: CardReport, now_seconds: float, takes_mig: Collection[st
     """Why a card that the driver shows cannot be shared; None if it can."""
     if report.is_mig and report.uuid not in takes_mig:
         text = (
-            "the card is in MIG mode, and its instances are not offered: the MIG strategy is none, "
-            "or pods hold what the card was before"
+            "the card is in MIG mode, and its instances are not offered: pods hold what the card was "
+            "before, or the MIG strategy is none; then set --mig-strategy mixed or single (chart: "
+            f"migStrategy), or end MIG mode with `nvidia-smi -i {report.index} -mig 0`"
         )
         return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
     if report.memory_mib <= 0:

@@ -23,7 +23,9 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     INIT_ALLOCATION,
     V1_ASSIGNED,
     V1_ASSUME_TIME,
+    V1_CAPACITY,
     V1_INDEX,
+    V1_UNITS,
     believed_holds,
     card_count,
 )
@@ -301,13 +303,16 @@ def _object(text: str, what: str) -> Mapping[str, object]:
     return plain
 
 
-def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -> dict[str, str]:
+def wish_annotations(
+    hold: PodHold, now_ns: int, before: Collection[str] = (), offer: NodeOffer | None = None
+) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
     Neither names sidecars and init containers: they have an annotation of ours.
 
     `before` are keys that the pod has already, for instance as the copy of another: a binding removes
-    none, so those of which the wish says nothing are emptied.
+    none, so those of which the wish says nothing are emptied. `offer` is of the pod's node, which tells
+    how many units the card has.
     """
     values = {
         **{key: "{}" for key in (CORE_ALLOCATION, INIT_ALLOCATION) if key in before},
@@ -323,8 +328,12 @@ def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -
     if hold.inits:
         values[INIT_ALLOCATION] = _amounts(hold.inits, 0)
     if len(by_card) == len(hold.by_container) == 1:
-        values |= {V1_INDEX: str(next(iter(by_card))), V1_ASSIGNED: "false"}
+        ((index, (units, _)),) = next(iter(hold.by_container.values())).items()
+        values |= {V1_INDEX: str(index), V1_UNITS: str(units), V1_ASSIGNED: "false"}
         values[V1_ASSUME_TIME] = str(now_ns)
+        if offer:
+            sizes = {card.index: card.capacity(offer.unit) for card in offer.cards}
+            values |= {V1_CAPACITY: str(sizes.get(index, 0))}
     return values
 
 

@@ -166,6 +166,7 @@ def comparable(scores: Sequence[Score]) -> list[float]:
 
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
+FULL_OF_PODS_TEXT = "The number of pods per gpu device has reached the maximum allowed"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
 OTHER_DOOR_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
@@ -262,7 +263,9 @@ def check_request(
         needs = demands(pod, offer.terms)
     except RequestError as error:
         is_mode = error.reason in OTHER_MODE
-        text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
+        # The words of the source without our cure, which is long for thousands of nodes.
+        why = error.rule.partition(";")[0] if error.reason == "UnevenShare" else ""
+        text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}{why and ': ' + why}"
         return Misfit(text, is_final=True)
     ahead = demands_ahead(needs)
     asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
@@ -298,7 +301,8 @@ def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -
         return trial
     if rooms and all(room.is_behind_other_door for room in rooms):
         return Misfit(OTHER_DOOR_TEXT, is_final=True)
-    refused = Misfit(NOT_ENOUGH_TEXT, is_final=_is_too_much(offer, asked.pod, ask.needed))
+    text = FULL_OF_PODS_TEXT if found.reason == "TooManyPods" else NOT_ENOUGH_TEXT
+    refused = Misfit(text, is_final=_is_too_much(offer, asked.pod, ask.needed))
     if refused.is_final or len(asking) == 1:
         return refused
     chosen = cards_for_all(rooms, [(a.container.kind, a.needed) for a in asking], asked.policy)

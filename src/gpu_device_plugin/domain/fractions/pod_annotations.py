@@ -152,7 +152,13 @@ def _agrees(
 
 
 def card_count(pod: PodRequest) -> int:
-    """On how many cards its label asks each container to be; 1 where that is no number."""
+    """On how many cards its label asks each container to be; 1 where that is no number.
+
+    No node gives compute of several cards. A tenant writes labels when it likes: else the percent
+    that a pod asks once would count on each of them.
+    """
+    if any(container.amount(Resource.CORE) for container in pod.containers):
+        return 1
     text = pod.card_count_label or "1"
     return max(1, int(text)) if _is_index(text) and len(text) < 4 else 1
 

@@ -50,6 +50,8 @@ def feature_labels(
             "gpu.mode": _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
             "mig.capable": _text(any(card.hardware.is_mig_capable for card in cards)),
             MPS_CAPABLE.removeprefix(PREFIX): _text(is_mps_capable),
+            "vgpu.present": _text(any(card.hardware.is_virtual for card in cards)),
+            **_clique(cards),
             **_gpu_labels(cards, configuration),
             **_mig_labels(cards, configuration),
         }
@@ -99,6 +101,12 @@ def _versions(machine: Machine) -> dict[str, str]:
             f"cuda.runtime{former}.minor": cuda_minor,
         }
     return found
+
+
+def _clique(cards: Sequence[Card]) -> dict[str, str]:
+    """The NVLink domain that the node's cards are in, where it is one."""
+    found = {card.hardware.fabric for card in cards} - {""}
+    return {"gpu.clique": found.pop()} if len(found) == 1 else {}
 
 
 def _gpu_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str, str]:
