@@ -316,7 +316,7 @@ async def test_it_ends_when_told_while_its_server_is_just_ending(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last claim has ended and the agent is stopped in the same moment."""
-    ending = asyncio.Event()
+    ending, may_end = asyncio.Event(), asyncio.Event()
 
     class SlowToEnd(ClaimServer):
         async def run(self) -> None:
@@ -324,7 +324,7 @@ async def test_it_ends_when_told_while_its_server_is_just_ending(
                 await asyncio.Event().wait()
             finally:
                 ending.set()
-                await asyncio.sleep(0.01)
+                await may_end.wait()
 
     monkeypatch.setattr("gpu_device_plugin.kubelet.dra_server.ClaimServer", SlowToEnd)
     node.wiring.claim_endpoint.handover.settle_seconds = 0.05
@@ -334,6 +334,7 @@ async def test_it_ends_when_told_while_its_server_is_just_ending(
     node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
     await until(ending.is_set)
     task.cancel()
+    may_end.set()
 
     done, _ = await asyncio.wait({task}, timeout=60)
     assert done

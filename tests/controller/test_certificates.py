@@ -288,7 +288,7 @@ def test_an_ipv6_address_however_it_is_written_is_certified_once(name: str) -> N
 
 
 @pytest.mark.parametrize("broken", ["ca.crt", "ca.key", "tls.crt", "tls.key", "client.key"])
-def test_what_cannot_be_read_is_made_anew_as_a_whole(broken: str) -> None:
+def test_what_cannot_be_read_is_made_again_as_a_whole(broken: str) -> None:
     """Half a set is of no use to anybody."""
     made = renewed({}, _NAMES, _CLIENT, _NOW)
     assert made is not None

@@ -222,7 +222,7 @@ def test_init_containers_are_history_once_others_hold_units() -> None:
         find_caller(Call(MEM, 1), [entry], specs(bare), ledger(mine), seen("row"))
 
 
-def test_a_pod_created_anew_inherits_no_grants() -> None:
+def test_a_pod_created_again_inherits_no_grants() -> None:
     """Its init container has to ask again, though one of the same name once held units."""
     mine = changed(grant("row", "m05", kind=INIT), container="setup")
     again = replace(ROW, ref=PodRef("default", "row", "uid-2"))

@@ -130,7 +130,7 @@ def test_a_probe_fault_ends_after_thirty_clean_seconds_and_not_before() -> None:
     ]
 
 
-def test_another_xid_starts_the_wait_anew_without_another_event() -> None:
+def test_another_xid_starts_the_wait_again_without_another_event() -> None:
     health, changes = after(
         *probes(A, [100, 125]), (126, Xid(A, 79)), *probes(A, [131, 155]), start=with_xid(79)
     )
@@ -138,7 +138,7 @@ def test_another_xid_starts_the_wait_anew_without_another_event() -> None:
     assert after(*probes(A, [156]), start=health)[0].is_healthy(A)
 
 
-def test_a_failed_probe_starts_the_wait_anew() -> None:
+def test_a_failed_probe_starts_the_wait_again() -> None:
     lost = Probe(A, error="GPU_IS_LOST")
     health, changes = after(
         *probes(A, [100, 120]), (125, lost), *probes(A, [131, 160]), start=with_xid(79)
@@ -148,7 +148,7 @@ def test_a_failed_probe_starts_the_wait_anew() -> None:
     assert after(*probes(A, [161]), start=health)[0].is_healthy(A)
 
 
-def test_a_stall_starts_the_wait_anew_since_nobody_looked() -> None:
+def test_a_stall_starts_the_wait_again_since_nobody_looked() -> None:
     health, _ = after(
         *probes(A, [100, 120]),
         (121, Stalled(10)),
@@ -298,7 +298,7 @@ def test_a_stall_does_not_hide_or_end_a_cards_own_fault() -> None:
     assert [change.uuid for change in changes if change.kind is ChangeKind.RECOVERED] == [B]
 
 
-def test_health_survives_a_restart_of_the_agent_but_probes_count_anew() -> None:
+def test_health_survives_a_restart_of_the_agent_but_probes_count_again() -> None:
     saved, _ = after(*probes(A, [100, 125]), start=with_xid(79))
     health, changes = after(
         (500, inventory(A, B)), *probes(A, [501]), start=restore_health(saved, "boot")

@@ -76,9 +76,9 @@ def test_where_the_kubelet_still_counts_the_first_resource_the_second_one_follow
     asked = offer(Resource.CORE, 30, ledger)
 
     kept = SCHEME.decide(caller(), replace(asked, held=frozenset(units[Resource.MEM])), STATE)
-    anew = SCHEME.decide(caller(), asked, STATE)
+    again = SCHEME.decide(caller(), asked, STATE)
 
-    assert (kept.slice_id, anew.slice_id) == ("s1", "")
+    assert (kept.slice_id, again.slice_id) == ("s1", "")
 
 
 def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offers_them() -> None:

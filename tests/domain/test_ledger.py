@@ -151,7 +151,7 @@ def test_a_grant_ends_when_it_was_missed_twice_thirty_seconds_apart() -> None:
     ]
 
 
-def test_a_grant_that_shows_up_again_starts_anew() -> None:
+def test_a_grant_that_shows_up_again_starts_again() -> None:
     """A single short List does not add up with a later one."""
     held = ledger(grant("a", "m00"))
 

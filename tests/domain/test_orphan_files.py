@@ -31,11 +31,11 @@ def test_a_slice_goes_when_nobody_named_it_twice_thirty_seconds_apart() -> None:
     assert passes((0, "a"), (29.9, "a"), (30, "a")) == [frozenset(), frozenset(), {"b"}]
 
 
-def test_a_slice_that_is_named_in_between_starts_anew() -> None:
+def test_a_slice_that_is_named_in_between_starts_again() -> None:
     assert passes((0, "a"), (20, "ab"), (40, "a"), (65, "a")) == [frozenset()] * 4
 
 
-def test_without_a_checkpoint_nothing_goes_and_the_wait_starts_anew() -> None:
+def test_without_a_checkpoint_nothing_goes_and_the_wait_starts_again() -> None:
     assert passes((0, "a"), (30, None), (60, "a"), (89, "a")) == [frozenset()] * 4
 
 

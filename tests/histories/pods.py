@@ -121,7 +121,7 @@ class Pods:
             if self.is_kubelet_up:
                 self._start(lambda: self._start_container(life, container))
 
-    def may_be_asked_anew(self) -> None:
+    def may_be_asked_again(self) -> None:
         """The node's mode or unit changes: anyone who holds nothing may find another one."""
         for life in self.lives.values():
             if not any(self._kubelet.held(life.pod.uid).values()):

@@ -116,7 +116,7 @@ def new_settings(node: Node, **settings: str) -> None:
     node.settings |= {key: _SETTINGS[key](value) for key, value in settings.items()}
     node.units.add(node.settings.get("memory_unit", MemoryUnit.GIB))
     node.modes.add(str(node.settings.get("mode", NodeMode.CORE_MEM)))
-    node.pods.may_be_asked_anew()
+    node.pods.may_be_asked_again()
     node.stop_agent()
 
 

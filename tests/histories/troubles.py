@@ -272,7 +272,7 @@ def label(node: Node, mode: str) -> None:
     labels = {MODE_LABEL: mode or None}
     node.modes |= {mode} & {"core_mem", "cgpu", "share", "disabled"}
     node.api.patch(NODE_PATH, {"metadata": {"labels": labels}})
-    node.pods.may_be_asked_anew()
+    node.pods.may_be_asked_again()
     node.disturb(0.0)
 
 

@@ -371,7 +371,7 @@ WAYS = [
 def test_work_that_suddenly_takes_longer_stays_within_a_second_of_the_share(
     make_box: MakeBox, turns: str, way: str, percent: int
 ) -> None:
-    """A kernel learnt at 100 us that took 200 ms ran 64 times ahead: 12.8 s, then 113 s of nothing."""
+    """A kernel known to take 100 us that took 200 ms ran 64 times ahead: 12.8 s, then 113 s of nothing."""
     ran = alone(make_box, percent).run("changing", way, "100000", "30", *turns.split())
     result, permille, busiest_ms, still_ms, _ = map(int, ran.stdout.split())
     longest_ms = max(map(int, turns.split()[::3])) // 1_000_000

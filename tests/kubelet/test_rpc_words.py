@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from gpu_device_plugin.kubelet.register_call import rpc_words
+from gpu_device_plugin.kubelet.podresources import rpc_words
 
 RAW = "failed to connect to all addresses; last error: UNKNOWN: unix:/x.sock: Connection refused"
 

@@ -99,7 +99,7 @@ async def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> Non
         assert [s.authorization for s in server.requests] == ["Bearer first", "Bearer second"]
 
 
-async def test_after_401_the_kubeconfig_is_read_anew(tmp_path: Path) -> None:
+async def test_after_401_the_kubeconfig_is_read_again(tmp_path: Path) -> None:
     """Somebody replaced the file; we need no restart."""
     async with running() as (server, _):
         server.fault = lambda seen: status(401, "no") if "old" in seen.authorization else None

@@ -83,7 +83,7 @@ async def test_a_watch_that_is_open_again_ends_the_outage_though_nothing_happens
 
 
 @pytest.mark.parametrize("how", ["refusal", "error line"])
-async def test_after_410_everything_is_listed_anew(how: str) -> None:
+async def test_after_410_everything_is_listed_again(how: str) -> None:
     """Both forms of "too old": the refused watch, and the error inside a running one."""
     gone: list[PodRef] = []
     async with running() as (server, api):
@@ -110,7 +110,7 @@ async def test_after_410_everything_is_listed_anew(how: str) -> None:
         assert "resourceVersion" not in last.query, "a list from the cache may be as old again"
 
 
-async def test_a_pod_made_anew_under_its_name_is_first_gone() -> None:
+async def test_a_pod_made_again_under_its_name_is_first_gone() -> None:
     """A StatefulSet's pod keeps its name; the old uid is reported gone also after a relist."""
     told: list[str] = []
     async with running() as (server, api):

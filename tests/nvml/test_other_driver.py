@@ -39,7 +39,7 @@ async def test_a_library_given_by_path_is_not_opened_again_and_again(
     assert driver.opened == 1
 
 
-async def test_a_module_that_was_loaded_anew_is_seen(driver: OtherDriver, start: Start) -> None:
+async def test_a_module_that_was_loaded_again_is_seen(driver: OtherDriver, start: Start) -> None:
     watch = start(driver.library, PATIENT, kernel=driver.kernel)
     before = await watch.seen(Inventory)
     driver.load_module()
@@ -82,7 +82,7 @@ async def test_a_driver_that_was_too_slow_to_open_is_given_more_time(
     assert watch.source.start_seconds == 2
 
 
-async def test_neighbours_of_a_lost_card_are_watched_while_nvml_is_opened_anew(
+async def test_neighbours_of_a_lost_card_are_watched_while_nvml_is_opened_again(
     driver: OtherDriver, start: Start
 ) -> None:
     """However long that takes; what the lost card does is then seen, and its return."""

@@ -107,7 +107,7 @@ def test_a_file_that_is_no_node_is_refused(tmp_path: Path) -> None:
     assert path.read_text() == "Dear reader"
 
 
-def test_a_node_that_is_kept_stays_the_same_file_and_other_cards_make_it_anew(
+def test_a_node_that_is_kept_stays_the_same_file_and_other_cards_make_it_again(
     tmp_path: Path,
 ) -> None:
     """Containers have the file mounted: one made again would be another node to them."""

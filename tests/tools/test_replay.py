@@ -77,7 +77,7 @@ def test_a_node_without_room_has_no_choice_and_ranks_last() -> None:
     st.lists(_ROOMS, min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(0, 4), _ROOMS, _SHAPES), max_size=12),
 )
-def test_a_ranking_that_is_kept_up_to_date_is_the_one_made_anew(
+def test_a_ranking_that_is_kept_up_to_date_is_the_one_made_again(
     rooms: list[NodeRoom], changes: list[tuple[int, NodeRoom, Shape]]
 ) -> None:
     kept = Ranking(served, rooms)

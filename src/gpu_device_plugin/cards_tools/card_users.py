@@ -6,7 +6,7 @@ from pathlib import Path
 from gpu_device_plugin.domain.cards.reports import CardReport
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import pods_with_gpus
-from gpu_device_plugin.kubelet.kubelet_process import kubelet_pid
+from gpu_device_plugin.kubelet.plugin_directory import kubelet_pid
 from gpu_device_plugin.nvml.card_session import CardSession
 
 

@@ -90,7 +90,7 @@ class UnhealthyCards:
         if listed or ours:
             self._told[node] = (listed, ours)
         if listed - ours != before[0] - before[1]:
-            _log.info("cards taken out", node=node, cards=sorted(listed - ours))
+            _log.info("cards taken out", node=node, indexes=sorted(listed - ours))
             self._neighbours.taken_out(node, listed - ours)
         self.node_changed(node)
 

@@ -34,7 +34,7 @@ CALL_DEADLINE_SECONDS = 20.0
 """The kubelet's own is 45; it calls again after an error."""
 HEALTH_SECONDS = 10.0
 """How often health is repeated; the kubelet takes what is older than 30 s for unknown."""
-_LOG = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class ClaimService(Protocol):
@@ -190,7 +190,7 @@ class ClaimServer:
             except KubeletError as error:
                 if self.trouble != str(error):
                     self.trouble = str(error)
-                    _LOG.warning("claims are not served", error=str(error))
+                    _log.warning("claims are not served", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve_once(self) -> None:
@@ -212,7 +212,7 @@ class ClaimServer:
 
     def _registered(self, is_taken: bool, why: str) -> None:  # noqa: FBT001 - as the kubelet tells it
         self.trouble = "" if is_taken else why
-        _LOG.info("claims", is_registered=is_taken, error=why)
+        _log.info("claims registered" if is_taken else "claims not registered", error=why)
 
 
 def remove_sockets(kubelet_dir: Path) -> None:

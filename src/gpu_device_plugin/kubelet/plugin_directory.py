@@ -10,7 +10,9 @@ File events of one directory, read by the event loop without polling and without
 import asyncio
 import os
 import secrets
+import socket
 import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import structlog
 from asyncinotify import Inotify, Mask
 
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
+from gpu_device_plugin.errors import KubeletError
 
 _WANTED = (
     Mask.CREATE
@@ -61,7 +64,9 @@ LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
 _NVIDIAS = "nvidia-*.sock"
 _DIAL_SECONDS = 0.5
-_LOG = structlog.get_logger(__name__)
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_ANSWER_SECONDS = 5.0
+_log = structlog.get_logger(__name__)
 
 SocketIdentity = tuple[int, int, int]
 """Device, inode and time of a socket file."""
@@ -98,7 +103,7 @@ class PluginDirectory:
         for path in self.path.glob(f"{_PREFIX}-*.sock"):
             if path not in self._sockets.values() and is_socket(path):
                 path.unlink(missing_ok=True)
-                _LOG.info("stale socket removed", socket=path.name)
+                _log.info("stale socket removed", socket=path.name)
 
     async def other_plugins(self) -> tuple[str, ...]:
         """Names of the sockets of NVIDIA's plugin that answer; ours are never named so.
@@ -148,7 +153,7 @@ class PluginDirectory:
             return FileEvents(self.path, self._tell)
         except OSError as error:
             # Not there yet, or no inotify watch left: the check once a second has to do.
-            _LOG.debug("cannot watch", directory=str(self.path), error=str(error))
+            _log.debug("cannot watch", directory=str(self.path), error=str(error))
             return None
 
     def _tell(self) -> None:
@@ -161,7 +166,7 @@ async def _accepts(path: Path) -> bool:
         async with asyncio.timeout(_DIAL_SECONDS):
             _, writer = await asyncio.open_unix_connection(path)
     except (OSError, TimeoutError) as error:
-        _LOG.debug("does not answer", socket=path.name, error=str(error))
+        _log.debug("does not answer", socket=path.name, error=str(error))
         return False
     writer.close()
     return True
@@ -185,3 +190,16 @@ def is_socket(path: Path | None) -> bool:
         return path is not None and stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def kubelet_pid(path: Path) -> int:
+    """The process that serves this socket, 0 if outside our pid namespace. KubeletError: none."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            connection.connect(str(path))
+            found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError as error:
+        raise KubeletError(f"nothing answers on {path}: {error}") from error
+    pid: int = _CREDENTIALS.unpack(found)[0]
+    return pid

@@ -12,7 +12,6 @@ from gpu_device_plugin.domain.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.plugin_directory import SocketIdentity, socket_identity
-from gpu_device_plugin.kubelet.register_call import rpc_words
 
 DEADLINE_SECONDS = 2.0
 """For one call with its repetitions. Many calls are made while the kubelet waits for us."""
@@ -25,6 +24,8 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+
+_CLOSED = "Permission denied"
 
 
 class PodResources:
@@ -138,3 +139,14 @@ def _is_unknown_pod(cause: BaseException | None) -> bool:
         and cause.code() in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND}
         and "not found" in (cause.details() or "")
     )
+
+
+def rpc_words(error: grpc.aio.AioRpcError, deadline_seconds: float) -> str:
+    """What the kubelet said, or that it said nothing: gRPC's own words tell of addresses."""
+    if error.code() is grpc.StatusCode.UNAVAILABLE and _CLOSED in str(error.details()):
+        return "the socket is closed to this user; run as root"
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return "nothing answers there; the kubelet is not running, or is starting"
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"no answer within {deadline_seconds:g} s"
+    return str(error.details() or error.code().name)

@@ -21,9 +21,10 @@ import structlog
 
 from gpu_device_plugin.domain.node.pools import DeviceGroup
 from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import DeviceList
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory, SocketIdentity, is_socket
-from gpu_device_plugin.kubelet.register_call import register
+from gpu_device_plugin.kubelet.podresources import rpc_words
 from gpu_device_plugin.kubelet.servicer import DevicePluginServicer, DeviceService, StreamWatch
 
 FIRST_LIST_SECONDS = 5.0
@@ -37,11 +38,19 @@ SELDOM_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
 """How long a call in flight may still answer when a server closes."""
 
+API_VERSION = "v1beta1"
+REGISTER_SECONDS = 15.0
+"""More than the 10 s after which the kubelet stops dialling us, to get its own error text."""
+
+_REGISTER = "/v1beta1.Registration/Register"
+# Without its own subchannel pool, a channel to a kubelet that was away inherits the backoff
+# that gRPC keeps for the address, up to two minutes.
+_CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 _SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a preference request names every free unit
     ("grpc.so_reuseport", 0),
 )
-_LOG = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class EndpointPhase(Enum):
@@ -226,6 +235,37 @@ class Endpoint:
         )
         if (phase, detail) == (before.phase, before.detail):
             return
-        log = _LOG.debug if phase is EndpointPhase.REGISTERED else _LOG.info
+        log = _log.debug if phase is EndpointPhase.REGISTERED else _log.info
         log("endpoint", resource=self.resource, phase=phase.value, detail=detail)
         self.on_change(self.state)
+
+
+async def register(kubelet_socket: Path, resource: str, socket_name: str) -> None:
+    """Tell the kubelet that `resource` is served on `socket_name`, in the same directory.
+
+    The kubelet dials that socket and asks for its options before it answers, so the socket must
+    be served already. KubeletError contains the kubelet's own text.
+    """
+    # The options are sent for completeness: kubelets read only GetDevicePluginOptions.
+    request = pb.RegisterRequest(
+        version=API_VERSION,
+        endpoint=socket_name,
+        resource_name=resource,
+        options=pb.DevicePluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=True
+        ),
+    )
+    async with grpc.aio.insecure_channel(
+        f"unix:{kubelet_socket}", options=_CHANNEL_OPTIONS
+    ) as channel:
+        call: Any = channel.unary_unary(
+            _REGISTER,
+            request_serializer=pb.RegisterRequest.SerializeToString,
+            response_deserializer=pb.Empty.FromString,
+        )
+        try:
+            await call(request, timeout=REGISTER_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise KubeletError(
+                f"the kubelet did not register {resource}: {rpc_words(error, REGISTER_SECONDS)}"
+            ) from error

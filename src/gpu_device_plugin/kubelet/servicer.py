@@ -26,7 +26,7 @@ CALL_DEADLINE_SECONDS = 4.0
 PRE_START_DEADLINE_SECONDS = 25.0
 """The kubelet's own is 30."""
 
-_LOG = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
 _STATUS: Mapping[type[GpuPluginError], grpc.StatusCode] = {
@@ -191,12 +191,12 @@ class DevicePluginServicer:
                 return await answer
         except TimeoutError:
             text = f"{call} of {self._resource}: no answer after {seconds:g} s"
-            _LOG.error("call timed out", call=call, resource=self._resource)
+            _log.error("call timed out", call=call, resource=self._resource)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
             raise
         except GpuPluginError as error:
             if not isinstance(error, RefusalError):
-                _LOG.error("call failed", call=call, resource=self._resource, error=str(error))
+                _log.error("call failed", call=call, resource=self._resource, error=str(error))
             await context.abort(status_of(error), str(error))
             raise
 

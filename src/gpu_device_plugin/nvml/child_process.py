@@ -16,7 +16,7 @@ import structlog
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.messages import InventoryLine, Line, Starting, decode
 
-log = structlog.get_logger()
+_log = structlog.get_logger("nvml")
 
 _LINE_BYTES = 1024 * 1024
 # For a killed child to die, until it counts as abandoned.
@@ -102,7 +102,7 @@ class ChildProcess:
             async with asyncio.timeout(_DEATH_SECONDS):
                 await self._process.wait()
         except TimeoutError:
-            log.warning("nvml_child_abandoned", pid=self.pid, why="stuck inside the driver")
+            _log.warning("NVML child abandoned", pid=self.pid, error="stuck inside the driver")
             return False
         return True
 
@@ -181,7 +181,7 @@ class Succession:
 
     async def _failed(self, error: str) -> None:
         """The child has not opened NVML; while it cannot be ended there is no other one."""
-        log.warning("nvml_not_reopened", error=error)
+        _log.warning("NVML not opened again", error=error)
         if self._child is not None:
             await self._child.end()
         self._child = None

@@ -35,7 +35,7 @@ from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.child_process import ChildProcess, Kill, Succession, kill
 from gpu_device_plugin.nvml.messages import MISMATCH, Beat, Line, NoDriver, Starting, reports
 
-log = structlog.get_logger()
+_log = structlog.get_logger("nvml")
 
 # A child that was killed while it opened NVML is followed by one that has twice the time.
 _MOST_SLOWNESS = 4.0
@@ -144,7 +144,7 @@ class NvmlSource:
                     self._succession.wish(line.reopen)
                     await self._hand_over(self._child)
         except NvmlError as error:
-            log.warning("nvml_child_failed", pid=self.pid, error=str(error))
+            _log.warning("NVML child failed", pid=self.pid, error=str(error))
             if self._child is not None and self._child.was_silent:
                 self._was_silent = True
                 self._slowness = min(self._slowness * 2, _MOST_SLOWNESS)
@@ -170,7 +170,7 @@ class NvmlSource:
         successor, inventory = self._succession.ready
         self._succession.drop()
         self._child = successor
-        log.info("nvml_reopened", pid=successor.pid)
+        _log.info("NVML opened again", pid=successor.pid)
         self._heard(inventory)
 
     async def _start(self) -> ChildProcess:
@@ -238,7 +238,7 @@ class NvmlSource:
     def _stalled(self, seconds: float) -> None:
         self._reported.is_stalled = True
         self._reported.inventory = self._reported.missing = None
-        log.warning("nvml_stalled", pid=self.pid, seconds=seconds)
+        _log.warning("NVML stalled", pid=self.pid, seconds=seconds)
         self._on_report(Stalled(seconds))
 
     def _kernel_version(self) -> str:

@@ -7,7 +7,7 @@ plugin API gives units as well, one resource a call: it calls `grant` with its o
 import asyncio
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
@@ -35,9 +35,7 @@ class Admission:
     state: StateReader
     schemes: Schemes
     wall_seconds: Callable[[], float]
-
-    def __post_init__(self) -> None:
-        self._reserving = asyncio.Lock()
+    _reserving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def ledger(self) -> Ledger:

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.agent.admission.admission import Admission
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
@@ -60,9 +60,7 @@ class KubeletCalls:
     schemes: Schemes
     metrics: AgentMetrics
     note_answer: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        self._calls = CallState()
+    _calls: CallState = field(default_factory=CallState)
 
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int

@@ -141,11 +141,9 @@ class LayoutCheck:
     node_store: NodeStore
     recorder: EventRecorder
     on_waited: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        self._left_out: tuple[str, ...] = ()
-        self.waiting: tuple[str, ...] = ()
-        """For each card that waits for its pods, what it waits for."""
+    _left_out: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    """For each card that waits for its pods, what it waits for."""
 
     def run(self) -> None:
         """Check the layout."""

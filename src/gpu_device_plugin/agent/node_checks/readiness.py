@@ -21,10 +21,8 @@ class Readiness:
     offers: Callable[[NodeState], bool]
     state_dir: str
     claims_trouble: Callable[[], str]
-
-    def __post_init__(self) -> None:
-        self.has_read_state = False
-        self.is_prepared = False
+    has_read_state: bool = False
+    is_prepared: bool = False
 
     def tell(self) -> tuple[bool, str]:
         """Whether the node is ready, and the reasons, one per line."""

@@ -1,7 +1,7 @@
 """The event recorder: one log line, metric, Event and line of `why` for what happens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -35,9 +35,7 @@ class EventRecorder:
     state: StateReader
     wall_seconds: Callable[[], float]
     schemes: Schemes
-
-    def __post_init__(self) -> None:
-        self._decisions = DecisionLog(_KEPT)
+    _decisions: DecisionLog = field(default_factory=lambda: DecisionLog(_KEPT))
 
     def decided(self, caller: Caller, chosen: Reservation) -> None:
         """A holder has been given cards; units, where there are any, follow."""
@@ -57,7 +55,7 @@ class EventRecorder:
         reason = error.reason if isinstance(error, RefusalError) else type(error).__name__
         self.metrics.count("claims", "refused", reason)
         _log.warning(
-            "claim refused", claim=str(claim), uid=claim.uid, reason=reason, text=str(error)
+            "claim refused", claim=claim.uid, name=str(claim), reason=reason, error=str(error)
         )
         outcome = f"refused: {error}"
         if pod and all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
@@ -98,7 +96,7 @@ class EventRecorder:
             container=caller.container.name if caller and caller.container else "",
             asked=str(call),
             reason=error.reason,
-            text=str(error),
+            error=str(error),
         )
         rooms = error.rooms if isinstance(error, DoesNotFitError) else ()
         self._keep(caller, asked, outcome=f"refused: {error}", reason=error.reason, rooms=rooms)
@@ -108,7 +106,7 @@ class EventRecorder:
     def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
         """A container may not start."""
         self.metrics.count("allocations", resource, "start-refused", error.reason)
-        _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
+        _log.warning("start refused", pod=str(pod or ""), reason=error.reason, error=str(error))
         if pod is not None and pod.name:
             self.post(EventNote(pod, error.reason, str(error)))
             outcome = f"refused: {error}"
@@ -122,7 +120,7 @@ class EventRecorder:
         outcome = f"against the rules: {error}"
         if any(d.outcome == outcome for d in self._decisions.of_pod(str(grant.pod))):
             return
-        _log.warning("against the rules", pod=str(grant.pod), reason=error.reason, text=str(error))
+        _log.warning("against the rules", pod=str(grant.pod), reason=error.reason, error=str(error))
         self._keep(Caller(grant.pod), "", outcome=outcome, reason=error.reason)
         self.post(EventNote(grant.pod, error.reason, str(error)))
 
@@ -186,7 +184,7 @@ class EventRecorder:
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
         """A slice lacks files that its container needs to start, and they cannot be made."""
-        _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
+        _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, error=str(error))
         self.post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
 
     def library_made_again(self, grant: Grant, ours: str) -> None:

@@ -69,7 +69,7 @@ class ApiAvailability:
         """The API server answered something."""
         if self.is_away:
             seconds = asyncio.get_running_loop().time() - self._away_since
-            _log.info("api server is back", away_seconds=round(seconds, 1))
+            _log.info("the API server answers again", away_seconds=round(seconds, 1))
             self.trouble = ""
             self._back.set()
             self._changed()
@@ -79,7 +79,7 @@ class ApiAvailability:
         self.trouble = text
         if not self.is_away:
             now = asyncio.get_running_loop().time()
-            _log.warning("api server cannot be reached", error=text)
+            _log.warning("the API server cannot be reached", error=text)
             self._back.clear()
             self._away_since = now
             self._next_turn = now + self._spacing()

@@ -133,7 +133,7 @@ class PatchQueue(Generic[Key]):
             return
         work.failures += 1
         if work.failures & (work.failures - 1) == 0:  # the first ones, then ever fewer
-            _log.warning("patch refused", target=str(key), answer=answer.text, tries=work.failures)
+            _log.warning("patch refused", target=str(key), error=answer.text, tries=work.failures)
         is_another = answer.status == 422 and "metadata.uid" in answer.text
         is_another |= answer.status == 409 and work.failures >= _MAX_CONFLICTS
         is_refused = answer.status in (400, 403, 413, 422) and not is_another

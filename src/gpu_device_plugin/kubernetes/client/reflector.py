@@ -202,7 +202,7 @@ class Reflection(Generic[Item]):
 
     async def _do_without(self, answer: Answer) -> None:
         if not self.is_synced:
-            _log.info("the API server refuses the list", path=self._source.path, answer=answer.text)
+            _log.info("the API server refuses the list", path=self._source.path, error=answer.text)
         self._listener.replace([])
         self.is_synced = True
         # A server that has just started forbids all until it knows who has which rights; one that

@@ -211,7 +211,8 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         try:
             found = _understood(pod)
         except ClusterError as error:
-            _log.info("pod not understood", pod=pod.metadata.name, error=str(error))
+            meta = pod.metadata
+            _log.info("pod not understood", pod=f"{meta.namespace}/{meta.name}", error=str(error))
             self._drop_pod(pod.metadata.uid)
             return
         if found.request.is_finished:

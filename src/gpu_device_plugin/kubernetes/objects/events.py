@@ -165,7 +165,7 @@ class Events:
         if answer.status >= 500:
             raise ClusterError(f"event {note.reason}: {answer.text}")
         self.on_drop()  # for instance because the namespace is being deleted
-        _log.warning("event refused", reason=note.reason, text=note.text, answer=answer.text)
+        _log.warning("event refused", reason=note.reason, text=note.text, error=answer.text)
 
     def _again(self, note: EventNote, name: str, count: _Count) -> Request:
         body = {"count": count.count, "lastTimestamp": _stamp(count.last_seconds)}
