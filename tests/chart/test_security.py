@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,7 +176,9 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
 
 def test_the_agent_may_write_every_feature_label_and_no_other_of_nvidias() -> None:
     """Only remove them where gfd.enabled is off; the form of the keys stands in the policy."""
+    (linked,) = whole(1)
     cards = [
+        replace(linked, hardware=replace(linked.hardware, fabric="5a5a.1")),
         *sevenths(1),
         *whole(2),
         card(3, "1g.5gb+me", "3g.20gb", "1g.24gb+me.all", "1g.24gb-me"),
