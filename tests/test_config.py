@@ -71,20 +71,6 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
             id="bad unit",
         ),
         pytest.param(
-            {"memory_unit": "128MiB"},
-            NAMED,
-            "",
-            ["--memory-unit", "128MiB", "share"],
-            id="unit outside share",
-        ),
-        pytest.param(
-            {"mode": "disabled"},
-            {**NAMED, "GPU_DEVICE_PLUGIN_MEMORY_UNIT": "128MiB"},
-            "",
-            ["MEMORY_UNIT", "disabled", "share"],
-            id="unit where nothing is offered",
-        ),
-        pytest.param(
             {"standalone": True, "kubeconfig": "/k"},
             NAMED,
             "",

@@ -315,9 +315,19 @@ SAMPLES = {
     "ack/cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
     "ack/binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
 }
-NO_PODS = {"node-labels.yaml", "team-quota.yaml"}
-OF_NVIDIA = {"aks/nvidia-single.yaml", "aks/nvidia-mixed.yaml"}
-"""Not asking for fractions: tests/e2e/test_nvidia.py runs them."""
+NO_PODS = {
+    "node-labels.yaml",
+    "team-quota.yaml",
+    "acs/acs-profile.yaml",
+    "time-slicing/time-slicing.yaml",
+}
+OF_NVIDIA = {
+    "aks/nvidia-single.yaml",
+    "aks/nvidia-mixed.yaml",
+    "acs/gpu-pod-with-model-and-driver.yaml",
+    "time-slicing/test-gpu-pod.yaml",
+}
+"""Not asking for fractions."""
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -156,30 +156,21 @@ async def test_a_pods_own_placement_stands_over_its_nodes() -> None:
         assert "gpu-device-plugin/placement=tidy names no policy" in wrong.message
 
 
-async def test_128_mib_units_belong_to_share_nodes() -> None:
-    """R-404, R-407: 126 units on a V100 in share; in other modes a refusal to start."""
-    async with running_rig(mode="share", memory_unit="128MiB") as rig:
-        assert rig.allocatable() == {MEM: 4 * 126, CORE: 0, COUNT: 4}
-        await rig.stop_agent()
-        await rig.start_agent(mode="cgpu", memory_unit="128MiB")
-
-        assert await rig.exit_code() == 2
-        assert "128MiB" in rig.log.read_text()
-
-
-async def test_a_label_that_takes_the_node_out_of_share_refuses_128_mib_units() -> None:
-    """R-404: its cards are out and it is told; a node that the label disables is no fault."""
-    async with running_rig(mode="share", memory_unit="128MiB") as rig:
-        await rig.set_labels(schedule="disabled")
-        await rig.until_offered({MEM: 0, CORE: 0, COUNT: 0}, SWITCH_SECONDS)
-        await rig.set_labels(schedule="core_mem")
-        await rig.until_page("UnitNotAllowed: memory unit 128MiB does not go with mode core_mem")
-        await rig.until_metric("node_fault{", 'reason="UnitNotAllowed"} 1.0')
-        events = rig.events("UnitNotAllowed")
-        assert [event for event in events if "disabled" in event["message"]] == []
-        await rig.set_labels(schedule="share")
+async def test_128_mib_units_are_served_in_every_mode() -> None:
+    """R-404, R-405, R-407: 126 units on a V100, 16 of them 2 GiB; with isolation 16 pods a card."""
+    async with running_rig(memory_unit="128MiB") as rig:
+        assert rig.allocatable() == {MEM: 4 * 126, CORE: 400, COUNT: 4}
+        await rig.admit("a", slice_of(16, 30))
+        grant = rig.grant("a")
+        # floor(16160 x 16 / 126)
+        assert (fraction_of(grant).unit_mib, grant.shares[0].memory_bytes) == (128, 2052 << 20)
+        await rig.delete(rig.uid("a"))
+        await rig.set_labels(schedule="cgpu")
         await rig.until_offered({MEM: 4 * 126, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
-        await until(lambda: rig.events("UnitNotAllowedOver"), FOLLOW_SECONDS)
+        for number in range(17):
+            assert (await rig.admit(f"p{number}", slice_of(1))).is_admitted
+        assert len({rig.card_of(f"p{number}") for number in range(16)}) == 1
+        assert rig.card_of("p16") != rig.card_of("p0")
 
 
 async def test_a_unit_change_waits_for_the_pods_that_hold_slices() -> None:

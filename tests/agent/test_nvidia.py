@@ -13,6 +13,8 @@ from typing import Any
 from tests.agent.rig import CORE, MEM, NODE, Rig, running_rig
 from tests.waiting import until
 
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+
 GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 TIME_SLICING = """
@@ -129,6 +131,24 @@ async def test_instances_are_offered_by_the_strategy_and_a_new_cut_is_followed()
         await offered(rig, seventh=49, gpu=1)
 
 
+async def test_instances_have_the_ids_of_their_driver() -> None:
+    """R-211: before 470 an instance is named by its card and its place; cut again it has the same name."""
+    async with running_rig("a100-mig", is_started=False) as rig:
+        SimulatedNode.create("a100-mig", rig.root / "gpu", driver_version="460.32.03", cards=1)
+        await rig.start_agent(mode="default", mig_strategy="mixed")
+        await offered(rig, seventh=7)
+        assert (await rig.admit("all", {SEVENTH: 7})).is_admitted
+        (card,) = rig.cards.view().cards
+        assert sorted(await visible(rig, "all")) == [
+            *(f"MIG-{card.uuid}/{7 + place}/0" for place in range(3, 7)),
+            *(f"MIG-{card.uuid}/{7 + place}/0" for place in range(3)),
+        ]
+        rig.cards.cut(0, ["7g.40gb"])
+        assert [each.uuid for each in rig.cards.view().cards[0].instances] == [
+            f"MIG-{card.uuid}/7/0"
+        ]
+
+
 async def test_a_layout_that_cannot_be_served_is_not_ready_and_says_why() -> None:
     """R-707: with NVIDIA's words, in /readyz and an Event; it ends with the next cut."""
     async with running_rig(
@@ -164,13 +184,13 @@ async def test_an_agent_that_starts_while_a_card_of_the_configuration_is_lost_se
 
 
 async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Path) -> None:
-    """R-709, and those of no other card."""
+    """R-709, and those of no other card; an XID of the settings that is malformed is skipped."""
     file = tmp_path / "config.yaml"
     file.write_text(TIME_SLICING)
-    async with running_rig(
-        is_hasty=True, mode="default", config_file=file, recovery_seconds=1
-    ) as rig:
+    settings: dict[str, Any] = {"recovery_seconds": 1, "disable_healthchecks": "4 8,79"}
+    async with running_rig(is_hasty=True, mode="default", config_file=file, **settings) as rig:
         await offered(rig, gpu=40)
+        assert "malformed XIDs" in rig.log.read_text()
         rig.cards.xid(2, 48)
         await offered(rig, gpu=30)
         rig.cards.restore(2)
@@ -461,7 +481,8 @@ async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile()
         await rig.until_page("1 of 8 cards are not cut as the MIG profile MIG1g says")
         text = (await rig.page("readyz"))[1]
         assert "gpu-device-plugin mig apply MIG1g" in text
-        assert "nvidia-smi mig -i 3 -cgi 1g.5gb,1g.5gb,1g.5gb" in text
+        there_first = "nvidia-smi mig -i 3 -dci; nvidia-smi mig -i 3 -dgi; nvidia-smi mig -i 3 -cgi"
+        assert f"{there_first} 1g.5gb,1g.5gb,1g.5gb" in text
         await offered(rig)
         rig.cards.cut(4, ["3g.20gb"] * 2)
         await until(lambda: len(rig.events("LayoutNotServed")) > 1, 20)
@@ -469,6 +490,25 @@ async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile()
         rig.cards.cut(4, ["1g.5gb"] * 7)
         rig.cards.cut(3, ["1g.5gb"] * 7)
         await offered(rig, seventh=56)
+
+
+async def test_a_misspelt_profile_leaves_the_one_before_in_force() -> None:
+    """Also over a restart of the agent; an Event names the profiles that the cards have."""
+    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+    async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
+        await rig.set_labels(mig_profile="MIG1g")
+        await rig.start_agent(**settings)
+        await offered(rig, seventh=56)
+        await rig.set_labels(mig_profile="MIG1")
+        await until(lambda: bool(rig.events("MigProfileRefused")), 20)
+        assert "it has MIG1g, MIG2g" in rig.events("MigProfileRefused")[0]["message"]
+        await rig.stop_agent()
+        await rig.start_agent(**settings)
+        await until(lambda: rig.log.read_text().count("does not become MIG1:") > 1, 20)
+        await offered(rig, seventh=56)
+        assert not rig.events("LayoutNotServed")
+        await rig.set_labels(mig_profile="MIG7g")
+        await rig.until_page("8 of 8 cards are not cut as the MIG profile MIG7g says")
 
 
 async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:

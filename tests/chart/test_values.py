@@ -15,6 +15,7 @@ from tests.e2e.cluster.binaries import HELM
 from gpu_device_plugin.agent.node_checks.node_settings import file_of
 from gpu_device_plugin.domain.cards.health_values import XidAction
 from gpu_device_plugin.domain.grants.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
+from gpu_device_plugin.domain.nvidia.mig_devices import MODELS
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
@@ -22,10 +23,8 @@ from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
-    "gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode core_mem: it is for mode share only",
-    "mode=disabled,gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode disabled",
+    "migProfile=MIG9g": "at '/migProfile': 'MIG9g' does not match pattern",
     "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
-    "nodeSettings.map.small.gpuMemoryUnit=128MiB": "nodeSettings.map.small: gpuMemoryUnit 128MiB goes with",
     "nodeSettings.map.small.unit=GiB": "additional properties 'unit' not allowed",
     "nodeSettings.map.small.deviceListStrategy=volume-mounts": "at '/nodeSettings/map/small/deviceListStrategy'",
     "config.name=mine,config.map.a=x": "config.name and config.map exclude each other",
@@ -145,7 +144,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
     [
         (["mode=cgpu"], "mode", "cgpu"),
         (["placement=spread"], "placement", "spread"),
-        (["mode=share", "gpuMemoryUnit=128MiB"], "memory_unit", "128MiB"),
+        (["gpuMemoryUnit=128MiB"], "memory_unit", "128MiB"),
         (["isolation.enabled=false"], "isolation", "off"),
         (["honorCgpuDisable=true"], "honor_cgpu_disable", True),
         (["computePolicy=work-conserving"], "compute_policy", "work-conserving"),
@@ -220,6 +219,18 @@ def test_every_value_is_in_the_schema_and_nothing_else() -> None:
         "",
         *sorted(profile_names()),
     ]
+
+
+def test_every_mig_profile_of_every_model_is_a_value() -> None:
+    """R-203, R-309: under its own name, in a label's spelling and under the name of AKS; no other is."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    pattern = re.compile(schema["properties"]["migProfile"]["pattern"])
+    profiles = [profile for model in MODELS for profile in model.profiles]
+    names = {name for p in profiles for name in (p.name, p.name.replace("+", "."), p.alias)}
+    assert [name for name in names if not pattern.search(name)] == []
+    assert [
+        name for name in ("MIG5g", "6g.30gb", "1g.5", "mig-1g.5gb") if pattern.search(name)
+    ] == []
 
 
 def labels_of(pod: Mapping[str, Any]) -> dict[str, set[str]]:

@@ -58,6 +58,13 @@ def test_koordinators_names_are_seen_only_if_that_is_asked() -> None:
         assert ("--koordinator=GiB" in container["args"]) is is_seen
 
 
+def test_class_gpu_without_a_model_passes_only_where_the_operator_says_so() -> None:
+    for settings, passes in (((), False), (("controller.webhook.requireModel=false",), True)):
+        made = one(manifests(ON, *settings), "Deployment", CONTROLLER)
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        assert ("--model-optional" in container["args"]) is passes
+
+
 def test_it_is_called_where_the_controller_serves_it() -> None:
     made = manifests(ON)
     services = {each["metadata"]["name"] for each in made if each["kind"] == "Service"}

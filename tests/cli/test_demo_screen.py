@@ -6,7 +6,6 @@ from rich.console import Console
 
 from gpu_device_plugin.demo.telling import (
     CardHolders,
-    CardMap,
     CardShare,
     ComputeShare,
     GpuView,
@@ -31,8 +30,7 @@ def test_a_card_map_shows_each_unit_and_who_holds_it() -> None:
     screen, paper = drawn()
     shares = (CardShare("train", 2, 30), CardShare("chat", 4, 50))
 
-    row = CardHolders(0, 15, is_healthy=True, shares=shares)
-    screen.card_map(CardMap("n1", "core_mem", has_compute=True, cards=(row,)))
+    screen.card_map("n1", [CardHolders(0, 15, shares)], has_compute=True)
 
     assert "card 0  aabbbb.........  6/15      80 %  a train, b chat" in paper.getvalue()
 

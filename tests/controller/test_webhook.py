@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 from tests.controller.objects import node
 from tests.controller.replica import Running, a_controller
@@ -21,27 +22,9 @@ MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-drive
 CLASS = "alibabacloud.com/compute-class"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
 # S0's example, with T4 for its placeholder.
-S0_POD: Json = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {
-        "name": "gpu-pod-with-model-and-driver",
-        "labels": {CLASS: "gpu", MODEL: "T4", DRIVER: "535.161.08"},
-    },
-    "spec": {
-        "containers": [
-            {
-                "image": "registry.cn-beijing.aliyuncs.com/acs/tensorflow-mnist-sample:v1.5",
-                "name": "tensorflow-mnist",
-                "command": ["sleep", "infinity"],
-                "resources": {
-                    "requests": {"cpu": 1, "memory": "1Gi", "nvidia.com/gpu": 1},
-                    "limits": {"cpu": 1, "memory": "1Gi", "nvidia.com/gpu": 1},
-                },
-            }
-        ]
-    },
-}
+S0_POD: Json = yaml.safe_load(
+    Path("samples/acs/gpu-pod-with-model-and-driver.yaml").read_text(encoding="utf-8")
+)
 
 
 def a_pod(**labels: str) -> Json:
@@ -103,7 +86,7 @@ async def test_a_driver_that_is_not_served_is_refused_with_those_that_are(tmp_pa
             "code": 403,
             "reason": "Forbidden",
             "message": "alibabacloud.com/gpu-driver-version '999' is not served for T4. "
-            "Served: 525.105.17, 535.161.08, 570.133.20",
+            "Served: 525.105.17, 535.161.08, 570.133.20, 580.95.05-open",
         },
     }
 
@@ -118,13 +101,13 @@ async def test_the_sources_selector_gives_its_pods_a_driver_without_a_restart(
         await configure(found, "acs-profile", selectors=S0_SELECTORS, vpcId="vpc-1")
         await until(lambda: len(found.controller.models.rules.profile) == 1)
         after = await mutated(found, hpn)
-        other = await mutated(found, a_pod(compute_class="gpu"))
+        other = await mutated(found, a_pod(compute_class="performance"))
         kept = found.server.objects[f"{MAPS}/acs-profile"]["data"]
 
     assert before == hpn
     assert after["metadata"]["labels"][DRIVER] == "1.5.0"
     assert required(after) == {DRIVER: ["1.5.0"]}
-    assert other == a_pod(compute_class="gpu")
+    assert other == a_pod(compute_class="performance")
     assert kept["vpcId"] == "vpc-1"
 
 

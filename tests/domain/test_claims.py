@@ -6,6 +6,7 @@ import pytest
 from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.claims import (
     AllocatedDevice,
@@ -122,6 +123,9 @@ def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     capacity = scheme.capacity(CARDS[0], NODE)
     assert capacity is not None
     assert (capacity.memory_mib, capacity.step_mib) == (15 * 1024, 1024)
+    small = scheme.capacity(CARDS[0], replace(NODE, unit=MemoryUnit.MIB128))
+    assert small is not None
+    assert (small.memory_mib, small.step_mib) == (126 * 128, 128)
     assert (capacity.core_percent, capacity.core_step, capacity.slots) == (100, 5, 16)
     of_share = scheme.capacity(CARDS[0], share)
     assert of_share is not None

@@ -10,7 +10,6 @@ from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.mode_resources import (
     MAX_MESSAGE_BYTES,
     check_message,
-    check_unit,
     list_message_bytes,
     resources_of,
 )
@@ -88,17 +87,6 @@ def test_labels_are_read_exactly() -> None:
         None,
     ]
     assert [parse_policy("spread"), parse_policy("packed")] == ["spread", None]
-
-
-@pytest.mark.parametrize("mode", NodeMode)
-def test_small_units_go_with_share_only(mode: NodeMode) -> None:
-    """R-404."""
-    check_unit(mode, MemoryUnit.GIB)
-    if mode is NodeMode.SHARE:
-        check_unit(mode, MemoryUnit.MIB128)
-    else:
-        with pytest.raises(ConfigError, match=rf"128MiB does not go with mode {mode}: .* the unit"):
-            check_unit(mode, MemoryUnit.MIB128)
 
 
 def encoded_bytes(resource: Resource, node: tuple[Card, ...], unit: MemoryUnit) -> int:

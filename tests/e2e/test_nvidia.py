@@ -179,11 +179,11 @@ def test_the_sources_pod_of_an_instance_lists_exactly_one(
     cluster: Cluster, node: Node, serve: Serve, strategy: str, resource: str
 ) -> None:
     """R-207, R-209, R-210: 56 of eight A100, and nvidia-smi -L shows one card with one instance."""
-    with serve("a100-mig", mig_strategy=strategy) as agent:
+    with serve("a100-pcie-mig", mig_strategy=strategy) as agent:
         wait_until_offered(cluster, node, {resource: "56"})
         cluster.apply(yaml.safe_load((SAMPLES / f"nvidia-{strategy}.yaml").read_text()))
         card, instance = listed(cluster, f"nvidia-{strategy}")
-        uuid = card.removeprefix("GPU 0: NVIDIA A100-SXM4-40GB (UUID: ").removesuffix(")")
+        uuid = card.removeprefix("GPU 0: NVIDIA A100 40GB PCIe (UUID: ").removesuffix(")")
         assert uuid in agent.uuids()
         assert re.fullmatch(r" +MIG 1g\.5gb +Device +0: \(UUID: MIG-[0-9a-f-]{36}\)", instance)
 

@@ -140,7 +140,8 @@ def test_the_documented_examples_are_accepted_as_they_are(server: Submission) ->
     names = {sample["metadata"]["name"] for sample in samples}
     assert names >= {"cuda-sample", "binpack", "two-cards", "first-slice", "vllm", "gpu"}
     for sample in samples:
-        assert server.create(sample).text == "", sample["metadata"]["name"]
+        namespace = sample["metadata"].get("namespace", NAMESPACE)
+        assert server.create(sample, namespace).text == "", sample["metadata"]["name"]
 
 
 def test_all_faults_of_a_pod_are_told_with_the_container_that_has_them(server: Submission) -> None:

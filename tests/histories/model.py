@@ -317,10 +317,9 @@ def _is_of(grant: Grant, pod: StandInPod) -> bool:
 
 
 def _units(mode: str, unit: MemoryUnit) -> tuple[int, ...]:
-    """Units a card; units of 128 MiB are for mode `share` only, every other one offers nothing then."""
-    if unit is MemoryUnit.GIB:
-        return OFFERED[mode]
-    return (126, 0, 1) if mode == "share" else (0, 0, 0)
+    """Units a card."""
+    memory, *others = OFFERED[mode]
+    return (126 if memory and unit is MemoryUnit.MIB128 else memory, *others)
 
 
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:

@@ -16,6 +16,7 @@ from tests.histories.pods import Life
 from tests.histories.shapes import pod_of
 from tests.histories.troubles import TROUBLES
 
+from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -62,7 +63,11 @@ def create(node: Node, pod: int, shape: str) -> None:
     name = f"p{pod}"
     if _youngest(node, pod) is None:
         uid = f"uid-{name}-{len(node.pods.lives)}"
-        node.pods.create(pod_of(name, uid, shape), never_fits=not node.gives(shape))
+        life = node.pods.create(pod_of(name, uid, shape), never_fits=not node.gives(shape))
+        if life.is_forgotten:
+            # It runs without units and may ask at a container's restart: until two passes have
+            # listed it, an equal pod is refused rather than given what this one may be asking for.
+            node.disturb(2 * PASS_SECONDS)
 
 
 def finish(node: Node, pod: int, phase: str) -> None:

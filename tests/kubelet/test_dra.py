@@ -13,7 +13,7 @@ from tests.kubelet.rig import until
 from gpu_device_plugin.domain.grants.claims import AllocatedDevice, ClaimRef, PreparedDevice
 from gpu_device_plugin.errors import DoesNotFitError
 from gpu_device_plugin.kubelet._proto import drahealth_pb2
-from gpu_device_plugin.kubelet.dra_server import HEALTH_NAME, ClaimServer
+from gpu_device_plugin.kubelet.dra_server import HEALTH_NAMES, ClaimServer
 
 
 @dataclass
@@ -66,7 +66,7 @@ async def test_the_kubelet_finds_the_driver_and_what_it_serves(
     assert (info.type, info.name, list(info.supported_versions)) == (
         "DRAPlugin",
         "gpu-device-plugin",
-        ["v1.DRAPlugin"],
+        ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"],
     )
     assert server.trouble == ""
 
@@ -143,14 +143,15 @@ async def test_a_socket_that_a_killed_agent_left_is_replaced(
     assert not ClaimKubelet(short_dir).registry_socket.exists()
 
 
+@pytest.mark.parametrize("name", HEALTH_NAMES)
 async def test_health_is_told_at_once_and_at_every_change(
-    short_dir: Path, server: ClaimServer, claims: SimpleClaims
+    short_dir: Path, server: ClaimServer, claims: SimpleClaims, name: str
 ) -> None:
     pb = drahealth_pb2
     socket = await ClaimKubelet(short_dir).register()
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         watch = channel.unary_stream(
-            f"/{HEALTH_NAME}/NodeWatchResources",
+            f"/{name}/NodeWatchResources",
             request_serializer=lambda m: m.SerializeToString(),
             response_deserializer=pb.NodeWatchResourcesResponse.FromString,
         )

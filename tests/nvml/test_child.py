@@ -27,16 +27,18 @@ def told(report):
 source = NvmlSource(pathlib.Path(sys.argv[1]), told)
 asyncio.run(source.run())
 """
-# Process 1 of a pid namespace: kills the parent, then inherits the child and sees it end.
+# Process 1 of a pid namespace: kills the parent, then inherits the child and sees it end. A thread
+# of the parent that waits for the child may reap it while the parent dies.
 INIT = """
-import os, signal, subprocess, sys
+import contextlib, os, signal, subprocess, sys
 parent = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=subprocess.PIPE)
 child = int(parent.stdout.readline())
 parent.kill()
 parent.wait()
 signal.alarm(120)
-_, status = os.waitpid(child, 0)
-print("gone by signal", os.WTERMSIG(status))
+with contextlib.suppress(ChildProcessError):
+    os.waitpid(child, 0)
+print("still there" if os.path.exists(f"/proc/{child}") else "gone")
 """
 # A driver of the oldest kind: every function that is not here is missing.
 OLD_DRIVER = """
@@ -88,7 +90,7 @@ async def test_in_a_pid_namespace_the_child_is_gone_with_its_parent(node: Simula
         stdout=asyncio.subprocess.PIPE,
     )
     told, _ = await inside.communicate()
-    assert told.decode() == "gone by signal 9\n"
+    assert told.decode() == "gone\n"
 
 
 def test_an_event_just_after_a_probe_brings_the_next_one_soon(node: SimulatedNode) -> None:

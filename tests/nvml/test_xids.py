@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.domain.cards.health_values import Recovery, XidAction, XidRule
+from gpu_device_plugin.domain.cards.health_values import Recovery, XidAction, XidChoice, XidRule
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import load_settings, xid_choice
@@ -82,6 +82,9 @@ def test_a_missing_file_is_refused_by_its_name(tmp_path: Path) -> None:
         ("79", "", {48, 999}),
         ("all", "", set()),
         ("xids", "", set()),
+        ("XIDs", "", set()),
+        ("79, ALL", "", set()),
+        ("some,79,-1,4x", "0x0d", {48, 999}),
         ("all", "79,13", {13, 79}),
         ("79", "79", {48, 79, 999}),
         ("all", "all", {13, 48, 63, 79, 999}),
@@ -98,9 +101,8 @@ def test_health_checks_are_disabled_and_enabled_by_xid(
     assert {code for code in codes if rules.rule(code).action is XidAction.FAULT} == faults
 
 
-@pytest.mark.parametrize("text", ["some", "79,x", "-1"])
-def test_what_is_no_xid_is_an_error(text: str) -> None:
-    """And not dropped."""
-    flags = {"node_name": "n"}
-    with pytest.raises(ConfigError, match=r"DP_DISABLE_HEALTHCHECKS: '.*' is not valid: wanted"):
-        load_settings(flags, {"DP_DISABLE_HEALTHCHECKS": text}, None)
+def test_what_is_no_xid_is_skipped_and_told() -> None:
+    """As by NVIDIA's plugin; the agent logs it."""
+    settings = load_settings({"node_name": "n"}, {"DP_DISABLE_HEALTHCHECKS": "79,x,4 8"}, None)
+
+    assert settings.disable_healthchecks == XidChoice(frozenset({79}), malformed=("x", "4 8"))

@@ -142,13 +142,15 @@ def test_a_wrong_profile_is_told_with_its_place(text: str, error: str) -> None:
 
 
 def test_the_packaged_catalogue_has_the_published_drivers() -> None:
-    """R-603: T4 and the default of P16EN; R-011: versions are opaque texts."""
+    """R-603: T4, the default of P16EN, and the driver of all NVIDIA's; R-011: versions are opaque texts."""
     series = load_catalogue().series
 
-    assert series["T4"].drivers == ("535.161.08", "570.133.20", "525.105.17")
+    assert series["T4"].drivers == ("535.161.08", "570.133.20", "525.105.17", "580.95.05-open")
     assert series["T4"].default == "535.161.08"
     assert series["P16EN"].default == "1.4.1"
     assert series["P16EN"].serves("1.5.0")
+    assert not series["P16EN"].serves("580.95.05-open")
+    assert series["G28Ti"].default == "580.95.05-open"
     assert load_catalogue().series_of(["Tesla-T4"]) == "T4"
 
 

@@ -56,6 +56,15 @@ sharing:
       - {name: small, replicas: 2, rename: smaller, devices: ["0:1", 3]}
 imex: {channelIDs: [0], required: true}
 """
+# As the blog prints it.
+FLAT_IN_THE_SOURCE = """
+version: v1
+sharing:
+ timeSlicing:
+ resources:
+ - name: nvidia.com/gpu
+ replicas: 4
+"""
 TIME_SLICING = (
     "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
 )
@@ -133,6 +142,18 @@ def test_the_sources_file_is_four_replicas_without_a_new_name(tmp_path: Path) ->
     assert not sharing.is_one_at_most
 
 
+def test_the_sample_of_the_source_is_four_replicas_under_the_shared_name(tmp_path: Path) -> None:
+    """R-305: which the source's pod asks for."""
+    sample = yaml.safe_load(Path("samples/time-slicing/time-slicing.yaml").read_text())
+    sharing = read(tmp_path, sample["data"]["default"]).sharing
+    pod = yaml.safe_load(Path("samples/time-slicing/test-gpu-pod.yaml").read_text())
+    (container,) = pod["spec"]["containers"]
+
+    assert [(each.replicas, sharing.new_name(each)) for each in sharing.resources] == [
+        (4, *container["resources"]["limits"])
+    ]
+
+
 def test_mps_holds_requests_to_one_unless_the_file_says_otherwise(tmp_path: Path) -> None:
     """Time-slicing does not."""
     mps = "sharing: {{mps: {{{0} resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}"
@@ -180,6 +201,8 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("version: v2", "version: unknown version: v2"),
         ("mode: share", "mode: unknown key"),
         ("mode: share", "--config"),
+        (FLAT_IN_THE_SOURCE, "sharing.resources: its indentation is lost; replicas are given as"),
+        ("timeSlicing:\nresources:\n- name: gpu\nreplicas: 4", "replicas: its indentation is lost"),
         ("flags: {migstrategy: mixed}", "flags: Object contains unknown field `migstrategy`"),
         ("flags: {plugin: {passDeviceSpecs: 1}}", "flags.plugin.passDeviceSpecs: "),
         ("sharing: {timeSlicing: {}}", "sharing.timeSlicing.resources: no resources specified"),

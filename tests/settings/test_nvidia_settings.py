@@ -102,7 +102,10 @@ def test_every_flag_has_its_effect() -> None:
         ({"mig_strategy": "some"}, "--mig-strategy: 'some' is not valid: wanted one of none"),
         ({"device_list_strategy": "envvar,x"}, "--device-list-strategy: 'x' is not valid"),
         ({"device_list_strategy": ""}, "--device-list-strategy: '' is not valid"),
-        ({"imex_channel_ids": "1"}, "--imex-channel-ids: '1' is not valid"),
+        (
+            {"imex_channel_ids": "1,2"},
+            "--imex-channel-ids: channelIDs must be [] or [0]; found [1 2]",
+        ),
         ({"config_file": "/nonexistent"}, "/nonexistent: cannot be read"),
         ({"dev_root": "host"}, "--dev-root: 'host' is not an absolute path"),
     ],

@@ -136,11 +136,15 @@ async def test_a_refusal_has_nvidias_words_and_says_where_and_what_was_asked(
     async with both("v100", {"config_file": str(file)}) as (theirs, rig):
         await settled(theirs, rig)
         links = [kubelet.registry.links[GPU] for kubelet in (theirs.kubelet, rig.kubelet)]
-        ids = [f"{rig.cards.view().cards[0].uuid}::{number}" for number in range(2)]
-        there, here = [(await answered(link, ids)).error for link in links]
-        words = there.partition("desc = ")[2]
-        assert "maximum request size for shared resources is 1; found 2" in words
-        assert here.endswith(f"a pod on node n1 (mode default) asks {GPU}: 2: {words}")
+        two = [f"{rig.cards.view().cards[0].uuid}::{number}" for number in range(2)]
+        for ids, expected in (
+            (two, "maximum request size for shared resources is 1; found 2"),
+            (["GPU-0"], "unknown device: GPU-0"),
+        ):
+            there, here = [(await answered(link, ids)).error for link in links]
+            words = there.partition("desc = ")[2]
+            assert expected in words
+            assert here.endswith(f"a pod on node n1 (mode default) asks {GPU}: {len(ids)}: {words}")
 
 
 async def test_cdi_names_are_those_of_nvidias_tools_here_and_of_a_spec_of_its_own_there() -> None:

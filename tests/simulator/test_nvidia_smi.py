@@ -16,6 +16,7 @@ from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import end, environment, hear, start
 
+from gpu_device_plugin.domain.nvidia.mig_devices import Profile, cut_command
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 pytestmark = pytest.mark.long
@@ -117,16 +118,29 @@ def test_its_long_report_ends_well(nvidia_smi: Path, v100: SimulatedNode) -> Non
 
 def test_it_lists_mig_slices(nvidia_smi: Path, downloaded: NvidiaSmi, make_node: MakeNode) -> None:
     """`-L` shows seven slices below each card, the table their memory."""
-    node = make_node("a100-mig", cards=2, driver_version=downloaded.driver_version)
+    node = make_node("a100-pcie-mig", cards=2, driver_version=downloaded.driver_version)
 
     listed = _run(nvidia_smi, node, "-L")
     table = _run(nvidia_smi, node)
 
     for card in node.view().cards:
-        assert card.uuid in listed
+        assert f": NVIDIA A100 40GB PCIe (UUID: {card.uuid})" in listed
         for number, instance in enumerate(card.instances):
             assert re.search(rf"MIG 1g\.5gb\s+Device\s+{number}: \(UUID: {instance.uuid}\)", listed)
     assert len(re.findall(r"0MiB /\s+4864MiB", table)) == 14
+
+
+@pytest.mark.parametrize("profile", ["a100", "a100-mig"])
+def test_it_cuts_a_card_by_the_commands_that_the_agent_tells(
+    profile: str, nvidia_smi: Path, downloaded: NvidiaSmi, make_node: MakeNode
+) -> None:
+    """Also one that is cut already."""
+    node = make_node(profile, driver_version=downloaded.driver_version)
+    told = cut_command(0, Profile("3g.20gb", 3, 4, 2), is_mig=profile == "a100-mig")
+    path = {"PATH": f"{nvidia_smi.parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", told], env={**environment(node), **path}, check=True)
+
+    assert [each.profile for each in node.view().cards[0].instances] == ["3g.20gb"] * 2
 
 
 def test_it_names_the_lost_card(nvidia_smi: Path, v100: SimulatedNode) -> None:

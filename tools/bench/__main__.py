@@ -10,6 +10,7 @@ from functools import partial
 
 from tools.bench import (
     allocate,
+    card_choice,
     churn,
     claims,
     doors,
@@ -42,6 +43,7 @@ _ON_NODE: Mapping[str, Callable[[BenchNode], Awaitable[Chapter]]] = {
 _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "health": health.measure,
     "nvidia": nvidia.measure,
+    "card_choice": card_choice.measure,
     "churn": churn.measure,
     "rejections": rejections.measure,
     "refusals": refusals.measure,

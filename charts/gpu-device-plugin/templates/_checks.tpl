@@ -6,14 +6,6 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if eq .Values.mode "mps" }}
 {{- fail "mode mps is not served yet: for replicas by MPS set mode to default, and config and mps.enabled" }}
 {{- end }}
-{{- if and (eq .Values.gpuMemoryUnit "128MiB") (ne .Values.mode "share") }}
-{{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, where a card serves more than 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
-{{- end }}
-{{- range $name, $settings := .Values.nodeSettings.map }}
-{{- if and (eq ($settings.gpuMemoryUnit | default $.Values.gpuMemoryUnit) "128MiB") (ne ($settings.mode | default $.Values.mode) "share") }}
-{{- fail (printf "nodeSettings.map.%s: gpuMemoryUnit 128MiB goes with mode share only; set both there" $name) }}
-{{- end }}
-{{- end }}
 {{- if and .Values.config.name .Values.config.map }}
 {{- fail "config.name and config.map exclude each other: name a ConfigMap of yours, or give the files" }}
 {{- end }}

@@ -144,6 +144,9 @@ class Agent:
             grants=len(wiring.ledger_store.ledger.grants),
             is_new_boot=loaded.is_new_boot,
         )
+        for chosen in (self._settings.disable_healthchecks, self._settings.enable_healthchecks):
+            if chosen.malformed:
+                _log.warning("malformed XIDs of the settings are skipped", xids=chosen.malformed)
         if self._settings.allow_other_plugin:
             wiring.mode.note_foreign("")
         if self._settings.standalone:

@@ -51,10 +51,8 @@ from gpu_device_plugin.disk.state_file import (
 )
 from gpu_device_plugin.disk.writer import Writer
 from gpu_device_plugin.domain.cards.health_values import HealthRules
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.cards.reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
-from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import Pool
 from gpu_device_plugin.domain.node.state import NodeState
@@ -119,7 +117,6 @@ class Wiring:
             settings,
             self.holders.of,
             self.schemes.recorder,
-            self._check_unit,
         )
         mode = self.mode
         self.configuration = ConfigurationFollower(
@@ -143,10 +140,6 @@ class Wiring:
             on_driver_changed=on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
-
-    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        for scheme in self.schemes.deciders:
-            scheme.check_unit(mode, unit)
 
     def _takes_mig(self, card: CardReport) -> bool:
         mode = self.node_store.read().mode

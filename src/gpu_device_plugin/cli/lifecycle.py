@@ -11,7 +11,6 @@ from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfi
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.domain.fractions.mode_resources import check_unit
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
 
@@ -134,7 +133,6 @@ def check_upgrade(
     from gpu_device_plugin.install_hooks.upgrade import check_upgrade as check
 
     unit = MemoryUnit(memory_unit)
-    check_unit(NodeMode(mode), unit)
 
     async def work(fleet: "Fleet") -> None:
         if upgrades_from:

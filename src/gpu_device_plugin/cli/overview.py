@@ -27,6 +27,7 @@ from gpu_device_plugin.errors import ConfigError, NotKnownError
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
+    from gpu_device_plugin.domain.node.pods import PodRef
     from gpu_device_plugin.kubernetes.client.api import ApiServer
     from gpu_device_plugin.overview.node_cards import CardView, ClusterCards
 
@@ -297,14 +298,8 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
             "mode": node.mode,
             "unit_mib": node.unit_mib,
             "cards": [_json_card(card) for card in node.cards],
-            "waiting": [
-                {"namespace": pod.namespace, "name": pod.name, "units": units}
-                for pod, units in node.waiting
-            ],
-            "instances": [
-                {"uuid": uuid, "namespace": pod.namespace, "name": pod.name}
-                for uuid, pod in node.instances
-            ],
+            "waiting": [_json_pod(pod) | {"units": units} for pod, units in node.waiting],
+            "instances": [{"uuid": uuid} | _json_pod(pod) for uuid, pod in node.instances],
         }
         for node in found.nodes
     ]
@@ -315,14 +310,13 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
 def _json_card(card: "CardView") -> dict[str, object]:
     plain = dataclasses.asdict(card)
     plain["holders"] = [
-        {
-            "namespace": holder.pod.namespace,
-            "name": holder.pod.name,
-            "units": holder.units,
-            "percent": holder.percent,
-            "is_granted": holder.is_granted,
-        }
+        _json_pod(holder.pod)
+        | {"units": holder.units, "percent": holder.percent, "is_granted": holder.is_granted}
         for holder in card.holders
     ]
-    plain["pods"] = [{"namespace": pod.namespace, "name": pod.name} for pod in card.pods]
+    plain["pods"] = list(map(_json_pod, card.pods))
     return plain
+
+
+def _json_pod(pod: "PodRef") -> dict[str, object]:
+    return {"namespace": pod.namespace, "name": pod.name}

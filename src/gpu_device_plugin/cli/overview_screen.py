@@ -4,7 +4,7 @@ With `map --watch` as many nodes as the terminal has room for, and since when th
 """
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
@@ -186,7 +186,10 @@ def _instances(node: NodeCards) -> Iterator[str]:
 
 
 def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
-    marks = _marks(node.letters)
+    marks = {  # each pod of the node with its letter and a colour
+        pod: (letter, _COLOURS[n % len(_COLOURS)])
+        for n, (pod, letter) in enumerate(node.letters.items())
+    }
     amounts = ("units", "compute") if node.has_compute else ("units",)
     table = _table("card", "memory", right=() if node.is_whole else amounts)
     for head in ("MiB", "UUID") if is_wide else ():
@@ -207,14 +210,6 @@ def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
             who.append(f" ({len(card.pods)} of {node.told[card.uuid].replicas} replicas)")
         table.add_row(*cells, who)
     return table
-
-
-def _marks(letters: Mapping[PodRef, str]) -> dict[PodRef, tuple[str, str]]:
-    """Each pod of a node with its letter and a colour."""
-    return {
-        pod: (letter, _COLOURS[n % len(_COLOURS)])
-        for n, (pod, letter) in enumerate(letters.items())
-    }
 
 
 def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Text:
@@ -243,19 +238,13 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
 def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool) -> Text:
     if not card.is_healthy and not card.holders and not card.pods:
         return Text("out of service", style="red")
-    who, between = Text(), "\n" if is_wide else ", "
-    for pod in card.pods:
-        letter, colour = marks[pod]
-        who.append(between if who else "")
-        who.append(f"{letter}={pod}", style=colour)
+    named: list[tuple[PodRef, str]] = [(pod, "") for pod in card.pods]
     for holder in card.holders:
-        letter, colour = marks[holder.pod]
-        who.append(between if who else "")
-        who.append(f"{letter}={holder.pod}", style=colour)
-        if is_wide:
-            compute = f", {holder.percent} %" if holder.percent else ""
-            who.append(f" ({counted(holder.units, 'unit')}{compute})")
-        who.append("" if holder.is_granted else " (reserved)")
+        compute = f", {holder.percent} %" if holder.percent else ""
+        amounts = f" ({counted(holder.units, 'unit')}{compute})" if is_wide else ""
+        named.append((holder.pod, amounts + ("" if holder.is_granted else " (reserved)")))
+    parts = (Text.assemble((f"{marks[pod][0]}={pod}", marks[pod][1]), more) for pod, more in named)
+    who = Text("\n" if is_wide else ", ").join(parts)
     return who if card.is_healthy else Text.assemble(("out of service: ", "red"), who)
 
 
@@ -334,7 +323,8 @@ class WatchScreen:
     def _fitted(self, cards: ClusterCards, stale: str) -> RenderableType:
         """Whole nodes until the terminal is full, then how many are left out; the first one may be cut."""
         below = [Text(cards.summary), *([Text(stale, style="bold yellow")] if stale else [])]
-        room = self._console.height - sum(map(self._height, below)) - 1  # for what is left out
+        heights = (len(self._console.render_lines(line)) for line in below)
+        room = self._console.height - sum(heights) - 1  # for what is left out
         width, lines = self._console.width, list[list[Segment]]()
         shown, total = 0, len(cards.nodes) + len(cards.unreadable)
         for node in self._screen.drawn_nodes(cards, is_wide=self._is_wide):
@@ -349,6 +339,3 @@ class WatchScreen:
             hint = f"no room for {left}; name the nodes to be shown, or enlarge the terminal"
             below.insert(0, Text(hint, style="yellow", overflow="ellipsis", no_wrap=True))
         return Group(*parts, *below)
-
-    def _height(self, part: RenderableType) -> int:
-        return len(self._console.render_lines(part))

@@ -57,17 +57,12 @@ def _option(setting: Setting) -> click.Option:
         flag_value="true" if setting.kind is bool else None,
         default=None,
         multiple=setting.is_list,
-        callback=_joined if setting.is_list else None,
+        callback=(lambda _, __, given: ",".join(given) if given else None)
+        if setting.is_list
+        else None,
         help=setting.text + told + default,
         metavar=_metavar(setting),
     )
-
-
-def _joined(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> str | None:
-    """One text; None where the flag is not given."""
-    return ",".join(values) if values else None
 
 
 def _metavar(setting: Setting) -> str:

@@ -11,8 +11,13 @@ from gpu_device_plugin.cli.program import EXIT_USAGE
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
-from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE, STATE_NAME, SimulatedNode
-from gpu_device_plugin.simulation.view import SimulatedCard, SimulatedNodeView
+from gpu_device_plugin.simulation.simulated_node import (
+    DEFAULT_STATE,
+    STATE_NAME,
+    SimulatedCard,
+    SimulatedNode,
+    SimulatedNodeView,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,20 +104,30 @@ def xid(code: int, card: int, instance: int | None, state: Path) -> None:
     _node(state).xid(card, code, instance)
 
 
-@simulate.command()
-@_card_option
-@_state_option
-def lost(card: int, state: Path) -> None:
-    """Make a card fall off the bus. It reports XID 79, and every call on it fails."""
-    _node(state).lose(card)
+def _add_card_command(name: str, text: str, change: Callable[[SimulatedNode, int], None]) -> None:
+    """A command that does one thing to one card."""
+
+    @simulate.command(name, help=text)
+    @_card_option
+    @_state_option
+    def command(card: int, state: Path) -> None:
+        change(_node(state), card)
 
 
-@simulate.command()
-@_card_option
-@_state_option
-def restore(card: int, state: Path) -> None:
-    """Make a lost card answer again, or end the need of a reset."""
-    _node(state).restore(card)
+_add_card_command(
+    "lost",
+    "Make a card fall off the bus. It reports XID 79, and every call on it fails.",
+    SimulatedNode.lose,
+)
+_add_card_command(
+    "restore", "Make a lost card answer again, or end the need of a reset.", SimulatedNode.restore
+)
+_add_card_command("unplug", "Take a card out of the node.", SimulatedNode.unplug)
+_add_card_command(
+    "plug",
+    "Put an unplugged card back. Programs see it when they initialise NVML again.",
+    SimulatedNode.plug,
+)
 
 
 @simulate.command()
@@ -163,22 +178,6 @@ def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> No
     if whole and profiles:
         raise click.UsageError("give either PROFILES or --whole")
     _node(state).cut(card, None if whole else profiles)
-
-
-@simulate.command()
-@_card_option
-@_state_option
-def unplug(card: int, state: Path) -> None:
-    """Take a card out of the node."""
-    _node(state).unplug(card)
-
-
-@simulate.command()
-@_card_option
-@_state_option
-def plug(card: int, state: Path) -> None:
-    """Put an unplugged card back. Programs see it when they initialise NVML again."""
-    _node(state).plug(card)
 
 
 @simulate.command("driver-upgrade")

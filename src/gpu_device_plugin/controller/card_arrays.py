@@ -81,16 +81,16 @@ class _Nodes(NamedTuple):
 
     def fitting(self, demand: Demand) -> _Bools:
         """The cards on which a container of this demand fits, as `Room.lack` says."""
-        fits: _Bools = (self.mem >= demand.units_per_card) & (self.core >= demand.core_percent)
-        if demand.is_exclusive:
-            fits &= self.pods == 0
+        most = 0 if demand.is_exclusive else _NO_BOUND
+        has_mem, has_core = self.mem >= demand.units_per_card, self.core >= demand.core_percent
+        fits: _Bools = has_mem & has_core & (self.pods <= most)
         return fits
 
     def too_small(self, asked: CheckedRequest) -> _Bools:
         """The nodes that could not serve the pod if they were empty."""
         is_healthy, pod = self.size >= 0, asked.pod
         total = np.where(is_healthy, self.size, 0).sum(0)
-        found = (self.most == 0) | (total < pod.app_amount(Resource.MEM))
+        found: _Bools = (self.most == 0) | (total < pod.app_amount(Resource.MEM))
         found |= CORE_UNITS_PER_CARD * is_healthy.sum(0) < pod.app_amount(Resource.CORE)
         for needed in {ask.needed for ask in asked.asking}:
             found |= (self.size >= needed.units_per_card).sum(0) < needed.cards

@@ -24,11 +24,7 @@ from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease, LeaseName, LeasePace
-from gpu_device_plugin.settings.controller_settings import (
-    ControllerSettings,
-    Koordinator,
-    UnhealthyConfigMaps,
-)
+from gpu_device_plugin.settings.controller_settings import ControllerSettings, UnhealthyConfigMaps
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics, ControllerSnapshot
 from gpu_device_plugin.web.extender_server import Callers, ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Pages, WebServer
@@ -78,7 +74,7 @@ class Controller:
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
             settings.address,
-            self._handlers(settings.koordinator),
+            self._handlers(settings),
             settings.max_body * _MIB,
             self.certificates.tls if self.certificates else None,
             Callers(settings.client_name, settings.webhook_client_name),
@@ -95,10 +91,15 @@ class Controller:
             self._metrics.bound,
         )
 
-    def _handlers(self, koordinator: Koordinator) -> Handlers:
+    def _handlers(self, settings: ControllerSettings) -> Handlers:
         """Who answers what on the address."""
         extender = Extender(self.ledger)
-        webhook = Webhook(self.models.rules, koordinator.unit, self._metrics.admitted)
+        webhook = Webhook(
+            self.models.rules,
+            settings.koordinator.unit,
+            self._metrics.admitted,
+            needs_model=not settings.model_optional,
+        )
         return Handlers(
             filter=extender.filter,
             prioritize=extender.prioritize,

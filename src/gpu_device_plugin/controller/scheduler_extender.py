@@ -4,10 +4,10 @@ import asyncio
 import heapq
 import json
 import time
-from collections.abc import Mapping, Sequence
 
+from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit
+from gpu_device_plugin.domain.fractions.node_fit import Fit
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
     Question,
@@ -55,13 +55,14 @@ class Extender:
             return filter_error(str(error))
         if not question.pod.asks_units:
             return filter_answer(question, question.names, {}, {})
-        scores, misfits = await self._judged(question)
+        judged = await self._judged(question)
+        scores = judged.scores()
         best = max(scores.values(), default=0.0)
         equal = [name for name, score in scores.items() if score == best]
         kept = heapq.nsmallest(MOST_NODES, equal)
         failed: dict[str, str] = {}
         final: dict[str, str] = {}
-        for why, names in misfits:
+        for why, names in judged.misfits:
             (final if why.is_final else failed).update(dict.fromkeys(names, why.text))
         if kept:
             failed.update(dict.fromkeys(scores, f"fits, but {kept[0]} fits better"))
@@ -73,7 +74,8 @@ class Extender:
     async def prioritize(self, body: bytes) -> bytes:
         """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike."""
         question = read_question(body)
-        scores, _ = await self._judged(question) if question.pod.asks_units else ({}, ())
+        judged = await self._judged(question) if question.pod.asks_units else Judged()
+        scores = judged.scores()
         points = {name: _points(scores.get(name, 0.0)) for name in question.names}
         return priorities(points)
 
@@ -93,10 +95,8 @@ class Extender:
             await turns.give()
         return preemption_answer(kept)
 
-    async def _judged(
-        self, question: Question
-    ) -> tuple[Mapping[str, float], Sequence[tuple[Misfit, list[str]]]]:
-        """Nodes that fit, with their scores; the others, with why."""
+    async def _judged(self, question: Question) -> Judged:
+        """Which nodes fit, with their scores; the others, with why."""
         turns, checks = _Turns(self._turn_seconds), self._ledger.checks(question.pod)
         for _ in self._ledger.count():
             await turns.give()
@@ -104,7 +104,7 @@ class Extender:
         for alike in found.left:
             found.decide(alike, self._ledger.fit(alike[0], checks))
             await turns.give()
-        return found.scores(), found.misfits
+        return found
 
     async def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""

@@ -33,9 +33,15 @@ class Webhook:
     """Answers what the API server asks before a pod is stored; it changes nothing by itself."""
 
     def __init__(
-        self, rules: ModelRules, koordinator_unit: MemoryUnit | None, judged: Callable[[str], None]
+        self,
+        rules: ModelRules,
+        koordinator_unit: MemoryUnit | None,
+        judged: Callable[[str], None],
+        *,
+        needs_model: bool,
     ) -> None:
         self._rules, self._unit, self._judged = rules, koordinator_unit, judged
+        self._needs_model = needs_model
 
     async def mutate(self, body: bytes) -> bytes:
         """The answer to one AdmissionReview.
@@ -49,7 +55,8 @@ class Webhook:
             return allowed(review.uid)
         namespace = await self._rules.namespace_labels(review.namespace)
         pod = replace(review.pod, namespace=namespace)
-        found = admit(pod, self._rules.profile, self._rules.catalogue)
+        rules = self._rules
+        found = admit(pod, rules.profile, rules.catalogue, needs_model=self._needs_model)
         resources = self._translated(review)
         if isinstance(found, Denied):
             return self._refused(review, found)

@@ -36,7 +36,9 @@ CONTEXT_MIB = 239
 
 def environment(started: ContainerStart, driver_dir: Path, root: Path) -> dict[str, str]:
     """What a container's processes are started with; `root`, its own directory, shows what is mounted there."""
-    for inside in (CONFIG_DIR, REGION_FILE, *_cards(started)):
+    # A card's directory has the slice's own file in it anyway.
+    cards = (path for path in started.mounts if str(Path(path).parent) == CARDS_DIR)
+    for inside in (CONFIG_DIR, REGION_FILE, *cards):
         shown = root / Path(inside).relative_to(AGENT_ROOT)
         shown.parent.mkdir(parents=True, exist_ok=True)
         shown.symlink_to(started.mounts[inside][0])
@@ -55,11 +57,6 @@ def node_environment(driver_dir: Path) -> dict[str, str]:
         "LD_LIBRARY_PATH": str(driver_dir),
         "GPU_SIMULATOR_CONTEXT_MIB": str(CONTEXT_MIB),
     }
-
-
-def _cards(started: ContainerStart) -> list[str]:
-    """Its cards' directories; the own file lies in each of them anyway."""
-    return [path for path in started.mounts if str(Path(path).parent) == CARDS_DIR]
 
 
 class GpuProcess:

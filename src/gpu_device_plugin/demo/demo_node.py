@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.overview.slice_use import series
 from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
 from gpu_device_plugin.simulation.api_server import StandInApiServer
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
@@ -132,8 +132,6 @@ def _free_port() -> int:
 
 RECOVERY_SECONDS = 1
 _COMMAND_SECONDS = 60.0
-_SAMPLE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +240,11 @@ class DemoNode:
 
     async def samples(self, metric: str, **labels: str) -> dict[str, float]:
         """Values of one of the agent's metrics by card, of the series that have these labels."""
-        found: dict[str, float] = {}
-        for match in _SAMPLE.finditer(await self.agent.page("/metrics")):
-            has = dict(_LABEL.findall(match["labels"]))
-            if match["name"] == metric and labels.items() <= has.items():
-                found[has.get("card", "")] = float(match["value"])
-        return found
+        return {
+            has.get("card", ""): value
+            for name, has, value in series(await self.agent.page("/metrics"))
+            if name == metric and labels.items() <= has.items()
+        }
 
     def events(self, reason: str) -> list[str]:
         """Texts of the Events on the Node object with this reason."""

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gpu_device_plugin.demo.at_work import run_in_slices
 from gpu_device_plugin.demo.cast import (
@@ -247,7 +248,7 @@ def _opening(teller: Teller, around: Surroundings) -> None:
         )
 
 
-async def _give_up(task: asyncio.Future[Inventory | str]) -> None:
+async def _give_up(task: asyncio.Future[Any]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -277,9 +278,7 @@ async def look_for_cards() -> Inventory | str:
     except TimeoutError:
         return f"NVML has not answered within {_LOOK_SECONDS:g} s"
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await _give_up(task)
 
 
 async def show_real_cards(

@@ -17,9 +17,7 @@ from gpu_device_plugin.demo.cast import (
 from gpu_device_plugin.demo.demo_node import DemoNode
 from gpu_device_plugin.demo.telling import (
     CardHolders,
-    CardMap,
     CardShare,
-    OfferedUnits,
     Promises,
     Teller,
     Verdict,
@@ -179,9 +177,10 @@ class Story:
             "Who holds what", "A letter is a memory unit of that pod, a dot one that is free."
         )
         for node in self._nodes.values():
-            card_map = _card_map(node, [role for role in CAST if role.node == node.name])
-            self._teller.card_map(card_map)
-            expected = {row.index: sum(s.units for s in row.shares) for row in card_map.cards}
+            cards = _holders(node, [role for role in CAST if role.node == node.name])
+            has_compute = Resource.CORE in resources_of(node.mode)
+            self._teller.card_map(node.name, cards, has_compute=has_compute)
+            expected = {row.index: sum(s.units for s in row.shares) for row in cards}
             seen = await wait_for(partial(_held_units, node), expected, SOON_SECONDS)
             what = "the kubelet's counts and the agent's metrics agree, units by card"
             self._promises.check(what, expected, seen)
@@ -266,8 +265,8 @@ class Story:
         return self._nodes[role.node].holding(role)
 
     async def _limits_mib(self) -> dict[str, dict[int, int]]:
-        admitted = [role for role in CAST if role.lands_on]
-        return {role.name: await _limit_mib(self._nodes[role.node], role) for role in admitted}
+        admitted = ((role, self._nodes[role.node]) for role in CAST if role.lands_on)
+        return {role.name: await _limit_mib(node, role) for role, node in admitted}
 
 
 async def _limit_mib(node: DemoNode, role: Role) -> dict[int, int]:
@@ -296,23 +295,21 @@ async def _reasons(node: DemoNode, role: Role) -> list[str]:
     return [reason for reason, _ in node.pod_events(role)]
 
 
-async def _offered(node: DemoNode) -> OfferedUnits:
+async def _offered(node: DemoNode) -> list[str]:
+    """Name, mode, cards and amounts, of which `-` is not offered in this mode."""
     models = [str(card["model"]) for card in node.published_cards()]
     kinds = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
     served, counted = resources_of(node.mode), await node.allocatable()
-    amounts = tuple(
-        amount if resource in served else None
-        for resource, amount in zip(Resource, counted, strict=True)
-    )
-    return OfferedUnits(node.name, str(node.mode), kinds, amounts)
+    amounts = dict(zip(Resource, map(str, counted), strict=True))
+    offered = (amounts[resource] if resource in served else "-" for resource in Resource)
+    return [node.name, str(node.mode), kinds, *offered]
 
 
-def _card_map(node: DemoNode, roles: Sequence[Role]) -> CardMap:
+def _holders(node: DemoNode, roles: Sequence[Role]) -> list[CardHolders]:
     rows = []
     for card in node.published_cards():
         index = int(str(card["index"]))
         held = ((role.name, node.holding(role).get(index)) for role in roles)
         shares = tuple(CardShare(name, *amounts) for name, amounts in held if amounts)
-        rows.append(CardHolders(index, int(str(card["units"])), bool(card["healthy"]), shares))
-    has_compute = Resource.CORE in resources_of(node.mode)
-    return CardMap(node.name, str(node.mode), has_compute, tuple(rows))
+        rows.append(CardHolders(index, int(str(card["units"])), shares))
+    return rows

@@ -6,7 +6,7 @@ The demo's promises: each is held against what the running agents did.
 import asyncio
 import re
 import textwrap
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,16 +32,6 @@ class Promise:
     def is_kept(self) -> bool:
         """Whether it saw what it promised."""
         return self.expected == self.seen
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedUnits:
-    """What a kubelet counts of one node; of `amounts` None is what the mode does not offer."""
-
-    node: str
-    mode: str
-    cards: str
-    amounts: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +69,7 @@ class CardHolders:
 
     index: int
     units: int
-    is_healthy: bool
     shares: tuple[CardShare, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CardMap:
-    """A node's cards; `has_compute` tells whether the node divides compute."""
-
-    node: str
-    mode: str
-    has_compute: bool
-    cards: tuple[CardHolders, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +144,11 @@ class Teller:
         """A line."""
         self._line(text, style="italic")
 
-    def offers(self, offers: Sequence[OfferedUnits]) -> None:
-        """One line a node."""
-        table = _table("node", "mode", "cards")
-        for heading in ("gpu-mem", "gpu-core.%", "gpu-count"):
-            table.add_column(heading, justify="right")
-        for offer in offers:
-            amounts = ["-" if amount is None else str(amount) for amount in offer.amounts]
-            table.add_row(offer.node, offer.mode, offer.cards, *amounts)
+    def offers(self, rows: Iterable[Sequence[str]]) -> None:
+        """One line a node: its name, mode, cards and amounts."""
+        table = _table("node", "mode", "cards", right=("gpu-mem", "gpu-core.%", "gpu-count"))
+        for row in rows:
+            table.add_row(*row)
         self._draw(table)
 
     def named_offers(self, offers: Sequence[NamedOffer]) -> None:
@@ -200,18 +176,16 @@ class Teller:
             table.add_row(verdict.pod, verdict.node, verdict.asks, gets)
         self._draw(table)
 
-    def card_map(self, card_map: CardMap) -> None:
-        """A bar a card, and whose letters they are."""
-        pods = dict.fromkeys(share.pod for row in card_map.cards for share in row.shares)
+    def card_map(self, node: str, cards: Sequence[CardHolders], *, has_compute: bool) -> None:
+        """A bar a card, and whose letters they are; compute where the node divides it."""
+        pods = dict.fromkeys(share.pod for row in cards for share in row.shares)
         marks = {pod: (_LETTERS[n], _COLOURS[n % len(_COLOURS)]) for n, pod in enumerate(pods)}
-        table = _table(card_map.node, "memory", "units")
-        if card_map.has_compute:
-            table.add_column("compute", justify="right")
+        table = _table(node, "memory", "units", right=("compute",) if has_compute else ())
         table.add_column("who")
-        for row in card_map.cards:
+        for row in cards:
             held = sum(share.units for share in row.shares)
             cells: list[str | Text] = [f"card {row.index}", _bar(row, marks), f"{held}/{row.units}"]
-            if card_map.has_compute:
+            if has_compute:
                 cells.append(f"{sum(share.core_percent for share in row.shares)} %")
             table.add_row(*cells, _holders(row, marks))
         self._draw(table)
@@ -241,9 +215,7 @@ class Teller:
 
     def gpu_views(self, views: Sequence[GpuView]) -> None:
         """One line a place, written as nvidia-smi does."""
-        table = _table("seen from")
-        for heading in ("Memory-Usage", "GPU-Util", "processes"):
-            table.add_column(heading, justify="right")
+        table = _table("seen from", right=("Memory-Usage", "GPU-Util", "processes"))
         for view in views:
             busy = f"{view.gpu_percent}%"
             table.add_row(view.who, view.memory, busy, str(view.processes))
@@ -251,8 +223,8 @@ class Teller:
 
     def compute_shares(self, shares: Sequence[ComputeShare]) -> None:
         """A bar a pod: what it had; `|` is what it may have."""
-        table = _table("pod", "0 to 100 % of the card's time, | is what was granted")
-        table.add_column("had", justify="right")
+        bars = "0 to 100 % of the card's time, | is what was granted"
+        table = _table("pod", bars, right=("had",))
         for number, share in enumerate(shares):
             colour = _COLOURS[number % len(_COLOURS)]
             bar = Text(_share_bar(share), style=colour)
@@ -329,8 +301,11 @@ class Teller:
         self._console.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _table(*headings: str) -> Table:
-    return Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def _table(*headings: str, right: Sequence[str] = ()) -> Table:
+    table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def _order(name: str) -> tuple[bool, int, str]:

@@ -25,8 +25,10 @@ from gpu_device_plugin.kubelet.servicer import encode, unary
 
 SERVICE_NAME = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_NAME = "pluginregistration.Registration"
-HEALTH_NAME = "v1alpha1.DRAResourceHealth"
-VERSIONS = ("v1.DRAPlugin",)
+HEALTH_NAMES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""Of equal messages. Kubelets before 1.37 know the second one only."""
+VERSIONS = ("v1.DRAPlugin", *HEALTH_NAMES)
+"""What the registration names: from 1.37 on a kubelet watches health only where it is named."""
 CALL_DEADLINE_SECONDS = 20.0
 """The kubelet's own is 45; it calls again after an error."""
 HEALTH_SECONDS = 10.0
@@ -89,7 +91,7 @@ class ClaimServicer:
         }
         return (
             grpc.method_handlers_generic_handler(SERVICE_NAME, claims),
-            grpc.method_handlers_generic_handler(HEALTH_NAME, health),
+            *(grpc.method_handlers_generic_handler(name, health) for name in HEALTH_NAMES),
         )
 
     async def _info(self, _request: Any, _context: Any) -> Any:

@@ -1,7 +1,7 @@
 """How many more pods of a size fit, and where."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.fractions.cluster_view import PodHold
@@ -72,14 +72,7 @@ def _after(rooms: Sequence[Room], hold: PodHold) -> tuple[Room, ...]:
     """What is left with one pod more; pods that wait for a card stay where they were guessed."""
     taken = hold.by_card()
     return tuple(
-        replace(
-            room,
-            free_mem=room.free_mem - taken[room.card.index][0],
-            free_core=room.free_core - taken[room.card.index][1],
-            pods=room.pods + 1,
-        )
-        if room.card.index in taken
-        else room
+        room.without(*taken[room.card.index], 1) if room.card.index in taken else room
         for room in rooms
     )
 

@@ -7,7 +7,7 @@ for while they have not.
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from operator import ge
 from string import ascii_letters
@@ -187,17 +187,19 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     )
     known = {card.uuid for card in cards}
     instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
-    view = NodeCards(
-        node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances))
+    # The annotation was parsed for the offer just before; most nodes tell neither.
+    has_told = '"instances"' in node.cards or '"replicas"' in node.cards
+    return NodeCards(
+        node.name,
+        offer,
+        rooms,
+        holds,
+        cards,
+        tuple(waiting),
+        tuple(sorted(instances)),
+        devices_taken=sum((Counter(pod.devices) for pod in pods), Counter[str]()),
+        told=told_devices(json.loads(node.cards).get("cards")) if has_told else {},
     )
-    taken = sum((Counter(pod.devices) for pod in pods), Counter[str]())
-    return replace(view, devices_taken=taken, told=_told(node))
-
-
-def _told(node: ClusterNode) -> Mapping[str, Told]:
-    """By an annotation that was parsed for the offer just before; most nodes have none of these."""
-    has_any = '"instances"' in node.cards or '"replicas"' in node.cards
-    return told_devices(json.loads(node.cards).get("cards")) if has_any else {}
 
 
 def _devices(pods: Iterable[ClusterPod], told: Mapping[str, Holding]) -> _Devices:

@@ -18,50 +18,7 @@ from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedN
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 
-_ASK_LESS = "ask less, free a slice, or add a node"
 _NEVER = "no node takes the pod as it is: change the pod as said above, or the mode of a node"
-_FITS_ABOVE = "; what fits now is said above"
-_NO_SLICE_YET = (
-    "it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
-    "pod's Events with `kubectl describe pod` (the node is {node})"
-)
-_HAS_ITS_SLICE = "it has what it asks of the cards; what it waits for is said above, or by `kubectl describe pod`"
-_FAILED_BY_ITSELF = (
-    "it was not refused: it ran and failed, which `kubectl logs -n {namespace} {pod} -c "
-    "{container}` may explain"
-)
-_AGAIN = "delete it; its controller, if it has one, has made another one already"
-_ELSEWHERE = (
-    "by its cards it fits on {nodes}: what keeps it away is something else (CPU, memory, taints, "
-    "affinity), which the scheduler names above"
-)
-_NO_SCHEDULER = (
-    "by its cards it fits on {nodes}, and no scheduler has spoken of it: does one run that serves "
-    "schedulerName {scheduler}?"
-)
-_GATED = "no scheduler takes it before its scheduling gates are removed: {gates}"
-_DELETED = (
-    "it is being deleted, so no scheduler takes it; what keeps it is in its metadata.finalizers"
-)
-_OPEN = "the cards have room, the node is closed to it: {how}"
-_UNREADABLE = "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
-_NOT_BOTH = (
-    "make two pods of it: a node gives slices or whole cards, never both, and this pod asks for a "
-    "slice and for {names}"
-)
-_NO_CARDS = "no node publishes cards: run `kubectl gpu doctor`"
-_UNLISTED = (
-    "ask somebody who may list nodes and pods to run this: what each node has for it is not shown to "
-    "you ({why})"
-)
-_NODE_GONE = (
-    "its node {node} is not in the cluster: the control plane deletes the pod after a minute or two, "
-    "and its controller, if it has one, makes another one"
-)
-_NODE_AWAY = (
-    "its node {node} is not ready: {why}; `kubectl describe node {node}`. What is said above is from "
-    "before"
-)
 _OTHER_DOOR = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
     "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
@@ -101,14 +58,27 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     if pod.spec.node_name:
         return _of_node(pod.spec.node_name, now) or _bound(pod, holds=now.holds)
     if pod.metadata.deletion_timestamp:
-        return (_DELETED,)
-    names = few(gate.name for gate in pod.spec.scheduling_gates or ())
-    gated = (_GATED.format(gates=names),) if names else ()
+        kept_by = "what keeps it is in its metadata.finalizers"
+        return (f"it is being deleted, so no scheduler takes it; {kept_by}",)
+    gates = few(gate.name for gate in pod.spec.scheduling_gates or ())
+    gated = (
+        (f"no scheduler takes it before its scheduling gates are removed: {gates}",)
+        if gates
+        else ()
+    )
     fitting = _fitting(verdicts)
     if not fitting:
         return (*gated, *_lacking(now, asking))
-    why = _ELSEWHERE if now.has_been_told else _NO_SCHEDULER
-    return gated or (why.format(nodes=fitting, scheduler=pod.spec.scheduler_name),)
+    why = (
+        f", and no scheduler has spoken of it: does one run that serves schedulerName "
+        f"{pod.spec.scheduler_name}?"
+    )
+    if now.has_been_told:
+        why = (
+            ": what keeps it away is something else (CPU, memory, taints, affinity), which the "
+            "scheduler names above"
+        )
+    return gated or (f"by its cards it fits on {fitting}{why}",)
 
 
 def _fitting(verdicts: Iterable[NodeVerdict]) -> str:
@@ -121,9 +91,17 @@ def _of_node(name: str, now: Situation) -> tuple[str, ...]:
         return ()
     node = now.nodes.get(name)
     if node is None:
-        return (_NODE_GONE.format(node=name),)
+        return (
+            f"its node {name} is not in the cluster: the control plane deletes the pod after a minute "
+            f"or two, and its controller, if it has one, makes another one",
+        )
+    if node.is_ready:
+        return ()
     why = node.readiness_text or "its kubelet does not say why"
-    return () if node.is_ready else (_NODE_AWAY.format(node=name, why=why),)
+    return (
+        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What is said above is "
+        f"from before",
+    )
 
 
 def _over(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
@@ -131,43 +109,55 @@ def _over(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     if pod.status.phase == "Succeeded":
         return ()
     if pod.failed_by_itself:
-        meta, container = pod.metadata, pod.failed_by_itself[0]
-        ran = {"namespace": meta.namespace, "pod": meta.name, "container": container}
-        return (_FAILED_BY_ITSELF.format(**ran),)
-    return (_AGAIN,) if _fitting(now.verdicts) else (_AGAIN, *_lacking(now, asking))
+        ran = f"-n {pod.metadata.namespace} {pod.metadata.name} -c {pod.failed_by_itself[0]}"
+        return (f"it was not refused: it ran and failed, which `kubectl logs {ran}` may explain",)
+    again = "delete it; its controller, if it has one, has made another one already"
+    return (again,) if _fitting(now.verdicts) else (again, *_lacking(now, asking))
 
 
 def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     """A pod that is on a node and has not ended."""
     is_pending = pod.status.phase == "Pending"
     if is_served(pod) or (holds and not is_pending):
-        return (_HAS_ITS_SLICE,) if is_pending else ()
-    return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
+        has = "it has what it asks of the cards; what it waits for is said above"
+        return (f"{has}, or by `kubectl describe pod`",) if is_pending else ()
+    return (
+        f"it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
+        f"pod's Events with `kubectl describe pod` (the node is {pod.spec.node_name})",
+    )
 
 
 def _lacking(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
     """What to do where the pod fits on no node."""
     names, request, verdicts = few(sorted(asking.devices)), asking.request, now.verdicts
     if now.unlisted:
-        return (_UNLISTED.format(why=now.unlisted),)
+        return (
+            f"ask somebody who may list nodes and pods to run this: what each node has for it is not "
+            f"shown to you ({now.unlisted})",
+        )
     if names and request.asks and request.door is AllocationApi.DEVICE_PLUGIN:
-        return (_NOT_BOTH.format(names=names),)
+        return (
+            f"make two pods of it: a node gives slices or whole cards, never both, and this pod asks "
+            f"for a slice and for {names}",
+        )
     if found := tuple(_to_make_room(verdicts)):
         return found
     if any(verdict.is_other_door for verdict in verdicts):
         return (_OTHER_DOOR[request.door],)
-    nowhere = _not_offered(asking.devices) if names else _NO_CARDS
+    nowhere = "no node publishes cards: run `kubectl gpu doctor`"
+    nowhere = _not_offered(asking.devices) if names else nowhere
     return (_NEVER if verdicts else nowhere,)
 
 
 def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """What would let nodes take the pod that may take it."""
     if how := few(verdict.opens for verdict in verdicts if verdict.opens):
-        yield _OPEN.format(how=how)
+        yield f"the cards have room, the node is closed to it: {how}"
     if any(verdict.lacks_room for verdict in verdicts):
-        yield _ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else "")
+        above = "; what fits now is said above" if any(each.hint for each in verdicts) else ""
+        yield f"ask less, free a slice, or add a node{above}"
     if any(verdict.is_unreadable for verdict in verdicts):
-        yield _UNREADABLE
+        yield "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
 
 
 def _not_offered(devices: Iterable[str]) -> str:

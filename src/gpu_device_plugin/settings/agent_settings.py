@@ -10,7 +10,6 @@ from typing import ClassVar
 from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.domain.fractions.mode_resources import check_unit
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
@@ -42,15 +41,18 @@ class Isolation(enum.Enum):
 def xid_choice(text: str) -> XidChoice:
     """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
 
+    What is malformed names none, as there.
+
     >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
     True
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    numbers = [part for part in parts if part not in {"all", "xids"}]
-    wrong = [part for part in numbers if not (part.isascii() and part.isdecimal())]
-    if wrong:
-        raise ConfigError(f"{wrong[0]!r} is not valid: wanted numbers of XIDs, all or xids")
-    return XidChoice(frozenset(map(int, numbers)), is_all=len(numbers) < len(parts))
+    parts = [part.strip() for part in text.lower().split(",") if part.strip()]
+    words = [part for part in parts if not (part.isascii() and part.isdecimal())]
+    return XidChoice(
+        frozenset(int(part) for part in parts if part not in words),
+        is_all=not {"all", "xids"}.isdisjoint(words),
+        malformed=tuple(word for word in words if word not in {"all", "xids"}),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class Settings(NvidiaSettings):
         NodeMode.CORE_MEM, "Node mode, if the node has no label `ack.node.gpu.schedule`."
     )
     memory_unit: MemoryUnit = setting(
-        MemoryUnit.GIB, "Size of one aliyun.com/gpu-mem; 128MiB only with mode share."
+        MemoryUnit.GIB, "Size of one aliyun.com/gpu-mem, in the whole cluster."
     )
     placement: PlacementPolicy = setting(
         PlacementPolicy.BINPACK,
@@ -209,10 +211,6 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
     """Each error names the places that its values came from."""
     if not settings.node_name:
         raise ConfigError("--node-name (NODE_NAME) is needed: the name of this Node object")
-    try:
-        check_unit(settings.mode, settings.memory_unit)
-    except ConfigError as error:
-        raise ConfigError(f"{sources['memory_unit']}: {error}") from error
     exclusive = (
         ("standalone", "kubeconfig"),
         ("simulator_dir", "nvml_library"),

@@ -87,6 +87,9 @@ class ControllerSettings:
         UnhealthyConfigMaps.WRITE,
         "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or only read them.",
     )
+    model_optional: bool = setting(
+        False, "Admit pods of compute class gpu that ask for no model (docs/models.md)."
+    )
     koordinator: Koordinator = setting(
         Koordinator.OFF,
         "Translate koordinator.sh/gpu-memory and gpu-core, with memory in units of this size; or off.",

@@ -27,11 +27,12 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     devices,
     resource_name,
 )
+from gpu_device_plugin.domain.nvidia.mig_devices import wrong_profile
 from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.nvidia_settings import Fallback, NvidiaSettings, named_by_nvidia
 from gpu_device_plugin.settings.yaml_text import read_yaml
 
-__all__ = ["Configuration", "FeatureSettings"]  # the agent names no scheme
+__all__ = ["Configuration", "FeatureSettings", "wrong_profile"]  # the agent names no scheme
 VERSION = "v1"
 _NAMED = "default"
 _WRITTEN_SECONDS = 1.0
@@ -141,10 +142,22 @@ def _without_null(value: Any) -> Any:
 
 
 def _check_kind(file: Path, content: Mapping[str, object]) -> None:
-    """The two files that are easily mistaken for each other, and another version of this one."""
+    """The two files that are easily mistaken for each other, another version, and lost indentation."""
     version = content.get("version", VERSION)
     if version != VERSION:
         raise ConfigError(f"{file}: version: unknown version: {clip(str(version))}")
+    sharing = content.get("sharing")
+    below = (
+        f"sharing.{key}"
+        for key in ("resources", "replicas")
+        if isinstance(sharing, dict) and key in sharing
+    )
+    lost = [*below, *(key for key in ("timeSlicing", "mps", "replicas") if key in content)]
+    if lost:
+        raise ConfigError(
+            f"{file}: {lost[0]}: its indentation is lost; replicas are given as "
+            f"sharing: {{timeSlicing: {{resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}"
+        )
     foreign = sorted(str(key) for key in content if key not in _File.__struct_encode_fields__)
     if foreign:
         known = ", ".join(_File.__struct_encode_fields__)

@@ -43,7 +43,7 @@ def _fallbacks(names: Sequence[str]) -> tuple[Fallback, ...]:
 def _channels(numbers: Sequence[str]) -> tuple[int, ...]:
     channels = [number.strip() for number in numbers if number.strip()]
     if channels not in ([], ["0"]):
-        raise ConfigError(f"{clip(','.join(numbers))!r} is not valid: wanted no channel, or 0")
+        raise ConfigError(f"channelIDs must be [] or [0]; found [{clip(' '.join(channels))}]")
     return tuple(map(int, channels))
 
 

@@ -31,7 +31,7 @@ from gpu_device_plugin.simulation.kubelet_pods import (
     StandInContainer,
     StandInPod,
 )
-from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME, PluginRegistry
+from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME, PluginRegistry, serve
 
 _PER_SECOND = 100.0
 _BURST = 10.0
@@ -69,26 +69,10 @@ class PodResourcesServer:
         self.book = book
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
-        methods = {
-            "List": grpc.unary_unary_rpc_method_handler(
-                self._list,
-                pb.ListPodResourcesRequest.FromString,
-                pb.ListPodResourcesResponse.SerializeToString,
-            ),
-            "Get": grpc.unary_unary_rpc_method_handler(
-                self._get,
-                pb.GetPodResourcesRequest.FromString,
-                pb.GetPodResourcesResponse.SerializeToString,
-            ),
-        }
-        if not self.has_get:
-            del methods["Get"]
-        self._server = grpc.aio.server()
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),)
-        )
-        self._server.add_insecure_port(f"unix:{self._socket}")
-        await self._server.start()
+        calls: dict[str, tuple[Any, Any]] = {"List": (self._list, pb.ListPodResourcesRequest)}
+        if self.has_get:
+            calls["Get"] = (self._get, pb.GetPodResourcesRequest)
+        self._server = await serve(self._socket, "v1.PodResourcesLister", calls)
 
     async def stop(self) -> None:
         """Stops listening."""

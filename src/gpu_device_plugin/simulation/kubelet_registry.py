@@ -10,7 +10,7 @@ One plugin as the stand-in kubelet reaches it: dialled once, never again.
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,21 @@ def _text(error: grpc.aio.AioRpcError) -> str:
     return f"rpc error: code = {code} desc = {error.details()}"
 
 
+async def serve(socket: Path, service: str, calls: Mapping[str, tuple[Any, Any]]) -> Any:
+    """A server of the kubelet's on a socket; by call what answers it and the type of its requests."""
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(
+            answer, request.FromString, lambda message: message.SerializeToString()
+        )
+        for name, (answer, request) in calls.items()
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    return server
+
+
 SOCKET_NAME = "kubelet.sock"
 CHECKPOINT_NAME = "kubelet_internal_checkpoint"
 _VERSION = "v1beta1"
@@ -194,15 +209,8 @@ class PluginRegistry:
         for path in self.directory.iterdir():
             if path.is_socket():
                 path.unlink(missing_ok=True)  # its plugin may be faster
-        register = grpc.unary_unary_rpc_method_handler(
-            self._register, pb.RegisterRequest.FromString, pb.Empty.SerializeToString
-        )
-        self._server = grpc.aio.server()
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register}),)
-        )
-        self._server.add_insecure_port(f"unix:{self.directory / SOCKET_NAME}")
-        await self._server.start()
+        calls = {"Register": (self._register, pb.RegisterRequest)}
+        self._server = await serve(self.directory / SOCKET_NAME, "v1beta1.Registration", calls)
 
     async def stop(self) -> None:
         """Dies: every stream breaks without a reason."""

@@ -105,10 +105,25 @@ _PROFILE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 _MOST_COMPUTE_SLICES = 7
 _MOST_MEMORY_SLICES = 8
 _MOST_INSTANCES = 7
+_FIRST_OWN_UUIDS = 470
 
 
-def cut_lines(card_name: str, slot: int, cuts: tuple[str, ...] | None, seed: str) -> list[str]:
-    """A card of a node cut into these instances (None: no MIG mode), as lines; their UUIDs follow from `seed`."""
+def mig_ids(driver_version: str, card_uuid: str) -> str:
+    """How ids of a card's instances begin: drivers before 470 name card and place (R-211), later ones nothing.
+
+    >>> mig_ids("460.32.03", "GPU-1")
+    'MIG-GPU-1/'
+    """
+    return f"MIG-{card_uuid}/" if int(driver_version.partition(".")[0]) < _FIRST_OWN_UUIDS else ""
+
+
+def cut_lines(
+    card_name: str, slot: int, cuts: tuple[str, ...] | None, seed: str, ids: str
+) -> list[str]:
+    """A card of a node cut into these instances (None: no MIG mode), as lines.
+
+    Their UUIDs follow from `seed`, or from `ids`, which is by `mig_ids`.
+    """
     model = next(model for model in load_models().values() if model.name == card_name)
     if cuts is not None and not model.mig:
         raise ConfigError(f"{card_name} cannot be cut into MIG instances")
@@ -116,7 +131,7 @@ def cut_lines(card_name: str, slot: int, cuts: tuple[str, ...] | None, seed: str
     return [
         *(f"cards.{slot}.{name}={is_mig}" for name in ("mig_enabled", "mig_pending")),
         *(f"cards.{slot}.instances.{number}.present=0" for number in range(_MOST_INSTANCES)),
-        *instance_lines(model, cuts or (), slot, seed),
+        *instance_lines(model, cuts or (), slot, seed, ids),
     ]
 
 
@@ -144,7 +159,7 @@ def _most(profile: MigProfile) -> int:
 
 
 def instance_lines(
-    model: SimulatedModel, cuts: tuple[str, ...], slot: int, seed: str
+    model: SimulatedModel, cuts: tuple[str, ...], slot: int, seed: str, ids: str
 ) -> Iterator[str]:
     """The MIG slices of one card, placed one behind the other."""
     start = 0
@@ -167,7 +182,9 @@ def instance_lines(
             "multiprocessors": share,
             "memory_mib": profile.memory_mib,
             "profile": name,
-            "uuid": f"MIG-{uuid.uuid5(UUID_SPACE, f'{seed}/{slot}/{number}')}",
+            "uuid": f"{ids}{number + 7}/0"
+            if ids
+            else f"MIG-{uuid.uuid5(UUID_SPACE, f'{seed}/{slot}/{number}')}",
         }
         for key, value in fields.items():
             yield f"cards.{slot}.instances.{number}.{key}={value}"
@@ -276,18 +293,22 @@ def node_lines(
     if not 0 <= count <= MOST_CARDS:
         raise ConfigError(f"{count} cards asked for; a simulated node has 0 to {MOST_CARDS}")
     lines = [f"profile={name}", f"cards_count={count}"]
-    lines += driver_lines(driver_version or profile.driver_version)
+    driver = driver_version or profile.driver_version
+    lines += driver_lines(driver)
     for slot in range(count):
         group = groups[slot % len(groups)]
-        lines += _card_lines(models[group.model], group, slot, seed)
+        lines += _card_lines(models[group.model], group, slot, seed, driver)
         lines += profile.links.lines(slot, count)
     return lines
 
 
-def _card_lines(model: SimulatedModel, group: Group, slot: int, seed: str) -> Iterator[str]:
+def _card_lines(
+    model: SimulatedModel, group: Group, slot: int, seed: str, driver: str
+) -> Iterator[str]:
     """One card, plugged in and healthy."""
+    identity = _identity(model, slot, seed)
     fields: dict[str, object] = {
-        **_identity(model, slot, seed),
+        **identity,
         **_sensors(model),
         "mig_capable": int(bool(model.mig)),
         "mig_enabled": int(bool(group.mig)),
@@ -296,7 +317,8 @@ def _card_lines(model: SimulatedModel, group: Group, slot: int, seed: str) -> It
     for key, value in fields.items():
         yield f"cards.{slot}.{key}={value}"
     yield from profile_lines(model, slot)
-    yield from instance_lines(model, group.mig, slot, seed)
+    ids = mig_ids(driver, str(identity["uuid"]))
+    yield from instance_lines(model, group.mig, slot, seed, ids)
 
 
 def _identity(model: SimulatedModel, slot: int, seed: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""A simulated GPU node: made from a profile, changed while programs use it.
+"""A simulated GPU node: made from a profile, changed while programs use it, and what it looks like.
 
 The node is one file that every program maps through the simulated libnvidia-ml.so.1 (and
 libcuda.so.1). A program finds it by the environment variable GPU_SIMULATOR_STATE, or
@@ -6,16 +6,18 @@ beside the library it loaded, or at /run/gpu-simulator/state.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+import msgspec
+from msgspec import field
+
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import driver_library
 from gpu_device_plugin.simulation.mps_control import MPS_CONTROL, write_program
-from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, node_lines
-from gpu_device_plugin.simulation.view import SimulatedCard, SimulatedNodeView, node_view
+from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, mig_ids, node_lines
 
 STATE_NAME = "gpu-simulator.state"
 DEFAULT_STATE = Path("/run/gpu-simulator/state")
@@ -23,6 +25,85 @@ _XID_FALLEN_OFF_THE_BUS = 79
 _RECOVERY_RESET = 1
 # After these the driver asks for a reset of the card (nvmlGpuRecoveryAction).
 _XIDS_THAT_NEED_A_RESET = frozenset({48, 74, 95, 119, 120})
+
+
+class InstanceView(msgspec.Struct, frozen=True):
+    """A MIG slice."""
+
+    profile: str
+    uuid: str
+    memory_mib: int
+
+
+class SimulatedCard(msgspec.Struct, frozen=True):
+    """A card by its slot, which stays when others are unplugged (NVML's index moves)."""
+
+    slot: int
+    instances: tuple[InstanceView, ...]
+    uuid: str = ""
+    name: str = ""
+    is_present: bool = field(default=False, name="present")
+    is_lost: bool = field(default=False, name="lost")
+    is_mig: bool = field(default=False, name="mig_enabled")
+    memory_mib: int = field(default=0, name="memory_total_mib")
+    used_bytes: int = field(default=0, name="memory_used_bytes")
+    gpu_percent: int = 0
+    temperature_celsius: int = 0
+    recovery_action: int = 0
+    compute_mode: int = 0
+
+
+class ProcessView(msgspec.Struct, frozen=True):
+    """A process that holds memory of a card."""
+
+    pid: int
+    card: int = 0
+    used_bytes: int = 0
+    name: str = ""
+
+
+class SimulatedNodeView(msgspec.Struct, frozen=True):
+    """The whole node at one instant."""
+
+    cards: tuple[SimulatedCard, ...]
+    processes: tuple[ProcessView, ...]
+    cuda_version: str
+    profile: str = ""
+    driver_version: str = ""
+    driver_loads: int = 0
+    is_hanging: bool = field(default=False, name="hang")
+
+
+def node_view(fields: Mapping[str, str]) -> SimulatedNodeView:
+    """Reads what `driver_library.describe` tells; a field that is missing is zero."""
+    cuda, count = int(fields.get("cuda_version", "0")), int(fields.get("cards_count", "0"))
+    cards = [_below(fields, f"cards.{slot}.") for slot in range(count)]
+    told: dict[str, object] = {
+        **fields,
+        "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "processes": [*_numbered(fields, "processes.")],
+        "cards": [
+            {
+                **card,
+                "slot": slot,
+                "instances": [each for each in _numbered(card, "instances.") if "uuid" in each],
+            }
+            for slot, card in enumerate(cards)
+        ],
+    }
+    return msgspec.convert(told, SimulatedNodeView, strict=False)
+
+
+def _below(fields: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The fields of one structure, without its prefix."""
+    below = (name for name in fields if name.startswith(prefix))
+    return {name.removeprefix(prefix): fields[name] for name in below}
+
+
+def _numbered(fields: Mapping[str, str], prefix: str) -> Iterator[dict[str, str]]:
+    """The structures `prefix`0, `prefix`1, … that are there, by number."""
+    numbers = {int(name.split(".")[1]) for name in fields if name.startswith(prefix)}
+    return (_below(fields, f"{prefix}{number}.") for number in sorted(numbers))
 
 
 class Choices(TypedDict, total=False):
@@ -153,7 +234,8 @@ class SimulatedNode:
         if shown.used_bytes:
             raise ConfigError(f"card {card} ({shown.uuid}) is in use and cannot be cut")
         chosen = None if profiles is None else tuple(profiles)
-        lines = cut_lines(shown.name, card, chosen, secrets.token_hex(8))
+        ids = mig_ids(self.view().driver_version, shown.uuid)
+        lines = cut_lines(shown.name, card, chosen, secrets.token_hex(8), ids)
         driver_library.set_fields(self.state, lines)
 
     def unplug(self, card: int) -> None:
@@ -183,9 +265,8 @@ class SimulatedNode:
             self.state.unlink()
 
     def _set_card(self, card: int, **fields: int | None) -> None:
-        lines = [
-            f"cards.{card}.{name}={value}" for name, value in fields.items() if value is not None
-        ]
+        given = {name: value for name, value in fields.items() if value is not None}
+        lines = [f"cards.{card}.{name}={value}" for name, value in given.items()]
         driver_library.set_fields(self.state, lines)
 
     def _card(self, card: int) -> SimulatedCard:

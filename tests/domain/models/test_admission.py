@@ -122,7 +122,13 @@ def test_a_driver_is_the_pods_own_then_the_profiles_then_the_default() -> None:
             "alibabacloud.com/gpu-model-series 'T5' is not in the catalogue. Known: P16EN, T4",
         ),
         (
-            asked("gpu", driver="999"),
+            asked("gpu"),
+            (),
+            "alibabacloud.com/compute-class 'gpu' needs a model: set the label "
+            "alibabacloud.com/gpu-model-series. Known: P16EN, T4",
+        ),
+        (
+            asked(driver="999"),
             (),
             "alibabacloud.com/gpu-driver-version '999' is not served for any series. "
             "Served: 1.4.1, 1.5.0, 1.5.1, 525.105.17, 535.161.08, 570.133.20",
@@ -158,7 +164,6 @@ def test_what_cannot_be_served_is_refused_with_what_can(
     [
         asked("general-purpose"),
         asked("performance", "T4", "999"),
-        asked("gpu"),
         asked("gpu-hpn"),
         asked("another-platform"),
         Applicant(),
@@ -168,6 +173,24 @@ def test_what_cannot_be_served_is_refused_with_what_can(
 def test_who_asks_for_no_model_and_driver_passes_untouched(pod: Applicant) -> None:
     """R-601: other classes too."""
     assert admitted(pod) == Admitted()
+
+
+def test_class_gpu_goes_without_a_model_where_the_operator_says_so() -> None:
+    """R-002 switched off; a model by node selector is one in any case."""
+    assert admit(asked("gpu"), (), CATALOGUE, needs_model=False) == Admitted()
+    assert admitted(asked("gpu", selector="T4")).labels == {DRIVER_LABEL: "535.161.08"}
+
+
+def test_a_driver_with_open_kernel_modules_is_one_of_its_version() -> None:
+    """R-603: NVML says 580.95.05 of 580.95.05-open; asked again nothing changes."""
+    catalogue = Catalogue({"N": Series("N", (), ("580.95.05-open",), "580.95.05-open")})
+    first = admitted(asked("gpu", "N"), by=catalogue)
+
+    assert "['580.95.05-open', '580.95.05']" in str(first.affinity)
+    again = Applicant(
+        {CLASS_LABEL: "gpu", MODEL_LABEL: "N", **first.labels}, affinity=first.affinity
+    )
+    assert admitted(again, by=catalogue) == Admitted()
 
 
 def test_alternatives_of_a_pods_own_affinity_each_get_the_requirement() -> None:

@@ -108,7 +108,7 @@ def counts(cards: Sequence[Card], configuration: Configuration) -> dict[str, int
         ),
         pytest.param(
             whole(1),
-            Configuration(gpu_patterns=(Pattern("A100 SXM4*40GB", "nvidia.com/a100"),)),
+            Configuration(gpu_patterns=(Pattern("*A100 SXM4*40GB", "nvidia.com/a100"),)),
             {"nvidia.com/a100": 1},
             id="a pattern",
         ),

@@ -1,4 +1,7 @@
-"""The promise: replicas and instances go over the cards evenly or tightly, ties to the lowest."""
+"""The promise: replicas and instances go over the cards evenly or tightly.
+
+Ties go to a card that the call has picked least, then to the lowest.
+"""
 
 import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
@@ -37,6 +40,7 @@ def ids(*places: str) -> set[str]:
         (DISTRIBUTED, (), 4, ["0:0", "1:0", "2:0", "0:1"]),
         (DISTRIBUTED, ("0:0",), 1, ["1:0"]),
         (DISTRIBUTED, ("0:0", "1:1", "1:2", "2:0"), 1, ["0:1"]),
+        (DISTRIBUTED, ("1:0", "2:0"), 4, ["0:0", "1:1", "2:1", "0:1"]),
         (PACKED, (), 2, ["0:0", "0:1"]),
         (PACKED, ("2:1",), 2, ["2:0", "2:2"]),
         (PACKED, ("2:1", "1:0", "1:1"), 2, ["1:2", "2:0"]),

@@ -16,7 +16,12 @@ from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.agent_settings import Settings
-from gpu_device_plugin.settings.nvidia_configuration import Configuration, LastRead, read_if_changed
+from gpu_device_plugin.settings.nvidia_configuration import (
+    Configuration,
+    LastRead,
+    read_if_changed,
+    wrong_profile,
+)
 
 
 @dataclass(slots=True)
@@ -116,15 +121,19 @@ class ConfigurationFollower:
         return (self._labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
 
     def _profile(self, holders: Sequence[PodRef]) -> str:
-        """The MIG profile: on a node in use it does not change (R-204)."""
+        """The MIG profile: on a node in use it does not change (R-204), nor to one that its cards lack."""
         asked, kept = self._asked_profile(), self._in_force.current.mig_profile
-        if asked == kept or not holders:
+        wrong = wrong_profile(self._node_store.read().cards, asked)
+        if asked == kept or not (holders or wrong):
             self._refused = ""
             return asked
         pods = ", ".join(sorted({str(pod) for pod in holders}))
-        text = f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {pods}"
+        why = wrong or f"{pods} hold cards; drain the node"
+        text = (
+            f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {why}"
+        )
         if text != self._refused:
-            self._recorder.node_note("MigProfileRefused", f"{text} hold cards; drain the node")
+            self._recorder.node_note("MigProfileRefused", text)
         self._refused = text
         return kept
 

@@ -39,7 +39,6 @@ from gpu_device_plugin.domain.node.modes import (
     parse_policy,
 )
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.agent_settings import Settings
 
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
@@ -60,7 +59,6 @@ class ModeFollower:
         settings: Settings,
         holders: Callable[[Callable[[str], bool]], Sequence[PodRef] | None],
         recorder_of: Callable[[str], object | None],
-        check_unit: Callable[[NodeMode, MemoryUnit], None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder
@@ -68,7 +66,6 @@ class ModeFollower:
         self._settings = settings
         self._holders = holders
         self._recorder_of = recorder_of
-        self._check_unit_of = check_unit
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
@@ -178,7 +175,6 @@ class ModeFollower:
         # A remembered label may have been removed since: only one that is there now counts more.
         self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
-        self._check_unit(mode.mode, unit.unit)
         if self._mode is not NodeMode.DISABLED:
             self._check_foreign()
         self._node_store.update(
@@ -249,16 +245,6 @@ class ModeFollower:
         """A node that is disabled gives nothing away: there another plugin is no fault."""
         text = "" if self._mode is NodeMode.DISABLED else self._foreign or self._answering
         self._recorder.fault(self._node_store, "OtherPlugin", text or None)
-
-    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        try:
-            # A node that a label takes out of service offers no units of any size.
-            if mode is not NodeMode.DISABLED:
-                self._check_unit_of(mode, unit)
-        except ConfigError as error:
-            self._recorder.fault(self._node_store, "UnitNotAllowed", str(error))
-        else:
-            self._recorder.fault(self._node_store, "UnitNotAllowed", None)
 
     def _note(self, topic: str, reason: str, text: str | None) -> None:
         """Report a thing once, not at every check."""

@@ -107,12 +107,9 @@ def shown(
     found = unshareable(report, now_seconds, takes_mig)
     if found is not None:
         card = with_fault(card, found)
-    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or _is(f, found))
+    reason = found.reason if found is not None else ""
+    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason == reason)
     return replace(card, faults=tuple(kept))
-
-
-def _is(fault: Fault, other: Fault | None) -> bool:
-    return other is not None and fault.reason == other.reason
 
 
 def clean(
@@ -124,7 +121,11 @@ def clean(
     clean_since = now_seconds if card.clean_since_seconds is None else card.clean_since_seconds
     quiet_since = max([clean_since, *(fault.last_seconds for fault in card.faults)])
     is_settled = now_seconds - quiet_since >= recovery_seconds
-    open_faults = (_asked(fault, probe) for fault in card.faults)
+    is_asked = bool(probe.recovery_action)
+    open_faults = (  # NVML's "none" means "done" once it has asked for an action
+        replace(fault, is_action_asked=fault.is_action_asked or is_asked, is_probed=True)
+        for fault in card.faults
+    )
     faults = tuple(fault for fault in open_faults if not _closes(fault, probe, is_settled))
     return replace(
         card, faults=faults, clean_since_seconds=clean_since, recovery_action=probe.recovery_action
@@ -142,12 +143,6 @@ def _action_asked(card: CardHealth, action: int, now_seconds: float) -> CardHeal
 def action_text(action: int) -> str:
     """What NVML asks for, in words."""
     return f"{_ACTIONS.get(action, 'a recovery')} (recovery action {action})"
-
-
-def _asked(fault: Fault, probe: Probe) -> Fault:
-    """Remembers that NVML asks for a recovery action, so that its "none" means "done"."""
-    is_asked = fault.is_action_asked or bool(probe.recovery_action)
-    return replace(fault, is_action_asked=is_asked, is_probed=True)
 
 
 def _closes(fault: Fault, probe: Probe, is_settled: bool) -> bool:  # noqa: FBT001
@@ -195,7 +190,7 @@ def observe(
         case DriverMissing():
             after = _away(health, Outage("DriverMissing", report.reason))
             after = replace(after, driver=_UNLOADED if report.is_unloaded else after.driver)
-        case Answered() if health.has_inventory and _is_stalled(health):
+        case Answered() if health.has_inventory and health.outage_reason == "NVMLStalled":
             after = replace(health, outage=None)
         case _:
             after = health
@@ -277,18 +272,16 @@ def _is_fresh(before: str, now: str) -> bool:
 
 def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:
     """A probe begins a fault, or brings one nearer to its end."""
-    if probe.error is not None:
+
+    def change(card: CardHealth) -> CardHealth:
+        if probe.error is None:
+            return clean(card, probe, now_seconds, recovery_seconds)
         reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
         text = f"NVML says {probe.error}"
         fault = Fault(reason, text, Recovery.PROBE, now_seconds, now_seconds)
-        return _with_card(
-            health,
-            probe.uuid,
-            lambda card: replace(with_fault(card, fault), clean_since_seconds=None),
-        )
-    return _with_card(
-        health, probe.uuid, lambda card: clean(card, probe, now_seconds, recovery_seconds)
-    )
+        return replace(with_fault(card, fault), clean_since_seconds=None)
+
+    return _with_card(health, probe.uuid, change)
 
 
 def _xid(
@@ -323,10 +316,6 @@ def _away(health: Health, outage: Outage) -> Health:
     return replace(health, outage=outage, cards=cards)
 
 
-def _is_stalled(health: Health) -> bool:
-    return health.outage is not None and health.outage.reason == "NVMLStalled"
-
-
 def _with_card(health: Health, uuid: str, change: Callable[[CardHealth], CardHealth]) -> Health:
     """Health with one known card changed."""
     cards = tuple(change(card) if card.uuid == uuid else card for card in health.cards)
@@ -352,16 +341,12 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
         for fault in card.faults
         if fault.reason not in known
     ]
-    if after.outage is not None and (
-        before.outage is None or after.outage.reason != before.outage.reason
-    ):
-        new.append(
-            Change(ChangeKind.FAULT, uuid, is_healthy, after.outage.reason, after.outage.text)
-        )
+    outage = after.outage
+    if outage is not None and outage.reason != before.outage_reason:
+        new.append(Change(ChangeKind.FAULT, uuid, is_healthy, outage.reason, outage.text))
     if was is None and is_healthy:
-        new.append(
-            Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", "a card was plugged in")
-        )
+        text = "a card was plugged in"
+        new.append(Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", text))
     elif is_healthy and before.reason(uuid) not in {"", UNASKED}:
         text = f"the card is healthy again after {before.reason(uuid)}"
         new.append(Change(ChangeKind.RECOVERED, uuid, is_healthy, "Recovered", text))

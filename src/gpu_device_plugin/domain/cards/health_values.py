@@ -41,10 +41,11 @@ class XidRule:
 
 @dataclass(frozen=True, slots=True)
 class XidChoice:
-    """Some XIDs, or all."""
+    """Some XIDs, or all; `malformed` is what was given and names none."""
 
     codes: frozenset[int] = frozenset()
     is_all: bool = False
+    malformed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether it names any."""
@@ -147,6 +148,11 @@ class Health:
     outage: Outage | None = None
     cards: tuple[CardHealth, ...] = ()
     has_inventory: bool = False
+
+    @property
+    def outage_reason(self) -> str:
+        """Why NVML as a whole does not answer, in one word; empty while it does."""
+        return self.outage.reason if self.outage is not None else ""
 
     def card(self, uuid: str) -> CardHealth | None:
         """What is known of a card."""

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
 from gpu_device_plugin.domain.fractions.edits import (
@@ -22,12 +21,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
     units_per_card,
     with_amounts,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import (
-    check_message,
-    check_unit,
-    most_pods,
-    resources_of,
-)
+from gpu_device_plugin.domain.fractions.mode_resources import check_message, most_pods, resources_of
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.requests import asked_text, demand, wants_whole_card
 from gpu_device_plugin.domain.fractions.rules import CORE_STEP_PERCENT, Ask, Known, check
@@ -75,10 +69,6 @@ class AliyunScheme(FractionDecisions):
     def serves(self, resource: str, state: NodeState) -> bool:
         """By the node's mode."""
         return state.mode is not None and resource in resources_of(state.mode)
-
-    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        """Small units are for whole cards only (R-404)."""
-        check_unit(mode, unit)
 
     def check_size(self, state: NodeState) -> None:
         """By the number of units."""

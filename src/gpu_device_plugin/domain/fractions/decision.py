@@ -62,8 +62,9 @@ def no_room_text(asker: Caller, demand: Demand, found: NoRoom, terms: NodeTerms)
     if len(found.rooms) < demand.cards:
         cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
     on_one = ", all from one card" if demand.cards == 1 else ""
+    container = f", container {asker.container.name}," if asker.container else ""
     return (
-        f"pod {_who(asker)} on node {terms.node} (mode {terms.mode}) asks "
+        f"pod {asker.pod}{container} on node {terms.node} (mode {terms.mode}) asks "
         f"{demand_text(demand, terms)}{on_one}: {largest}. {cards}. "
         f"Ask less, free a slice, or send the pod to another node"
     )
@@ -86,10 +87,6 @@ def _room_line(room: Room, demand: Demand) -> str:
         f"{f'card {room.card.index}':<8} {word}: {room.free_mem}/{room.card.capacity(room.unit)} "
         f"units{core} free, {pods}{mine} ({uuid})"
     )
-
-
-def _who(asker: Caller) -> str:
-    return f"{asker.pod}, container {asker.container.name}," if asker.container else str(asker.pod)
 
 
 def pick_units(

@@ -35,16 +35,6 @@ def most_pods(mode: NodeMode, by_label: int | None) -> int | None:
     return min([*limits, *([] if by_label is None else [by_label])], default=None)
 
 
-def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:
-    """Raise ConfigError for a small unit with another mode than `share` (R-404), even one that offers nothing."""
-    if unit is MemoryUnit.MIB128 and mode is not NodeMode.SHARE:
-        raise ConfigError(
-            f"memory unit {unit.value} does not go with mode {mode}: it is for mode "
-            f"{NodeMode.SHARE} only, where a card serves more than {MAX_PODS_PER_CARD} pods; set "
-            f"the unit to {MemoryUnit.GIB.value}"
-        )
-
-
 def list_message_bytes(resource: str, cards: Sequence[Card], unit: MemoryUnit) -> int:
     """Size of the ListAndWatchResponse with every unit of `cards` unhealthy.
 

@@ -48,21 +48,9 @@ class _Left:
     pods: set[PodRef] = field(default_factory=set)
 
     def take(self, hold: PodHold, share: Share) -> None:
-        units, percent = share
         is_new = hold.pod not in self.pods
         self.pods.add(hold.pod)
-        self.down(units, percent, int(is_new), is_closed=hold.is_exclusive)
-
-    def down(self, units: int, percent: int, pods: int, *, is_closed: bool = False) -> None:
-        room = self.room
-        is_closed = is_closed or room.is_closed
-        self.room = replace(
-            room,
-            free_mem=0 if is_closed else max(0, room.free_mem - units),
-            free_core=0 if is_closed else max(0, room.free_core - percent),
-            pods=room.pods + pods,
-            is_closed=is_closed,
-        )
+        self.room = self.room.without(*share, int(is_new), is_closed=hold.is_exclusive)
 
 
 def node_rooms(
@@ -80,7 +68,7 @@ def node_rooms(
     )
     left = {room.card.index: _Left(room) for room in empty}
     for told in offer.claimed:
-        left[told.index].down(told.units, told.percent, told.pods)
+        left[told.index].room = left[told.index].room.without(told.units, told.percent, told.pods)
     waiting: list[tuple[PodHold, Demand]] = []
     for hold in holds:
         if hold.is_by_claims:
@@ -229,7 +217,8 @@ class RequestChecks:
     def _checked(self, offer: NodeOffer) -> CheckedRequest | Misfit:
         pod, default = self.pod, self.default
         if not offer.has_slices:
-            names = ", ".join(sorted(_asked(pod)))
+            asked = {str(r) for c in pod.containers for r in Resource if c.amount(r)}
+            names = ", ".join(sorted(asked))
             return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
         try:
             policy = policy_of(pod, offer.policy or default)
@@ -356,14 +345,4 @@ class _Trial:
     def _with(self, room: Room, share: Share) -> Room:
         """A room with this share of it taken, less what an init container hands on."""
         new = self.take.fresh(room.card.index, share)
-        return replace(
-            room,
-            free_mem=room.free_mem - new[0],
-            free_core=room.free_core - new[1],
-            pods=room.pods if room.holds_pod else room.pods + 1,
-            holds_pod=True,
-        )
-
-
-def _asked(pod: PodRequest) -> set[str]:
-    return {str(r) for c in pod.containers for r in Resource if c.amount(r)}
+        return replace(room.without(*new, int(not room.holds_pod)), holds_pod=True)

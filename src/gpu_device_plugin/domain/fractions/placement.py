@@ -1,6 +1,6 @@
 """Placement: which card a container gets."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
@@ -44,7 +44,15 @@ class NoRoom:
     @property
     def lacks(self) -> tuple[tuple[CardIndex, str], ...]:
         """NVML index of each card, and what it lacks."""
-        return tuple((r.card.index, _lack_text(r, self.demand, self.must)) for r in self.rooms)
+        bound = "fits, but an init container's units lie on another card"
+        return tuple(
+            (
+                room.card.index,
+                room.lack(self.demand)
+                or (bound if self.must and room.card.number not in self.must else "fits"),
+            )
+            for room in self.rooms
+        )
 
     @property
     def reason(self) -> str:
@@ -148,9 +156,3 @@ def _why(
 def _placement(chosen: Sequence[Room], why: str) -> Placement:
     cards = sorted((room.card for room in chosen), key=lambda card: card.index)
     return Placement(tuple(cards), why)
-
-
-def _lack_text(room: Room, demand: Demand, must: Collection[CardNumber]) -> str:
-    is_bound = must and room.card.number not in must
-    bound = "fits, but an init container's units lie on another card"
-    return room.lack(demand) or (bound if is_bound else "fits")

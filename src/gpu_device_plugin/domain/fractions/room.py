@@ -77,17 +77,22 @@ class Room:
         """The largest slice that is free, in MiB; 0 where nothing is."""
         return slice_mib(self.card, self.free_mem, self.unit) if self.free_mem else 0
 
-    def left_milli(self, demand: Demand) -> int:
-        """What of that would be free with a container of this demand on the card."""
-        core = max(demand.core_percent, self.least_core)
-        left = replace(
+    def without(self, units: int, percent: int, pods: int, *, is_closed: bool = False) -> "Room":
+        """The room with this much less of it, and so many pods more; `is_closed`: one has the card for itself."""
+        is_closed = is_closed or self.is_closed
+        return replace(
             self,
-            is_closed=self.is_closed or demand.is_exclusive,
-            free_mem=max(0, self.free_mem - demand.units_per_card),
-            free_core=max(0, self.free_core - core),
-            pods=self.pods if self.holds_pod else self.pods + 1,
+            free_mem=0 if is_closed else max(0, self.free_mem - units),
+            free_core=0 if is_closed else max(0, self.free_core - percent),
+            pods=self.pods + pods,
+            is_closed=is_closed,
         )
-        return left.free_milli
+
+    def left_milli(self, demand: Demand) -> int:
+        """What of the card would be free, as in `free_milli`, with a container of this demand on it."""
+        core, is_new = max(demand.core_percent, self.least_core), not self.holds_pod
+        alone = demand.is_exclusive
+        return self.without(demand.units_per_card, core, int(is_new), is_closed=alone).free_milli
 
     def lack(self, demand: Demand) -> str | None:
         """Why a container of this demand does not fit here, for people; None where it does."""
@@ -144,6 +149,8 @@ def room_of(
 ) -> Room:
     """What a card has left where `use` is held of it; `pod` asks, or (None) one that holds nothing."""
     holds_pod = pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods)
+    # A pod known by name only and the same one by name and uid count once.
+    tenants = {tenant.key if tenant.name else ("", tenant.uid) for tenant in use.pods}
     is_free = holds_pod or not use.is_exclusive
     free_mem = card.capacity(terms.unit) - -(-use.memory_mib // terms.unit.mib)
     return Room(
@@ -151,7 +158,7 @@ def room_of(
         is_healthy=is_healthy,
         free_mem=max(0, free_mem) if is_free else 0,
         free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent) if is_free else 0,
-        pods=_count(use.pods),
+        pods=len(tenants),
         holds_pod=holds_pod,
         unit=terms.unit,
         max_pods=most_pods(terms.mode, terms.max_pods),
@@ -167,8 +174,3 @@ def at_most(room: Room, resource: str, free: int) -> Room:
     if resource == Resource.CORE:
         return replace(room, free_core=min(room.free_core, free))
     return room
-
-
-def _count(tenants: Iterable[PodRef]) -> int:
-    """Distinct pods; one known by name only and one by name and uid are the same."""
-    return len({tenant.key if tenant.name else ("", tenant.uid) for tenant in tenants})

@@ -47,17 +47,7 @@ NOTHING_DECIDED = (
 
 def why_text(decisions: Sequence[Decision]) -> str:
     """What `gpu-device-plugin why NAMESPACE/POD` prints: the decisions, oldest first."""
-    return "\n".join(_paragraph(decision) for decision in decisions)
-
-
-def refusals_text(owner: str, count: int, since_seconds: float, last: Sequence[Decision]) -> str:
-    """How often an owner's pods were refused, and the last of these refusals.
-
-    A controller makes a new pod for each one that fails, so one cause makes many refusals.
-    """
-    times = "once" if count == 1 else f"{count} times"
-    head = f"{owner}: pods of it were refused {times} since {_time_of_day(since_seconds)}\n"
-    return "\n".join([head, *map(_paragraph, last)])
+    return "\n".join(map(_paragraph, decisions))
 
 
 def _paragraph(decision: Decision) -> str:
@@ -141,8 +131,14 @@ class DecisionLog:
         return "\n".join(text for text in texts if text)
 
     def _refusals(self, owner: str, namespace: str, shown: int) -> str:
+        """How often an owner's pods were refused, and the last of these refusals.
+
+        A controller makes a new pod for each one that fails, so one cause makes many refusals.
+        """
         kept = self._kept.get(_Key(namespace, owner, is_refusal=True))
         if kept is None or (kept.count == 1 and not shown):
             return ""
-        last = list(kept.decisions)[-shown:] if shown else []
-        return refusals_text(owner, kept.count, kept.since_seconds, last)
+        times = "once" if kept.count == 1 else f"{kept.count} times"
+        since = _time_of_day(kept.since_seconds)
+        head = f"{owner}: pods of it were refused {times} since {since}\n"
+        return "\n".join([head, *map(_paragraph, list(kept.decisions)[-shown:] if shown else ())])

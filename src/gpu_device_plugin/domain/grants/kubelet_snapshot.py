@@ -157,13 +157,9 @@ def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
     spec, and so under the old uid.
     """
     for resource, ids in grant.units.items():
-        uid = (
-            reported.get((grant.pod.key, grant.container, resource, frozenset(ids)))
-            if ids
-            else None
-        )
-        if uid is not None:
-            return uid
+        place = (grant.pod.key, grant.container, resource, frozenset(ids))
+        if place in reported:
+            return reported[place]
     return grant.pod.uid
 
 
@@ -195,14 +191,10 @@ def check_holder(
             return
         raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")
     holders = [e for e in entries if e.resource == resource and e.ids == ids]
-    if holders and not any(_is_of(grant, e) for e in holders):
+    # An entry can be the grant's where nothing that is known of both differs.
+    uid, name = grant.pod.uid, grant.container
+    if holders and not any(uid in ("", e.pod_uid) and name in ("", e.container) for e in holders):
         raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
-
-
-def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
-    """Whether the entry can be the grant's; unknown values contradict nothing."""
-    is_pod = grant.pod.uid in ("", entry.pod_uid)
-    return is_pod and grant.container in ("", entry.container)
 
 
 def _not_the_holder(grant: Grant, resource: str, holder: str) -> UnknownPodError:

@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.errors import DoesNotFitError
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class KubeletChoosesDevices(Scheme):
         """Check that these units may be given to a container, whichever it is.
 
         Raises:
-            RequestError: No container gets this.
-            DoesNotFitError: A unit is not offered now, or its device is out of service.
+            RequestError: No container gets this, or a unit is not offered now.
+            DoesNotFitError: A device is out of service.
         """
         groups = {
             text: group
@@ -146,10 +146,10 @@ class KubeletChoosesDevices(Scheme):
         }
         unknown = sorted(call.must_include - groups.keys())
         if unknown:
-            raise DoesNotFitError(
-                f"{', '.join(unknown)} of {call.resource} is not offered any more; create the pod "
-                f"again",
-                reason="NoRoom",
+            raise RequestError(
+                f'invalid allocation request for "{call.resource}": invalid request: '
+                f"unknown device: {', '.join(unknown)}",
+                reason="UnknownDevice",
             )
         out = sorted(text for text in call.must_include if not groups[text].is_healthy)
         if out:

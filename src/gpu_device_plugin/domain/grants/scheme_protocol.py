@@ -102,10 +102,6 @@ class WeChooseDevices(Scheme):
     """A scheme that chooses the devices of a container itself, and tells the kubelet the units."""
 
     @abstractmethod
-    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
-        """Raise ConfigError if the operator's memory unit does not go with the mode."""
-
-    @abstractmethod
     def check_size(self, state: NodeState) -> None:
         """Raise ConfigError if the kubelet cannot receive the lists of the pools."""
 

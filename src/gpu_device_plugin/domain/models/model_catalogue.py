@@ -46,6 +46,11 @@ class Catalogue:
                 if other != name:
                     raise ConfigError(f"the card {card} is of series {other} and of {name}")
 
+    @property
+    def known(self) -> str:
+        """Names of all series, for people."""
+        return ", ".join(self.series) or "none"
+
     def series_of(self, models: Iterable[str]) -> str:
         """The series of a node with these cards, or "" if they are of none, or not of one alone.
 

@@ -19,7 +19,7 @@ def require(affinity: Json | None, labels: Mapping[str, str]) -> Json:
     matches no node and stays as it is: with an expression it would match some. What is required
     already is not repeated.
 
-    `labels` has the only value that will do of each.
+    `labels` has the value of each; of a driver with open kernel modules its version will do too.
     """
     affinity = affinity or {}
     node = _object(affinity.get("nodeAffinity"))
@@ -78,7 +78,10 @@ def _value(term: Json, label: str) -> str:
 
 
 def _is(key: str, value: str) -> Json:
-    return {"key": key, "operator": "In", "values": [value]}
+    values = [value]
+    if key == DRIVER_LABEL and value.endswith(_OPEN):
+        values.append(value.removesuffix(_OPEN))
+    return {"key": key, "operator": "In", "values": values}
 
 
 def _object(value: object) -> Json:
@@ -92,6 +95,8 @@ def _list(value: object) -> list[object]:
 CLASS_LABEL = "alibabacloud.com/compute-class"
 DRIVER_LABEL = ACS_DRIVER_LABEL
 GPU_CLASSES = ("gpu", "gpu-hpn")
+_OPEN = "-open"
+"""Of a driver with open kernel modules. NVML names its version alone, and so do the labels of nodes."""
 _LABEL, _SELECTOR = "label", "the pod's node selector"
 OTHER_CLASSES = ("general-purpose", "performance")
 MOST_AFFINITY_BYTES = 256 * 1024
@@ -129,14 +134,16 @@ class Denied:
     text: str
 
 
-def admit(pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue) -> Admitted | Denied:
+def admit(
+    pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue, *, needs_model: bool = True
+) -> Admitted | Denied:
     """Add what the profile says, check model and driver, and require nodes that have both.
 
     Precedence of a driver: the pod's own label, its node selector or node affinity, the profile, the
     default of the series (R-617). What a pod asks of nodes itself is respected: a profile's driver or
     a default that no such node has is left out, and a label that contradicts it is refused.
-    A pod without a class is treated as one of class `gpu`; other classes keep their affinity, and
-    get what the profile says.
+    A pod without a class is treated as one of class `gpu`, which needs a model only where the class
+    is named (R-002) and `needs_model`; other classes keep their affinity, and get what the profile says.
     """
     effect = effect_of(rules, pod.labels, pod.annotations, pod.namespace)
     labels = {**pod.labels, **effect.labels}
@@ -151,7 +158,7 @@ def admit(pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue) ->
             f"spec.affinity has {pod.affinity_bytes} bytes; with a model or a driver it may have "
             f"{MOST_AFFINITY_BYTES}"
         )
-    model, wrong = _model(pod, labels, catalogue)
+    model, wrong = _model(pod, labels, catalogue, needs_model=needs_model)
     driver, wrong_driver = _driver(pod, model, effect, catalogue)
     if wrong or wrong_driver:
         return Denied(wrong or wrong_driver)
@@ -206,7 +213,9 @@ def _contradiction(pod: Applicant, key: str, value: str, who: str = _LABEL) -> s
     return f"{what} {clip(value)!r}, the pod's {where} {other}: no node has both"
 
 
-def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series | None, str]:
+def _model(
+    pod: Applicant, labels: Values, catalogue: Catalogue, *, needs_model: bool
+) -> tuple[Series | None, str]:
     """The series that a pod asks for, or None; and what is wrong with that, or "".
 
     A label is enough. Nodes of a reservation (class `gpu-hpn`) are asked for by nodeSelector or
@@ -220,11 +229,16 @@ def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series
         return None, wrong
     name = by_node if by_label is None else by_label
     if not name and by_label is None:
-        return None, ""
+        if not needs_model or labels.get(CLASS_LABEL) != GPU_CLASSES[0]:
+            return None, ""
+        asked = f"{CLASS_LABEL} {GPU_CLASSES[0]!r} needs a model: set the label {MODEL_LABEL}."
+        return None, f"{asked} Known: {catalogue.known}"
     found = catalogue.series.get(name)
     if found is None:
-        known = ", ".join(catalogue.series) or "none"
-        return None, f"{MODEL_LABEL} {clip(name)!r} is not in the catalogue. Known: {known}"
+        return (
+            None,
+            f"{MODEL_LABEL} {clip(name)!r} is not in the catalogue. Known: {catalogue.known}",
+        )
     return found, ""
 
 

@@ -133,22 +133,17 @@ def _switch(
     """Switch the mode at once if no slice is held and no card served, else later."""
     if holders is None:
         return ModeDecision(current, is_switch_refused=True)
+    why = ""
     if holders:
-        return ModeDecision(
-            current,
-            is_switch_refused=True,
-            note=f"{asked} waits: the node stays in {current} while pods hold slices: "
-            f"{_names(holders)}. Delete or drain them",
-            note_reason="ModeSwitchRefused",
+        why = f"while pods hold slices: {_names(holders)}. Delete or drain them"
+    elif mps_root and current is NodeMode.DEFAULT:
+        why = (
+            f"until the MPS daemon of {mps_root} has given its cards back. Choose a configuration "
+            f"without sharing.mps first"
         )
-    if mps_root and current is NodeMode.DEFAULT:
-        return ModeDecision(
-            current,
-            is_switch_refused=True,
-            note=f"{asked} waits: the node stays in {current} until the MPS daemon of {mps_root} has given "
-            f"its cards back. Choose a configuration without sharing.mps first",
-            note_reason="ModeSwitchRefused",
-        )
+    if why:
+        note = f"{asked} waits: the node stays in {current} {why}"
+        return ModeDecision(current, True, note, "ModeSwitchRefused")  # noqa: FBT003
     later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"
     return ModeDecision(
         wanted,

@@ -129,7 +129,9 @@ def _held(cards: Iterable[Card], grants: Iterable[Grant]) -> Iterator[tuple[str,
             for unit in ids:
                 device = there.get(device_of(unit))
                 if device is not None:
-                    yield resource, _unit(device, unit), str(grant.pod)
+                    # A replica's number of siblings is not known any more; that it has some is.
+                    replicas = 1 if unit == device.id else 2
+                    yield resource, replace(device, id=unit, replicas=replicas), str(grant.pod)
 
 
 def _devices(cards: Iterable[Card]) -> dict[str, Offered]:
@@ -139,11 +141,6 @@ def _devices(cards: Iterable[Card]) -> dict[str, Offered]:
         if card.hardware.is_mig:
             found |= {i.uuid: Offered(i.uuid, card, i) for i in card.hardware.instances}
     return found
-
-
-def _unit(device: Offered, unit: str) -> Offered:
-    """A replica's number of siblings is not known any more; that it has some is."""
-    return replace(device, id=unit, replicas=1 if unit == device.id else 2)
 
 
 def _text(card: Card, pods: Collection[str]) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from gpu_device_plugin.domain.grants.container_edits import DeviceAccess
 from gpu_device_plugin.errors import ConfigError, clip
@@ -98,20 +99,15 @@ class Pattern:
     name: str
 
     def matches(self, text: str) -> bool:
-        """Whether it matches anywhere in `text`; a space and a hyphen are the same.
+        """Whether it matches the whole `text`; a space and a hyphen are the same.
 
         The inventory has a model's spaces as hyphens.
 
         >>> Pattern("NVIDIA A100*40GB", "nvidia.com/big").matches("NVIDIA-A100-SXM4-40GB")
         True
         """
-        hyphened, place = text.replace(" ", "-"), 0
-        for part in self.pattern.replace(" ", "-").split("*"):
-            found = hyphened.find(part, place)
-            if found < 0:
-                return False
-            place = found + len(part)
-        return True
+        literal = re.sub(r"[?[]", r"[\g<0>]", self.pattern.replace(" ", "-"))
+        return fnmatchcase(text.replace(" ", "-"), literal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,15 @@ def feature_labels(
     if machine.timestamp is not None:
         labels["gfd.timestamp"] = str(machine.timestamp)
     if cards:
+        classes = {card.hardware.pci_class for card in cards}
+        is_mps = configuration.sharing.kind is SharingKind.MPS
+        is_mps_capable = is_mps and not any(card.hardware.is_mig for card in cards)
         labels |= {
             **_versions(machine),
             "gpu.machine": _ends_trimmed(sanitised(machine.type)) or "unknown",
-            "gpu.mode": _mode(cards),
+            "gpu.mode": _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
             "mig.capable": _text(any(card.hardware.is_mig_capable for card in cards)),
-            MPS_CAPABLE.removeprefix(PREFIX): _text(_is_mps_capable(cards, configuration)),
+            MPS_CAPABLE.removeprefix(PREFIX): _text(is_mps_capable),
             **_gpu_labels(cards, configuration),
             **_mig_labels(cards, configuration),
         }
@@ -83,30 +86,19 @@ def family(capability: tuple[int, int]) -> str:
 def _versions(machine: Machine) -> dict[str, str]:
     major, minor, revision = (*machine.driver_version.split("."), "", "")[:3]
     cuda_major, _, cuda_minor = machine.cuda_version.partition(".")
-    return {
-        "cuda.driver-version.major": major,
-        "cuda.driver-version.minor": minor,
-        "cuda.driver-version.revision": revision,
+    found = {
         "cuda.driver-version.full": machine.driver_version,
-        "cuda.runtime-version.major": cuda_major,
-        "cuda.runtime-version.minor": cuda_minor,
-        "cuda.runtime-version.full": machine.cuda_version,
-        "cuda.driver.major": major,
-        "cuda.driver.minor": minor,
+        "cuda.driver-version.revision": revision,
         "cuda.driver.rev": revision,
-        "cuda.runtime.major": cuda_major,
-        "cuda.runtime.minor": cuda_minor,
+        "cuda.runtime-version.full": machine.cuda_version,
     }
-
-
-def _mode(cards: Sequence[Card]) -> str:
-    classes = {card.hardware.pci_class for card in cards}
-    return _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown"
-
-
-def _is_mps_capable(cards: Sequence[Card], configuration: Configuration) -> bool:
-    is_mps = configuration.sharing.kind is SharingKind.MPS
-    return is_mps and not any(card.hardware.is_mig for card in cards)
+    for former in ("", "-version"):
+        found |= {f"cuda.driver{former}.major": major, f"cuda.driver{former}.minor": minor}
+        found |= {
+            f"cuda.runtime{former}.major": cuda_major,
+            f"cuda.runtime{former}.minor": cuda_minor,
+        }
+    return found
 
 
 def _gpu_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str, str]:

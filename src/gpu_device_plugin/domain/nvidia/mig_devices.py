@@ -142,6 +142,20 @@ def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
     raise ConfigError(f"MIG profile {asked!r} is none of {model}; it has {names}")
 
 
+def wrong_profile(cards: Sequence[Card], asked: str) -> str:
+    """Why a card that can be in MIG mode has no such profile; "" if each has it, or none is asked for.
+
+    Cards of the last run count as well, of which only model and memory are known.
+    """
+    try:
+        for card in cards:
+            if asked and model_of(card.model, card.memory_mib) is not None:
+                profile_of(asked, card.model, card.memory_mib)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def resource_of(profile: str) -> str:
     """The resource of a profile under strategy mixed (R-706).
 
@@ -151,14 +165,17 @@ def resource_of(profile: str) -> str:
     return f"{PREFIX}mig-{profile.replace('+', '.')}"
 
 
-def cut_command(index: int, profile: Profile) -> str:
+def cut_command(index: int, profile: Profile, *, is_mig: bool) -> str:
     """What cuts one card into as many instances of the profile as it has room for.
 
-    >>> cut_command(0, Profile("3g.20gb", 3, 4, 2))
+    One in MIG mode first loses its instances, so that there is room.
+
+    >>> cut_command(0, Profile("3g.20gb", 3, 4, 2), is_mig=False)
     'nvidia-smi -i 0 -mig 1 && nvidia-smi mig -i 0 -cgi 3g.20gb,3g.20gb -C'
     """
-    instances = ",".join([profile.name] * profile.count)
-    return f"nvidia-smi -i {index} -mig 1 && nvidia-smi mig -i {index} -cgi {instances} -C"
+    mig = f"nvidia-smi mig -i {index}"
+    before = f"{mig} -dci; {mig} -dgi;" if is_mig else f"nvidia-smi -i {index} -mig 1 &&"
+    return f"{before} {mig} -cgi {','.join([profile.name] * profile.count)} -C"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +222,7 @@ def uncut(cards: Sequence[Card], asked: str) -> str:
     except ConfigError as error:
         return str(error)
     commands = [
-        cut_command(card.index, profile)
+        cut_command(card.index, profile, is_mig=card.hardware.is_mig)
         for card, profile in wanted
         if not is_cut(card.hardware, profile)
     ]

@@ -116,18 +116,13 @@ class NvidiaScheme(KubeletChoosesDevices):
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """Every device, a card that is out as well."""
         healthy = state.healthy
-        return tuple(
-            Pool(
-                resource,
-                tuple(
-                    DeviceGroup(
-                        (d.id,), healthy[d.card.uuid], d.card.uuid, d.card.hardware.numa_node
-                    )
-                    for d in devices
-                ),
-            )
-            for resource, devices in self._offers(state).resources.items()
-        )
+
+        def group(device: Offered) -> DeviceGroup:
+            card = device.card
+            return DeviceGroup((device.id,), healthy[card.uuid], card.uuid, card.hardware.numa_node)
+
+        offered = self._offers(state).resources
+        return tuple(Pool(name, tuple(map(group, devices))) for name, devices in offered.items())
 
     def serves(self, resource: str, state: NodeState) -> bool:
         """What is offered; while nothing can be, the plain name, so that the node is not ready."""
@@ -278,14 +273,9 @@ def preferred(
             reason="NoDevice",
         )
     if all(device.replicas == 1 and device.instance is None for device in free):
-        return _linked(free, must_include, size)
+        points = {device.id: device.card.hardware.links for device in free}
+        return best_linked(points, list(points), [i for i in points if i in must_include], size)
     return _over_cards(offered, free, must_include, size, policy)
-
-
-def _linked(free: Sequence[Offered], must_include: Collection[str], size: int) -> tuple[str, ...]:
-    points = {device.id: device.card.hardware.links for device in free}
-    ids = [device.id for device in free]
-    return best_linked(points, ids, [each for each in ids if each in must_include], size)
 
 
 def _over_cards(
@@ -295,16 +285,17 @@ def _over_cards(
     size: int,
     policy: AllocationPolicy,
 ) -> tuple[str, ...]:
-    """One after the other; ties go to the lowest card and its lowest device."""
+    """One after the other; ties go to a card that this call has picked least, then to the lowest."""
     candidates = [device for device in free if device.id not in must_include]
     taken = Counter(device.card.uuid for device in offered)
     taken.subtract(device.card.uuid for device in candidates)
     sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
-    chosen = [device.id for device in free if device.id in must_include]
+    chosen, picked = [device.id for device in free if device.id in must_include], Counter[str]()
     while len(chosen) < size:
-        first = min(candidates, key=lambda device: sign * taken[device.card.uuid])
+        first = min(candidates, key=lambda d: (sign * taken[d.card.uuid], picked[d.card.uuid]))
         candidates.remove(first)
         taken[first.card.uuid] += 1
+        picked[first.card.uuid] += 1
         chosen.append(first.id)
     return tuple(chosen)
 
@@ -322,8 +313,9 @@ def answer(
     A device of which there are several replicas counts once. `answer_id`, at most 36 characters,
     distinguishes the CDI annotations of one pod.
     """
-    by_place = sorted(devices, key=_place)
-    ids = list(dict.fromkeys(_name(device, configuration) for device in by_place))
+    by_place = sorted(devices, key=lambda d: (d.card.index, d.instance.index if d.instance else -1))
+    is_by_index = configuration.id_strategy is IdStrategy.INDEX
+    ids = list(dict.fromkeys(d.index if is_by_index else d.uuid for d in by_place))
     cdi_names = _cdi_names(ids, configuration)
     access = configuration.access
     return ContainerEdits(
@@ -333,14 +325,6 @@ def answer(
         cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
         annotations=access.annotations(cdi_names, answer_id),
     )
-
-
-def _place(device: Offered) -> tuple[int, int]:
-    return device.card.index, -1 if device.instance is None else device.instance.index
-
-
-def _name(device: Offered, configuration: Configuration) -> str:
-    return device.index if configuration.id_strategy is IdStrategy.INDEX else device.uuid
 
 
 def _envs(ids: Sequence[str], configuration: Configuration) -> dict[str, str]:
