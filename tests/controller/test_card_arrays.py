@@ -199,7 +199,7 @@ def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
     """Each by its own way would be the best of all: the one is full, the other empty."""
 
     def scores(*found: Score) -> list[float]:
-        judged = Judged()
+        judged = Judged([], [], [], [])
         for number, score in enumerate(found):
             judged.decide([f"n{number}"], Fit(score, {}))
         return list(judged.scores().values())

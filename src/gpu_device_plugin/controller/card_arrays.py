@@ -4,9 +4,9 @@ It decides as `domain.fractions.node_fit` does for one node; a test compares bot
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,9 @@ from gpu_device_plugin.domain.node.modes import PlacementPolicy
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
 _Floats = NDArray[np.float64]
-_NEVER = np.iinfo(np.int64).max
-_MOST_CPU_MILLI, _NO_BOUND = 1 << 60, 1 << 60
+_NEVER, _NO_BOUND = np.iinfo(np.int64).max, 1 << 60
 _MOST_UNITS = 1 << 31
 """More than any card has (cluster_view)."""
-_CARD_FIELDS, _NODE_FIELDS = 5, 4
 _NO_CARD = (0, 0, -1, 0, 0)
 _FGD = PlacementPolicy.FGD
 _LOST = np.array(EVEN_MIX.by_free, dtype=np.int64)
@@ -49,17 +47,14 @@ _LOST = np.array(EVEN_MIX.by_free, dtype=np.int64)
 class _Nodes(NamedTuple):
     """Nodes of one mode and policy.
 
-    Of each card, by card and node; cards in the order of `Room.amounts`:
-
     Attributes:
-        mem: Units free; 0 where it may serve no pod.
+        mem: By card and node, as the next four: units free, 0 where the card may serve no pod. A node's
+            cards are in the order of `Room.amounts`.
         core: Percent free.
-        size: Units in all; -1 where it is not healthy, or there is none.
+        size: Units in all; -1 where the card is not healthy, or there is none.
         pods: Pods on it.
         milli: `Room.free_milli`.
-
-    Of each node:
-        cpu: Processor that is free, in thousandths of a core.
+        cpu: By node, as the next three: processor that is free, in thousandths of a core.
         most: Most pods a card.
         is_other_door: 1 where all cards are behind the other door, else 0.
         rules: Which mode and policy.
@@ -124,21 +119,19 @@ class _Nodes(NamedTuple):
 
     def scores(self, asked: CheckedRequest) -> Mapping[PlacementPolicy, _Floats]:
         """By each policy that counts, of a pod of one container that fits on all of these nodes."""
-        (ask,), policies = asked.asking, (asked.policy, asked.default)
-        demand, left = ask.needed, self.milli
-        if _FGD in policies:
-            left = self.left_milli(demand)
-        on = self.chosen(asked.policy, demand, left)
-        units = np.where(on, self.mem - demand.units_per_card, 0).sum(0)
+        (ask,), is_fgd = asked.asking, _FGD in (asked.policy, asked.default)
+        left = self.left_milli(ask.needed) if is_fgd else self.milli
+        on = self.chosen(asked.policy, ask.needed, left)
+        units = np.where(on, self.mem - ask.needed.units_per_card, 0).sum(0)
         free = units / np.maximum(np.where(on, self.size, 0).sum(0), 1)
         found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
-        if _FGD in policies:
+        if is_fgd:
             found[_FGD] = self._grades(np.where(on, left, self.milli), asked.pod.cpu_milli) / 100
         return found
 
     def _grades(self, left: _Ints, cpu_milli: int) -> _Floats:
         """`grade_placement` of each node: what its cards have `left`, the pod's processor taken."""
-        cpu = self.cpu - min(cpu_milli, _MOST_CPU_MILLI)
+        cpu = self.cpu - min(cpu_milli, _NO_BOUND)
         gain = _fragmentation(self.milli, self.cpu) - _fragmentation(left, cpu)
         steps = np.floor(SCORE_STEPS / (1.0 + np.exp(-gain / SCORE_SCALE_MILLI)))
         stranded = _stranded(left, cpu) - _stranded(self.milli, self.cpu)
@@ -169,12 +162,10 @@ class Judged:
         unknown: Nodes that no agent has told of.
     """
 
-    fits: list[tuple[list[str], PlacementPolicy, list[float], list[float]]] = field(
-        default_factory=list
-    )
-    misfits: list[tuple[Misfit, list[str]]] = field(default_factory=list)
-    left: list[list[str]] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    fits: list[tuple[list[str], PlacementPolicy, list[float], list[float]]]
+    misfits: list[tuple[Misfit, list[str]]]
+    left: list[list[str]]
+    unknown: list[str]
 
     def decide(self, names: list[str], answer: Fit | Misfit) -> None:
         """What plain code says of nodes that have the same left."""
@@ -192,15 +183,44 @@ class Judged:
             found.update(zip(names, own if is_one else common, strict=True))
         return found
 
+    def add(self, names: NDArray[np.object_], nodes: _Nodes, asked: CheckedRequest) -> None:
+        """What the arrays say of nodes that break no rule."""
+        may = np.ones(len(names), dtype=bool)
+        for needed in {ask.needed for ask in asked.asking}:
+            may &= nodes.fitting(needed).sum(0) >= needed.cards
+        if not may.all():
+            self._refuse(names[~may], nodes.where(~may), asked)
+        names, nodes = names[may], nodes.where(may)
+        if len(names) and len(asked.asking) == 1:
+            by = nodes.scores(asked)
+            own, common = by[asked.policy].tolist(), by[asked.default].tolist()
+            self.fits.append((names.tolist(), asked.policy, own, common))
+        elif len(names):
+            is_fgd = _FGD in (asked.policy, asked.default)
+            left = np.vstack([*nodes[: len(_NO_CARD)], nodes.cpu * is_fgd, nodes.most]).T
+            alike: dict[bytes, list[str]] = {}
+            for name, row in zip(names, left, strict=True):
+                alike.setdefault(row.tobytes(), []).append(name)
+            self.left += alike.values()
+
+    def _refuse(self, names: NDArray[np.object_], nodes: _Nodes, asked: CheckedRequest) -> None:
+        is_other_door, is_final = nodes.is_other_door == 1, nodes.too_small(asked)
+        for text, final, where in (
+            (OTHER_DOOR_TEXT, True, is_other_door),
+            (NOT_ENOUGH_TEXT, True, is_final & ~is_other_door),
+            (NOT_ENOUGH_TEXT, False, ~is_final & ~is_other_door),
+        ):
+            self.misfits.append((Misfit(text, is_final=final), names[where].tolist()))
+
 
 class CardArrays:
-    """Nodes by name; each is a row, and what changes is written to its row alone."""
+    """Nodes by name: each has a place in the arrays, and what changes of it is written there."""
 
     def __init__(self) -> None:
-        self._cards = np.zeros((_CARD_FIELDS, 0, 0), dtype=np.int64)
-        self._nodes = np.zeros((_NODE_FIELDS, 0), dtype=np.int64)
-        self._rows: dict[str, int] = {}
-        self._free_rows: list[int] = []
+        self._cards = np.zeros((len(_NO_CARD), 0, 0), dtype=np.int64)
+        self._nodes = np.zeros((len(_Nodes._fields) - len(_NO_CARD), 0), dtype=np.int64)
+        self._at: dict[str, int] = {}
+        self._unused: list[int] = []
         # Each mode and policy has a number; one node stands for all that have it.
         self._rules: dict[object, int] = {}
         self._examples: list[NodeOffer] = []
@@ -210,93 +230,53 @@ class CardArrays:
         rules = self._rules.setdefault((offer.mode, offer.policy), len(self._examples))
         if rules == len(self._examples):
             self._examples.append(offer)
-        row = self._row(offer.name, len(rooms))
+        at, cpu = self._place(offer.name, len(rooms)), min(cpu_milli, _NO_BOUND)
         most = most_pods(offer.mode, offer.max_pods)
         is_other_door = bool(rooms) and all(room.is_behind_other_door for room in rooms)
-        cpu = min(cpu_milli, _MOST_CPU_MILLI)
-        self._nodes[:, row] = cpu, _NO_BOUND if most is None else most, is_other_door, rules
+        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_door, rules
         cards = [_card(room) for room in sorted(rooms, key=lambda room: room.amounts)]
         cards += [_NO_CARD] * (self._cards.shape[1] - len(cards))
-        self._cards[..., row] = np.array(cards, dtype=np.int64).T.reshape(_CARD_FIELDS, -1)
+        self._cards[..., at] = np.array(cards, dtype=np.int64).reshape(-1, len(_NO_CARD)).T
 
     def drop(self, name: str) -> None:
         """A node is gone; one that is not known is no error."""
-        row = self._rows.pop(name, None)
-        if row is not None:
-            self._free_rows.append(row)
+        if name in self._at:
+            self._unused.append(self._at.pop(name))
 
-    def _row(self, name: str, cards: int) -> int:
-        """The node's row, as wide as so many cards need."""
-        _, width, rows = self._cards.shape
+    def _place(self, name: str, cards: int) -> int:
+        """Where a node with so many cards stands; the arrays grow where they have to."""
+        _, width, nodes = self._cards.shape
         if cards > width:
-            more = np.array(_NO_CARD)[:, None, None].repeat(cards - width, 1).repeat(rows, 2)
+            more = np.array(_NO_CARD)[:, None, None].repeat(cards - width, 1).repeat(nodes, 2)
             self._cards = np.concatenate((self._cards, more), axis=1)
-        if name in self._rows:
-            return self._rows[name]
-        if not self._free_rows:
-            more_rows = rows // 4 + 1
-            self._cards = np.pad(self._cards, ((0, 0), (0, 0), (0, more_rows)))
-            self._nodes = np.pad(self._nodes, ((0, 0), (0, more_rows)))
-            self._free_rows = list(range(rows, rows + more_rows))
-        row = self._rows[name] = self._free_rows.pop()
-        return row
+        if name not in self._at and not self._unused:
+            spare = nodes // 4 + 1
+            self._cards = np.pad(self._cards, ((0, 0), (0, 0), (0, spare)))
+            self._nodes = np.pad(self._nodes, ((0, 0), (0, spare)))
+            self._unused = list(range(nodes, nodes + spare))
+        if name not in self._at:
+            self._at[name] = self._unused.pop()
+        return self._at[name]
 
     def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
         """Whether and how well a pod fits each of these nodes."""
-        found = Judged()
         every = np.array(names, dtype=object)
-        rows = np.fromiter(map(self._rows.get, names, repeat(-1)), np.intp, len(names))
-        found.unknown = every[rows < 0].tolist()
-        every, rows = every[rows >= 0], rows[rows >= 0]
-        rules = self._nodes[-1, rows]
+        at = np.fromiter(map(self._at.get, names, repeat(-1)), np.intp, len(names))
+        found = Judged([], [], [], every[at < 0].tolist())
+        every, at = every[at >= 0], at[at >= 0]
+        rules = self._nodes[-1, at]
         for number in np.unique(rules).tolist():
-            here = rules == number
-            asked = checks.of(self._examples[number])
+            here, asked = rules == number, checks.of(self._examples[number])
             if isinstance(asked, Misfit):
                 found.misfits.append((asked, every[here].tolist()))
             else:
-                at = rows[here]
-                nodes = _Nodes(*self._cards.take(at, axis=2), *self._nodes.take(at, axis=1))
-                _judge(every[here], nodes, asked, found)
+                cards, nodes = self._cards[..., at[here]], self._nodes[:, at[here]]
+                found.add(every[here], _Nodes(*cards, *nodes), asked)
         return found
 
 
-def _judge(names: Any, nodes: _Nodes, asked: CheckedRequest, found: Judged) -> None:
-    may = np.ones(len(names), dtype=bool)
-    for needed in {ask.needed for ask in asked.asking}:
-        may &= nodes.fitting(needed).sum(0) >= needed.cards
-    _refuse(names[~may], nodes.where(~may), asked, found)
-    names, nodes = names[may], nodes.where(may)
-    if not len(names):
-        return
-    if len(asked.asking) == 1:
-        by = nodes.scores(asked)
-        own, common = by[asked.policy].tolist(), by[asked.default].tolist()
-        found.fits.append((names.tolist(), asked.policy, own, common))
-        return
-    is_fgd = _FGD in (asked.policy, asked.default)
-    left = np.vstack([*nodes[:_CARD_FIELDS], nodes.cpu * is_fgd, nodes.most]).T
-    alike: dict[bytes, list[str]] = {}
-    for name, row in zip(names, left, strict=True):
-        alike.setdefault(row.tobytes(), []).append(name)
-    found.left += alike.values()
-
-
-def _refuse(names: Any, nodes: _Nodes, asked: CheckedRequest, found: Judged) -> None:
-    is_other_door = nodes.is_other_door == 1
-    is_final = nodes.too_small(asked)
-    for misfit, where in (
-        (Misfit(OTHER_DOOR_TEXT, is_final=True), is_other_door),
-        (Misfit(NOT_ENOUGH_TEXT, is_final=True), is_final & ~is_other_door),
-        (Misfit(NOT_ENOUGH_TEXT, is_final=False), ~is_final & ~is_other_door),
-    ):
-        if where.any():
-            found.misfits.append((misfit, names[where].tolist()))
-
-
 def _card(room: Room) -> tuple[int, ...]:
-    serves = room.is_healthy and not (
-        room.is_closed or room.is_behind_other_door or room.is_full_of_pods
-    )
+    is_shut = room.is_closed or room.is_behind_other_door or room.is_full_of_pods
     size = room.card.capacity(room.unit) if room.is_healthy else -1
-    return room.free_mem if serves else 0, room.free_core, size, room.pods, room.free_milli
+    free_mem = room.free_mem if room.is_healthy and not is_shut else 0
+    return free_mem, room.free_core, size, room.pods, room.free_milli

@@ -74,8 +74,7 @@ class Extender:
     async def prioritize(self, body: bytes) -> bytes:
         """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike."""
         question = read_question(body)
-        judged = await self._judged(question) if question.pod.asks_units else Judged()
-        scores = judged.scores()
+        scores = (await self._judged(question)).scores() if question.pod.asks_units else {}
         points = {name: _points(scores.get(name, 0.0)) for name in question.names}
         return priorities(points)
 
