@@ -32,10 +32,12 @@ from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
+from gpu_device_plugin.domain.node.pods import ContainerKind
 
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
 _Floats = NDArray[np.float64]
+_Names = NDArray[np.object_]
 _NEVER, _NO_BOUND = np.iinfo(np.int64).max, 1 << 60
 _MOST_UNITS = 1 << 31
 """More than any card has (cluster_view)."""
@@ -100,34 +102,43 @@ class _Nodes(NamedTuple):
             left = np.minimum(left, WHOLE_CARD_MILLI * core // CORE_UNITS_PER_CARD)
         return np.where(self.pods + 1 >= self.most, 0, np.minimum(left, WHOLE_CARD_MILLI))
 
-    def chosen(self, policy: PlacementPolicy, demand: Demand, left: _Ints) -> _Bools:
-        """The cards that `place` would choose; on every node enough of them fit."""
+    def order(self, policy: PlacementPolicy, demand: Demand, left: _Ints) -> _Ints:
+        """Which cards `place` would choose: the least, of equal ones the first."""
         match policy:
             case PlacementPolicy.BINPACK:
-                key = np.arange(len(self.mem), dtype=np.int64)[:, None]
+                return self.mem * (CORE_UNITS_PER_CARD + 1) + self.core
             case PlacementPolicy.SPREAD:
-                key = -(self.mem * (CORE_UNITS_PER_CARD + 1) + self.core)
+                return -(self.mem * (CORE_UNITS_PER_CARD + 1) + self.core)
             case PlacementPolicy.FGD:
-                after = np.zeros_like(left) if demand.is_exclusive else left
-                key = (_LOST[-1][after] - _LOST[-1][self.milli]) * _MOST_UNITS + self.mem
-        key = np.where(self.fitting(demand), key, _NEVER)
-        found, node = np.zeros(key.shape, dtype=bool), np.arange(key.shape[1])
-        for _ in range(demand.cards):
-            best = key.argmin(axis=0)
-            found[best, node], key[best, node] = True, _NEVER
-        return found
+                lost = _LOST[-1][0 if demand.is_exclusive else left] - _LOST[-1][self.milli]
+                found: _Ints = lost * _MOST_UNITS + self.mem
+                return found
 
-    def scores(self, asked: CheckedRequest) -> Mapping[PlacementPolicy, _Floats]:
-        """By each policy that counts, of a pod of one container that fits on all of these nodes."""
-        (ask,), is_fgd = asked.asking, _FGD in (asked.policy, asked.default)
-        left = self.left_milli(ask.needed) if is_fgd else self.milli
-        on = self.chosen(asked.policy, ask.needed, left)
-        units = np.where(on, self.mem - ask.needed.units_per_card, 0).sum(0)
-        free = units / np.maximum(np.where(on, self.size, 0).sum(0), 1)
+    def placed(self, asked: CheckedRequest) -> tuple[_Bools, Mapping[PlacementPolicy, _Floats]]:
+        """Where all containers fit, placed one after the other, and the score by each policy that counts.
+
+        As if init containers handed nothing on.
+        """
+        is_fgd = _FGD in (asked.policy, asked.default)
+        fits, now = np.ones(len(self.cpu), dtype=bool), self
+        on = np.zeros(self.mem.shape, dtype=bool)
+        for needed in (ask.needed for ask in asked.asking):
+            may = now.fitting(needed)
+            fits &= may.sum(0) >= needed.cards
+            left = now.left_milli(needed) if is_fgd else now.milli
+            order = now.order(asked.policy, needed, left) + np.where(on, 0, _NO_BOUND)
+            chosen = _least(np.where(may, order, _NEVER), needed.cards)
+            now = now._replace(
+                mem=now.mem - chosen * needed.units_per_card,
+                core=now.core - chosen * needed.core_percent,
+                milli=np.where(chosen, left, now.milli),
+            )
+            on |= chosen
+        free = np.where(on, now.mem, 0).sum(0) / np.maximum(np.where(on, self.size, 0).sum(0), 1)
         found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
         if is_fgd:
-            found[_FGD] = self._grades(np.where(on, left, self.milli), asked.pod.cpu_milli) / 100
-        return found
+            found[_FGD] = self._grades(now.milli, asked.pod.cpu_milli) / 100
+        return fits, found
 
     def _grades(self, left: _Ints, cpu_milli: int) -> _Floats:
         """`grade_placement` of each node: what its cards have `left`, the pod's processor taken."""
@@ -138,6 +149,15 @@ class _Nodes(NamedTuple):
         broken = (self.milli == WHOLE_CARD_MILLI).sum(0) - (left == WHOLE_CARD_MILLI).sum(0)
         found: _Floats = steps - np.rint(stranded / STRANDED_STEP_MILLI) - broken / 1000
         return found
+
+
+def _least(order: _Ints, count: int) -> _Bools:
+    """So many of the cards of each node."""
+    found, node = np.zeros(order.shape, dtype=bool), np.arange(order.shape[1])
+    for _ in range(count):
+        best = order.argmin(axis=0)
+        found[best, node], order[best, node] = True, _NEVER
+    return found
 
 
 def _fragmentation(milli: _Ints, cpu: _Ints) -> _Floats:
@@ -183,7 +203,7 @@ class Judged:
             found.update(zip(names, own if is_one else common, strict=True))
         return found
 
-    def add(self, names: NDArray[np.object_], nodes: _Nodes, asked: CheckedRequest) -> None:
+    def add(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
         """What the arrays say of nodes that break no rule."""
         may = np.ones(len(names), dtype=bool)
         for needed in {ask.needed for ask in asked.asking}:
@@ -191,19 +211,26 @@ class Judged:
         if not may.all():
             self._refuse(names[~may], nodes.where(~may), asked)
         names, nodes = names[may], nodes.where(may)
-        if len(names) and len(asked.asking) == 1:
-            by = nodes.scores(asked)
-            own, common = by[asked.policy].tolist(), by[asked.default].tolist()
-            self.fits.append((names.tolist(), asked.policy, own, common))
-        elif len(names):
-            is_fgd = _FGD in (asked.policy, asked.default)
-            left = np.vstack([*nodes[: len(_NO_CARD)], nodes.cpu * is_fgd, nodes.most]).T
-            alike: dict[bytes, list[str]] = {}
-            for name, row in zip(names, left, strict=True):
-                alike.setdefault(row.tobytes(), []).append(name)
-            self.left += alike.values()
+        if not len(names):
+            return
+        fits, by = nodes.placed(asked)
+        if any(ask.container.kind is ContainerKind.INIT for ask in asked.asking):
+            fits[:] = False  # what they hand on, only plain code counts
+        if fits.any():
+            own, common = by[asked.policy][fits].tolist(), by[asked.default][fits].tolist()
+            self.fits.append((names[fits].tolist(), asked.policy, own, common))
+        if not fits.all():
+            self._leave(names[~fits], nodes.where(~fits), asked)
 
-    def _refuse(self, names: NDArray[np.object_], nodes: _Nodes, asked: CheckedRequest) -> None:
+    def _leave(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
+        is_fgd = _FGD in (asked.policy, asked.default)
+        left = np.vstack([*nodes[: len(_NO_CARD)], nodes.cpu * is_fgd, nodes.most]).T
+        alike: dict[bytes, list[str]] = {}
+        for name, row in zip(names, left, strict=True):
+            alike.setdefault(row.tobytes(), []).append(name)
+        self.left += alike.values()
+
+    def _refuse(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
         is_other_door, is_final = nodes.is_other_door == 1, nodes.too_small(asked)
         for text, final, where in (
             (OTHER_DOOR_TEXT, True, is_other_door),
@@ -270,7 +297,7 @@ class CardArrays:
             if isinstance(asked, Misfit):
                 found.misfits.append((asked, every[here].tolist()))
             else:
-                cards, nodes = self._cards[..., at[here]], self._nodes[:, at[here]]
+                cards, nodes = (each.take(at[here], -1) for each in (self._cards, self._nodes))
                 found.add(every[here], _Nodes(*cards, *nodes), asked)
         return found
 
