@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-ORDER = ("hook", "view", "memory", "unasked", "compute", "books", "driver", "slice")
+ORDER = ("hook", "view", "memory", "overhead", "compute", "books", "driver", "slice")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 

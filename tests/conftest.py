@@ -1,13 +1,14 @@
 """What tests of several directories need.
 
-Directories with short paths (a unix socket's is 107 characters at most), a rig in one, and
-containers with programs in them.
+Directories with short paths (a unix socket's is 107 characters at most), a rig in one, simulated
+nodes, and containers with programs in them.
 """
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,7 +17,11 @@ from tests.isolation.box import native_directory
 from tests.kubelet.rig import Rig
 from tests.told import compile_program
 
+from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
+from gpu_device_plugin.simulation.simulated_node import Choices, SimulatedNode
+
+MakeNode = Callable[..., SimulatedNode]
 
 # A busy machine is no finding, and a run finds what the run before it found: examples are the same
 # each time, and none is kept in a file. To look further: --hypothesis-profile=default.
@@ -32,6 +37,21 @@ def short_dir() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> MakeNode:
+    """Makes a simulated node of a profile, in a directory with the driver's libraries."""
+
+    def make(profile: str, **choices: Unpack[Choices]) -> SimulatedNode:
+        place = tmp_path / f"node-{len(list(tmp_path.iterdir()))}"
+        place.mkdir()
+        try:
+            return SimulatedNode.create(profile, place, **choices)
+        except ConfigError as error:
+            pytest.skip(f"the simulated driver is missing: {error}")
+
+    return make
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ def compiler() -> list[str]:
     return ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
 
 
-def compile_program(directory: Path) -> Path:
-    """Build it there."""
+def compile_program(directory: Path, source: Path = PROGRAM) -> Path:
+    """Build it there, under its own name."""
     includes = [header_directory(header) for header in ("cuda.h", "nvml.h")]
-    program = directory / "client"
-    words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(PROGRAM), "-ldl"]
+    words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(source), "-ldl"]
     search = [word for path in includes for word in ("-isystem", path)]
-    return compile_kept([*compiler(), *search, *words], program)
+    return compile_kept([*compiler(), *search, *words], directory / source.stem)

@@ -86,7 +86,15 @@ class RefusalError(GpuPluginError):
 
 
 class RequestError(RefusalError):
-    """The pod asks for something that a node in this mode never gives."""
+    """The pod asks for something that a node in this mode never gives.
+
+    Attributes:
+        rule: The text without pod and node, where a rule of fractions refuses.
+    """
+
+    def __init__(self, text: str, *, reason: str, rule: str = "") -> None:
+        super().__init__(text, reason=reason)
+        self.rule = rule
 
 
 class DoesNotFitError(RefusalError):

@@ -144,8 +144,10 @@ struct gpusim_card {
 	struct gpusim_mig_profile profiles[GPUSIM_MIG_PROFILES];
 	uint64_t held_peak_bytes; /* the most that processes held of it at any moment */
 	uint32_t pageable_memory; /* it reaches what malloc gave (HMM, ATS) */
+	uint32_t clique;          /* of an NVLink domain that spans nodes; 0: of none */
+	uint32_t virtualization;  /* NVML_GPU_VIRTUALIZATION_MODE_* */
 
-	uint8_t reserved[580];
+	uint8_t reserved[572];
 };
 
 enum gpusim_process_kind {

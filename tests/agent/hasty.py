@@ -11,15 +11,15 @@ from pathlib import Path
 from gpu_device_plugin.agent.reconcile import reconciler
 from gpu_device_plugin.cards_tools import mps_daemon
 from gpu_device_plugin.cli.main import main
-from gpu_device_plugin.domain.grants import ledger
+from gpu_device_plugin.domain.grants import lifetime
 from gpu_device_plugin.nvml import source
 
 FASTER = 10.0
 WAITS = (
     (reconciler, "PASS_SECONDS"),
     (reconciler, "KUBELET_SETTLE_SECONDS"),
-    (ledger, "KUBELET_SETTLE_SECONDS"),
-    (ledger, "ABSENT_SECONDS"),
+    (lifetime, "KUBELET_SETTLE_SECONDS"),
+    (lifetime, "ABSENT_SECONDS"),
 )
 PACE = ("wait_seconds", "probe_seconds", "reopen_seconds")
 MPS_PACE = ("retry_seconds", "poll_seconds", "cards_seconds")

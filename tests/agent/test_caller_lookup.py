@@ -47,9 +47,9 @@ class Node:
 async def test_the_second_resource_of_a_pod_is_known_too_when_the_watch_is_late() -> None:
     """It was refused: its text was fetched for the first call alone."""
     node = Node()
-    first = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).asker
+    first = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller
     node.holds(CORE="gpu-0-core-0")
-    second = (await node.caller_lookup.identify(Call(Resource.MEM, 1), first)).asker
+    second = (await node.caller_lookup.identify(Call(Resource.MEM, 1), first)).caller
 
     assert first.container == second.container == MAIN
     assert node.fetches == 1

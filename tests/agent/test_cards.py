@@ -34,7 +34,7 @@ async def test_a_card_that_fails_between_the_kubelets_two_calls_gets_no_pod() ->
         await rig.api.put("/api/v1/namespaces/default/pods/late", rig.object_of(pod))
         rig.kubelet.pods[pod.uid] = pod
         link = rig.kubelet.registry.links[MEM]
-        chosen = await link.preferred(unit_ids(MEM, 0, 15), (), 2)
+        chosen = await link.ask_preferred(unit_ids(MEM, 0, 15), (), 2)
         rig.cards.lose(0)
         await rig.until_offered(THREE)
 

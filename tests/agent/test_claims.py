@@ -16,7 +16,8 @@ from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
-from gpu_device_plugin.domain.grants.ledger import DeviceUse, expired_grants, live
+from gpu_device_plugin.domain.grants.ledger import DeviceUse
+from gpu_device_plugin.domain.grants.lifetime import expired_grants, live
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,

@@ -17,9 +17,10 @@ def policy_of(rig: Rig, name: str) -> str:
     return next(line.removeprefix("policy=") for line in lines if line.startswith("policy="))
 
 
-async def test_a_setting_by_cgpus_number_reaches_the_limits_file_and_why() -> None:
-    """R-560: 1 gives idle time away."""
-    async with running_rig(compute_policy=1) as rig:
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_setting_by_cgpus_number_reaches_the_limits_file_and_why(number: int) -> None:
+    """R-560: 1 and 2 give idle time away."""
+    async with running_rig(compute_policy=number) as rig:
         await rig.admit("p", slice_of(2, 30))
 
         assert policy_of(rig, "p") == "work-conserving"
@@ -51,11 +52,13 @@ async def test_the_nodes_label_stands_over_the_setting_for_new_containers() -> N
 async def test_a_label_that_names_no_policy_changes_nothing_and_is_told() -> None:
     """A typing error gives nobody more than its share."""
     async with running_rig() as rig:
-        await rig.set_labels(compute_policy="generous")
+        await rig.set_labels(compute_policy="0")
         await until(lambda: rig.events("UnknownComputePolicy"), 10)
         await rig.admit("p", slice_of(2, 30))
 
-        assert "fixed (3)" in rig.events("UnknownComputePolicy")[0]["message"]
+        message = rig.events("UnknownComputePolicy")[0]["message"]
+        assert "fixed (3)" in message
+        assert "cGPU's 0 and 4 share by the number of containers, which is not offered" in message
         assert policy_of(rig, "p") == "fixed"
 
 
@@ -75,10 +78,13 @@ async def test_a_pods_annotation_counts_only_where_the_operator_allows_it(
 async def test_an_annotation_that_names_no_policy_is_refused() -> None:
     """With the names that there are."""
     async with running_rig(honor_pod_compute_policy=True) as rig:
-        answer = await rig.admit("p", slice_of(2, 30), annotations={COMPUTE_POLICY_KEY: "2"})
+        answer = await rig.admit("p", slice_of(2, 30), annotations={COMPUTE_POLICY_KEY: "4"})
 
         assert not answer.is_admitted
-        assert "known: fixed (3), work-conserving (1), native (5)" in answer.message
+        assert (
+            "known: fixed (3), work-conserving (1, 2), native (5); cGPU's 0 and 4 share"
+            in answer.message
+        )
 
 
 async def test_containers_with_limits_get_the_drivers_libraries_of_the_setting() -> None:

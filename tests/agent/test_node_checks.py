@@ -8,9 +8,9 @@ import pytest
 import yaml
 from tests.waiting import until
 
+from gpu_device_plugin.agent.node_checks.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, too_old_text
 from gpu_device_plugin.agent.wiring import Wiring
-from gpu_device_plugin.agent.wiring_checks import node_checks
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.settings.agent_settings import load_settings

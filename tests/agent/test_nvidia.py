@@ -239,6 +239,8 @@ async def test_another_mig_strategy_needs_no_restart(tmp_path: Path) -> None:
     async with running_rig("a100-mig", is_started=False) as rig:
         await rig.start_agent(mode="default", config_file=file)
         await until(lambda: bool(rig.events("MigCardSkipped")), 20)
+        assert "set --mig-strategy mixed or single" in rig.events("MigCardSkipped")[0]["message"]
+        await rig.until_page("or end MIG mode with `nvidia-smi -i 0 -mig 0`")
         file.write_text("flags: {migStrategy: single}")
         await offered(rig, gpu=56)
         assert (await rig.admit("holder", {GPU: 1})).is_admitted

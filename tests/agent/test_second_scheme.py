@@ -39,7 +39,7 @@ from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
+from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
 
 MEM, CORE, COUNT = (str(each) for each in (Resource.MEM, Resource.CORE, Resource.COUNT))
 ALL = {MEM: 30, CORE: 200, COUNT: 2, WHOLE_CARD: 2}
@@ -183,6 +183,28 @@ async def test_one_container_holds_of_both_schemes(short_dir: Path) -> None:
         await kubelet.stop()
 
 
+async def test_a_card_that_was_just_given_is_refused_before_its_holder_is_recorded(
+    short_dir: Path,
+) -> None:
+    """By the checkpoint and Get; what an init container hands on within its pod is given."""
+    kubelet, settings = StandInKubelet(short_dir, seed=4), at(short_dir)
+    await kubelet.start()
+    try:
+        async with agent(settings, kubelet):
+            first = StandInContainer("first", {WHOLE_CARD: 1}, Kind.INIT)
+            both = pod("both", whole=1)
+            both = replace(both, containers=(first, *both.containers))
+            for each in (pod("alone", whole=1), both):
+                assert (await kubelet.admit(each)).is_admitted
+            link = kubelet.registry.links[WHOLE_CARD]
+            for each in (pod("alone"), both):
+                held = kubelet.held(each.uid)["main", WHOLE_CARD]
+                with pytest.raises(KubeletError, match=f"that pod default/{each.name} still holds"):
+                    await link.allocate(tuple(held))
+    finally:
+        await kubelet.stop()
+
+
 @pytest.mark.parametrize("has_get", [True, False])
 async def test_a_card_whose_holder_lives_is_refused_though_the_kubelet_gives_it_away(
     short_dir: Path,
@@ -231,7 +253,7 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: P
     chosen = Reservation(holder, Demand(2, 30), cards[:1], "", request=spec)
     pending = Pending(Caller(spec.ref, spec, spec.containers[0]), chosen)
     call = Call(MEM, 2, frozenset({"m01", "m02"}))
-    scheme, view = schemes.deciding(MEM, wiring.node_store.read())
+    scheme, view = schemes.find_deciding(MEM, wiring.node_store.read())
     made = await wiring.admission.grant(pending, call, scheme, view)
 
     assert set(wiring.ledger_store.ledger.grants) == {"whole", made.slice_id}

@@ -1,7 +1,10 @@
 """What containers use shows in the metrics, as their libraries write it down, and only then."""
 
+from functools import partial
+
+import pytest
 from tests.agent.boxes import Boxes
-from tests.agent.rig import Rig, running_rig, slice_of, until
+from tests.agent.rig import NODE, Rig, running_rig, slice_of, until
 from tests.isolation.box import MIB, OUT_OF_MEMORY
 
 from gpu_device_plugin.disk.region import CARDS_OFFSET, USED_OFFSET
@@ -150,3 +153,38 @@ async def test_where_a_container_has_the_whole_card_nothing_is_said_of_it() -> N
             return len(await unexplained(rig)) == 3
 
         await until(is_left_out, 40)
+
+
+async def acks_metrics(rig: Rig) -> dict[str, list[float]]:
+    """Labels -> mode, MiB and held share of each card."""
+    found: dict[str, list[float]] = {}
+    for line in (await rig.page("metrics"))[1].splitlines():
+        if line.startswith("DCGM_CUSTOM_"):
+            labels = line.partition("{")[2].partition("}")[0]
+            found.setdefault(labels, []).append(float(line.split()[-1]))
+    return found
+
+
+async def test_acks_metrics_tell_how_a_card_is_allocated() -> None:
+    """R-580: nobody 0, a pod alone 1, shared 2; with all labels of the source."""
+    for mode, asked, held, ratio in (
+        ("core_mem", slice_of(3, 30), 2, 3 / 15),
+        ("default", {"nvidia.com/gpu": 1}, 1, 1.0),
+    ):
+        async with running_rig(mode=mode) as rig:
+            for resource in asked:
+                await until(partial(rig.kubelet.allocatable, resource), 10)
+            await rig.admit("p", asked)
+
+            async def is_told(rig: Rig = rig, held: int = held) -> bool:
+                return any(found[0] == held for found in (await acks_metrics(rig)).values())
+
+            await until(is_told, 10)
+            found = await acks_metrics(rig)
+            assert found.keys() == {
+                f'NodeName="{NODE}",NodePoolId="",PodSource="",UUID="{card.uuid}",'
+                f'device="nvidia{index}",gpu="{index}",modelName="Tesla-V100-SXM2-16GB"'
+                for index, card in enumerate(rig.cards.view().cards)
+            }
+            free = [[0.0, 16160.0, 0.0]] * 3
+            assert sorted(found.values()) == [*free, [held, 16160.0, pytest.approx(ratio)]]

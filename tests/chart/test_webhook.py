@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.chart.rendering import NAME, manifests, one, rights
 
 from gpu_device_plugin.controller import model_rules
@@ -47,15 +48,18 @@ def test_pods_that_ask_for_a_model_wait_for_it_and_others_do_not() -> None:
         assert len(each["matchConditions"]) == 1
 
 
-def test_koordinators_names_are_seen_only_if_that_is_asked() -> None:
-    for settings, is_seen in (((), False), (("controller.webhook.koordinator=true",), True)):
+@pytest.mark.parametrize(
+    ("project", "name"), [("koordinator", "koordinator.sh/gpu"), ("hami", "nvidia.com/gpumem")]
+)
+def test_names_of_other_projects_are_seen_only_if_that_is_asked(project: str, name: str) -> None:
+    for settings, is_seen in (((), False), ((f"controller.webhook.{project}=true",), True)):
         found = webhooks(*settings)
         conditions = [each["matchConditions"][0]["expression"] for each in found.values()]
-        assert all(("koordinator.sh/gpu-" in text) is is_seen for text in conditions)
+        assert all((name in text) is is_seen for text in conditions)
         assert all("aliyun.com/gpu-" in text for text in conditions[1:])
         made = one(manifests(ON, *settings), "Deployment", CONTROLLER)
         (container,) = made["spec"]["template"]["spec"]["containers"]
-        assert ("--koordinator=GiB" in container["args"]) is is_seen
+        assert (f"--{project}=GiB" in container["args"]) is is_seen
 
 
 def test_class_gpu_without_a_model_passes_only_where_the_operator_says_so() -> None:

@@ -117,7 +117,6 @@ def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
         (("bogus",), "bogus"),
         (("agent",), "--node-name (NODE_NAME)"),
         (("agent", "--node-name", "n", "--mode", "cgpuu"), "--mode: 'cgpuu'"),
-        (("agent", "--node-name", "n", "--memory-unit", "128MiB"), "128MiB"),
         (("agent", "--node-name", "n", "--recovery-seconds", "0"), "--recovery-seconds"),
         (("agent", "--node-name", "n", "--run-dir", "x"), "--run-dir: 'x'"),
         (("agent", "--config", "/nowhere.yaml"), "/nowhere.yaml"),

@@ -190,7 +190,9 @@ async def test_bind_writes_the_wish_and_the_node_in_one_request(tmp_path: Path) 
     assert json.loads(bound["metadata"]["annotations"][ALLOCATION]) == {"0": {"0": 2}}
     assert json.loads(bound["metadata"]["annotations"][CORE_ALLOCATION]) == {"0": {"0": 30}}
     assert bound["metadata"]["annotations"][ASSIGNED] == "false"
-    assert bound["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+    first = {"IDX": "0", "POD": "2", "DEV": "15", "ASSIGNED": "false"}
+    for key, value in first.items():
+        assert bound["metadata"]["annotations"][f"ALIYUN_COM_GPU_MEM_{key}"] == value
     assert seen.body["metadata"]["uid"] == "uid-new"
 
 
@@ -491,7 +493,6 @@ async def test_what_a_heartbeat_repeats_is_not_counted_again(tmp_path: Path) -> 
 
 
 async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Path) -> None:
-    """By names of ours, and those that R-580 publishes."""
     first, second = pod("first", 8, 100), pod("second", 15, 100)
     async with a_controller(tmp_path, (node("n1", 1),), (first, second)) as found:
         assert await found.bind(first, "n1") == ""
@@ -504,7 +505,6 @@ async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Pat
 
     assert open_metrics.count("# EOF") == open_metrics.endswith("# EOF\n") == 1
     lines = set(text.splitlines())
-    labels = 'NodeName="n1",UUID="GPU-n1-0",gpu="0",modelName="Tesla-V100-SXM2-16GB"'
     assert {
         'gpu_controller_bindings_total{outcome="bound"} 1.0',
         'gpu_controller_bindings_total{outcome="conflict"} 1.0',
@@ -513,11 +513,7 @@ async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Pat
         'gpu_cluster_largest_slice_bytes{mode="core_mem"} 0.0',
         'gpu_cluster_fragmentation_ratio{mode="core_mem"} 1.0',
         "gpu_controller_leader 1.0",
-        f"DCGM_CUSTOM_ALLOCATE_MODE{{{labels}}} 2.0",
-        f"DCGM_CUSTOM_DEV_FB_TOTAL{{{labels}}} 16160.0",
     } <= lines
-    (share,) = [line for line in lines if line.startswith("DCGM_CUSTOM_DEV_FB_ALLOCATED{")]
-    assert float(share.split()[-1]) == pytest.approx(8 / UNITS)
 
 
 async def test_cards_of_nodes_without_slices_are_shown_neither_free_nor_held(
@@ -532,7 +528,7 @@ async def test_cards_of_nodes_without_slices_are_shown_neither_free_nor_held(
 
     assert [each["name"] for each in json.loads(ledger)["nodes"]] == ["n1"]
     assert missing == 404
-    about = [line for line in text.splitlines() if line.startswith(("gpu_cluster_", "DCGM_"))]
+    about = [line for line in text.splitlines() if line.startswith("gpu_cluster_")]
     assert about
     assert not [line for line in about if 'n1"' not in line and 'mode="core_mem"' not in line]
 

@@ -16,7 +16,7 @@ from tests.fakes.api_server import Seen, status
 from tests.settings.test_models_by_label import S0_SELECTORS
 from tests.waiting import until
 
-from gpu_device_plugin.settings.controller_settings import Koordinator
+from gpu_device_plugin.settings.controller_settings import Translation
 
 MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-driver-version"
 CLASS = "alibabacloud.com/compute-class"
@@ -184,7 +184,7 @@ def in_koordinators_words(**more: str) -> Json:
 async def test_koordinators_names_are_translated_where_that_is_asked(tmp_path: Path) -> None:
     """R-590: a part of a unit is a whole one; what else the container asks for stays."""
     ours = {"cpu": "500m", "aliyun.com/gpu-mem": "2", "aliyun.com/gpu-core.percentage": "30"}
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
         stored = await mutated(found, in_koordinators_words())
         twice = await ask(found, review(in_koordinators_words(**{"aliyun.com/gpu-mem": "2"})))
     async with a_controller(tmp_path, ()) as found:
@@ -193,16 +193,32 @@ async def test_koordinators_names_are_translated_where_that_is_asked(tmp_path: P
     plain, container = stored["spec"]["containers"]
     assert container["resources"] == {"limits": ours, "requests": ours, "claims": [{"name": "c"}]}
     assert plain == {"name": "plain"}
-    assert "asks for aliyun.com/gpu-mem under its own and" in twice["response"]["status"]["message"]
+    assert "asks for aliyun.com/gpu-mem under two names" in twice["response"]["status"]["message"]
     assert off == in_koordinators_words()
+
+
+async def test_a_request_for_several_cards_gets_the_label(tmp_path: Path) -> None:
+    """R-590: a share of HAMi's on two cards; with another label it would be another pod."""
+    asked = {"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "20"}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"resources": {"limits": asked}}]}}
+    wrong = {**pod, "metadata": {"name": "p", "labels": {"aliyun.com/gpu-count": "3"}}}
+    async with a_controller(tmp_path, (node("n1"),), hami=Translation.GIB) as found:
+        stored = await mutated(found, pod)
+        refused = await ask(found, review(wrong))
+
+    assert stored["metadata"]["labels"] == {"aliyun.com/gpu-count": "2"}
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "6"}
+    assert "different numbers of cards" in refused["response"]["status"]["message"]
 
 
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"koordinator.sh/gpu-core": "200"}, "200 is more than one card"),
-        ({"koordinator.sh/gpu-memory-ratio": "50"}, "gpu-memory-ratio is not translated"),
-        ({"koordinator.sh/gpu-memory": "-3"}, "koordinator.sh/gpu-memory: -3 is negative"),
+        ({"koordinator.sh/gpu-memory-ratio": "50"}, "exclude each other"),
+        (
+            {"nvidia.com/gpumem": "50"},
+            "koordinator.sh/gpu-core, nvidia.com/gpucores under two names",
+        ),
         ({"koordinator.sh/gpu-core": "zz"}, "'zz' is not a Kubernetes quantity"),
     ],
 )
@@ -210,7 +226,8 @@ async def test_what_has_no_translation_is_refused_with_the_reason(
     tmp_path: Path, more: dict[str, str], text: str
 ) -> None:
     """Half a translation would be another pod; several cards are not one."""
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    both: dict[str, Any] = {"koordinator": Translation.GIB, "hami": Translation.GIB}
+    async with a_controller(tmp_path, (), **both) as found:
         answer = await ask(found, review(in_koordinators_words(**more)))
 
     assert not answer["response"]["allowed"]
@@ -222,7 +239,7 @@ async def test_requests_that_are_no_object_are_a_bad_body(tmp_path: Path) -> Non
     """Where Koordinator's names are translated, requests are written again."""
     bad = in_koordinators_words()
     bad["spec"]["containers"][1]["resources"]["requests"] = "zz"
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
         answer = await ask(found, review(bad))
 
     assert answer[0] == 400

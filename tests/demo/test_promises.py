@@ -1,14 +1,14 @@
 """The promise: what is expected and what is seen are compared, and shown, in the same words."""
 
-from gpu_device_plugin.demo.telling import shown, wait_for
+from gpu_device_plugin.demo.telling import show_value, wait_for
 
 
 def test_values_are_shown_without_brackets() -> None:
     """A person reads them; entries of entries are told apart."""
-    assert shown((60, 400, 4)) == "60, 400, 4"
-    assert shown({1: 8, 0: 6}) == "0: 6, 1: 8"
-    assert shown({"b": (1, 2), "a": {}}) == "a: nothing; b: 1, 2"
-    assert shown([]) == "nothing"
+    assert show_value((60, 400, 4)) == "60, 400, 4"
+    assert show_value({1: 8, 0: 6}) == "0: 6, 1: 8"
+    assert show_value({"b": (1, 2), "a": {}}) == "a: nothing; b: 1, 2"
+    assert show_value([]) == "nothing"
 
 
 async def test_a_wait_ends_as_soon_as_the_thing_is_seen() -> None:

@@ -103,7 +103,7 @@ GRANTS = st.builds(
     is_checked=st.booleans(),
     library_version=st.text(),
     created_seconds=st.floats(0, 1e12),
-).map(lambda made: AliyunScheme().restored(made, AliyunScheme().own_record(made)))
+).map(lambda made: AliyunScheme().restore(made, AliyunScheme().own_record(made)))
 
 
 def laid_out(state: Path) -> Path:

@@ -22,7 +22,8 @@ from gpu_device_plugin.domain.fractions.room import rooms
 from gpu_device_plugin.domain.fractions.units import cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller, find_caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant
-from gpu_device_plugin.domain.grants.ledger import Ledger, live
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
@@ -52,7 +53,7 @@ class Admitted:
 class Pending:
     """The agent's decision for one container."""
 
-    asker: Caller
+    caller: Caller
     demand: Demand
     cards: tuple[Card, ...]
     preferred: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -85,10 +86,10 @@ class Agent:
     ) -> frozenset[str]:
         """Which units the container should get."""
         seen, self.seen = self.seen, frozenset(entry.pod for entry in listed)
-        asker = find_caller(call, listed, self.specs, self.ledger, seen, self._session(call))
-        self.asked.append(asker)
+        caller = find_caller(call, listed, self.specs, self.ledger, seen, self._session(call))
+        self.asked.append(caller)
         alive = live(self.ledger, {entry.pod.key for entry in listed})
-        pending = self._decide(asker, call, alive)
+        pending = self._decide(caller, call, alive)
         ids = pick_units(call.resource, available, call.must_include, pending.cards, call.size)
         if ids is None:
             raise DoesNotFitError("not enough of it on the decided cards", reason="NoRoom")
@@ -117,35 +118,35 @@ class Agent:
 
     def _session(self, call: Call) -> Caller | None:
         is_open = self.pending is not None and call.resource not in self.pending.preferred
-        return self.pending.asker if self.pending is not None and is_open else None
+        return self.pending.caller if self.pending is not None and is_open else None
 
-    def _decide(self, asker: Caller, call: Call, alive: Ledger) -> Pending:
+    def _decide(self, caller: Caller, call: Call, alive: Ledger) -> Pending:
         pending = self.pending
-        if pending and pending.asker == asker and call.resource not in pending.preferred:
+        if pending and pending.caller == caller and call.resource not in pending.preferred:
             return pending
-        if asker.request is not None and asker.container is not None:
-            needed = demand(asker.request, asker.container, self.terms)
+        if caller.request is not None and caller.container is not None:
+            needed = demand(caller.request, caller.container, self.terms)
         else:
-            needed = demand_from_size(asker.pod, call.resource, call.size, self.terms)
+            needed = demand_from_size(caller.pod, call.resource, call.size, self.terms)
         healthy = {card.uuid: True for card in self.cards}
-        left = rooms(self.cards, healthy, alive, self.terms, asker.pod)
+        left = rooms(self.cards, healthy, alive, self.terms, caller.pod)
         found = place(
             left,
             needed,
             self.policy,
-            prefer=[uuid for grant in alive.of_pod(asker.pod) for uuid in grant.devices],
+            prefer=[uuid for grant in alive.of_pod(caller.pod) for uuid in grant.devices],
             must=cards_of(call.must_include),
         )
         if isinstance(found, NoRoom):
             raise DoesNotFitError("no room", reason=found.reason)
-        self.pending = Pending(asker, needed, found.cards)
+        self.pending = Pending(caller, needed, found.cards)
         return self.pending
 
     def _new_grant(self, pending: Pending) -> Grant:
-        container = pending.asker.container
+        container = pending.caller.container
         return fraction(
             pending.slice_id,
-            pending.asker.pod,
+            pending.caller.pod,
             container.name if container else "",
             kind=container.kind if container else ContainerKind.APP,
             cards=tuple(card.uuid for card in pending.cards),

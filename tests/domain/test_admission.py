@@ -13,7 +13,8 @@ from gpu_device_plugin.domain.fractions.mode_resources import MAX_PODS_PER_CARD
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.caller import Caller
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.ledger import Ledger, expired_grants, live
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import expired_grants, live
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import UnknownPodError

@@ -34,9 +34,9 @@ def seen(*names: str) -> frozenset[PodRef]:
     return frozenset(PodRef("default", name) for name in names)
 
 
-def told(asker: Caller) -> tuple[str, str]:
+def told(caller: Caller) -> tuple[str, str]:
     """Pod and container, short."""
-    return asker.pod.name, asker.container.name if asker.container else ""
+    return caller.pod.name, caller.container.name if caller.container else ""
 
 
 A = pod("a", container("main", 2, 30))
@@ -55,10 +55,10 @@ def test_the_pod_that_lacks_what_is_asked_is_the_one(
     shown = [entries[index] for index in order]
     call = Call(resource, A.containers[0].amount(resource))
 
-    asker = find_caller(call, shown, specs(A, TWIN, BYSTANDER), Ledger(), seen("b"))
+    caller = find_caller(call, shown, specs(A, TWIN, BYSTANDER), Ledger(), seen("b"))
 
-    assert told(asker) == ("a", "main")
-    assert (asker.pod.uid, asker.request) == ("uid-a", A)
+    assert told(caller) == ("a", "main")
+    assert (caller.pod.uid, caller.request) == ("uid-a", A)
 
 
 def test_the_second_resource_follows_the_session() -> None:
@@ -66,9 +66,9 @@ def test_the_second_resource_follows_the_session() -> None:
     entry = listed("a", main={CORE: C0})
     session = Caller(A.ref, A, A.containers[0])
 
-    asker = find_caller(Call(MEM, 2), [entry], specs(A), Ledger(), seen("a"), session)
+    caller = find_caller(Call(MEM, 2), [entry], specs(A), Ledger(), seen("a"), session)
 
-    assert asker == session
+    assert caller == session
 
 
 def test_the_session_wins_over_a_pod_that_was_passed_by() -> None:
@@ -76,9 +76,9 @@ def test_the_session_wins_over_a_pod_that_was_passed_by() -> None:
     entries = [listed("b", main={MEM: M1}), listed("a", main={MEM: M0})]
     session = Caller(A.ref, A, A.containers[0])
 
-    asker = find_caller(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a", "b"), session)
+    caller = find_caller(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a", "b"), session)
 
-    assert told(asker) == ("a", "main")
+    assert told(caller) == ("a", "main")
 
 
 def test_a_new_pod_ends_the_session() -> None:
@@ -86,9 +86,9 @@ def test_a_new_pod_ends_the_session() -> None:
     entries = [listed("a", main={MEM: M0}), listed("b", main={})]
     session = Caller(A.ref, A, A.containers[0])
 
-    asker = find_caller(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a"), session)
+    caller = find_caller(Call(CORE, 30), entries, specs(A, TWIN), Ledger(), seen("a"), session)
 
-    assert told(asker) == ("b", "main")
+    assert told(caller) == ("b", "main")
 
 
 def test_a_new_pod_goes_before_an_old_one_that_lacks_the_same() -> None:
@@ -103,9 +103,9 @@ def test_a_new_pod_goes_before_an_old_one_that_lacks_the_same() -> None:
 
 def test_an_old_pod_that_alone_lacks_it_is_the_one() -> None:
     """The kubelet restarted and admits it again."""
-    asker = find_caller(Call(MEM, 2), [listed("a", main={})], specs(A), Ledger(), seen("a"))
+    caller = find_caller(Call(MEM, 2), [listed("a", main={})], specs(A), Ledger(), seen("a"))
 
-    assert told(asker) == ("a", "main")
+    assert told(caller) == ("a", "main")
 
 
 def test_two_that_may_be_asking_are_refused_by_name() -> None:
@@ -158,11 +158,11 @@ def test_containers_ask_in_the_order_of_the_spec(
     mine = changed(grant("row", "m05", kind=INIT), container=granted) if granted else None
     entry = listed("row", **{name: {MEM: ids} for name, ids in held.items()})
 
-    asker = find_caller(
+    caller = find_caller(
         Call(MEM, size), [entry], specs(ROW), ledger(*([mine] if mine else [])), NOBODY
     )
 
-    assert told(asker) == ("row", expected)
+    assert told(caller) == ("row", expected)
 
 
 def test_a_later_container_cannot_ask_before_an_earlier_one() -> None:
@@ -195,9 +195,9 @@ def test_handed_on_units_name_their_pod() -> None:
     )
     entries = [listed(name, agent={MEM: M0}, first={MEM: M1}) for name in ("row", "row-2")]
 
-    asker = find_caller(Call(MEM, 2, frozenset({"m06"})), entries, specs(*rows), book, NOBODY)
+    caller = find_caller(Call(MEM, 2, frozenset({"m06"})), entries, specs(*rows), book, NOBODY)
 
-    assert told(asker) == ("row-2", "second")
+    assert told(caller) == ("row-2", "second")
 
 
 def test_an_init_container_may_be_admitted_again() -> None:
@@ -205,11 +205,11 @@ def test_an_init_container_may_be_admitted_again() -> None:
     mine = changed(grant("row", "m05", kind=INIT), container="setup")
     bare = replace(ROW, containers=(ROW.containers[0], container("main", 4)))
 
-    asker = find_caller(
+    caller = find_caller(
         Call(MEM, 1), [listed("row", main={})], specs(bare), ledger(mine), seen("row")
     )
 
-    assert told(asker) == ("row", "setup")
+    assert told(caller) == ("row", "setup")
 
 
 def test_init_containers_are_history_once_others_hold_units() -> None:
@@ -227,9 +227,9 @@ def test_a_pod_created_anew_inherits_no_grants() -> None:
     mine = changed(grant("row", "m05", kind=INIT), container="setup")
     again = replace(ROW, ref=PodRef("default", "row", "uid-2"))
 
-    asker = find_caller(Call(MEM, 1), [listed("row")], specs(again), ledger(mine), NOBODY)
+    caller = find_caller(Call(MEM, 1), [listed("row")], specs(again), ledger(mine), NOBODY)
 
-    assert told(asker) == ("row", "setup")
+    assert told(caller) == ("row", "setup")
 
 
 OLD = listed("old", main={MEM: M0})
@@ -237,9 +237,9 @@ OLD = listed("old", main={MEM: M0})
 
 def test_without_texts_the_one_new_pod_is_the_one() -> None:
     """The API server is away: only names are known, and no container."""
-    asker = find_caller(Call(MEM, 2), [OLD, listed("a", main={})], {}, Ledger(), seen("old"))
+    caller = find_caller(Call(MEM, 2), [OLD, listed("a", main={})], {}, Ledger(), seen("old"))
 
-    assert asker == Caller(PodRef("default", "a"))
+    assert caller == Caller(PodRef("default", "a"))
 
 
 @pytest.mark.parametrize("names", [["a", "b"], []])
@@ -285,11 +285,11 @@ def test_without_texts_handed_on_units_name_their_pod() -> None:
     mine = grant("a", "m05", kind=INIT)
     entries = [listed("old"), listed("a")]
 
-    asker = find_caller(
+    caller = find_caller(
         Call(MEM, 2, frozenset({"m05"})), entries, {}, ledger(mine), seen("old", "a")
     )
 
-    assert told(asker) == ("a", "")
+    assert told(caller) == ("a", "")
 
 
 def test_a_repeated_allocate_finds_its_grant() -> None:
@@ -357,12 +357,12 @@ def test_units_of_a_pod_that_is_over_are_free(texts: list[PodRequest]) -> None:
     """The API knows that it is gone, reconcile has not been there yet."""
     others = [replace(text, containers=()) if text.ref != A.ref else text for text in texts]
 
-    asker = find_allocating_caller(
+    caller = find_allocating_caller(
         Call(MEM, 2, M0 | M1), specs(*others), ledger(grant("b", "m00 m01"))
     )
 
-    assert isinstance(asker, Caller)
-    assert told(asker) == ("a", "main")
+    assert isinstance(caller, Caller)
+    assert told(caller) == ("a", "main")
 
 
 def test_without_texts_no_holder_is_taken_for_gone() -> None:
@@ -401,9 +401,9 @@ def test_a_pod_whose_units_the_kubelet_forgot_asks_again() -> None:
     """It started without its checkpoint, and admits its pods again."""
     shown = [listed("a", main={}), listed("proxy", main={})]
 
-    asker = find_caller(Call(MEM, 2), shown, specs(A, BYSTANDER), FORGOTTEN, seen("a"))
+    caller = find_caller(Call(MEM, 2), shown, specs(A, BYSTANDER), FORGOTTEN, seen("a"))
 
-    assert told(asker) == ("a", "main")
+    assert told(caller) == ("a", "main")
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["spec known", "spec not known"])
@@ -430,8 +430,8 @@ def test_the_pod_that_is_being_admitted_goes_before_one_whose_units_were_forgott
     now = PodRef("default", "b", "uid-b")
     known, before = specs(A, two), seen("a", "b")
 
-    asker = find_caller(Call(MEM, 2), shown, known, FORGOTTEN, before, admitting=now)
+    caller = find_caller(Call(MEM, 2), shown, known, FORGOTTEN, before, admitting=now)
 
-    assert told(asker) == ("b", "main")
+    assert told(caller) == ("b", "main")
     with pytest.raises(UnknownPodError, match="2 pods may be asking"):
         find_caller(Call(MEM, 2), shown, known, FORGOTTEN, before)

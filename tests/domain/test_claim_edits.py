@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.grants.claims import (
     Claim,
     ClaimRef,
     cdi_spec,
-    prepared,
+    prepare_devices,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
 
@@ -65,7 +65,7 @@ def test_the_cdi_file_has_the_golden_edits(path: Path) -> None:
     assert as_edits(spec) == golden
     assert all({"nosuid", "nodev", "rbind"} < set(m["options"]) for m in spec["devices"][0]["containerEdits"].get("mounts", ()))  # fmt: skip
     device = AllocatedDevice("gpu-device-plugin", "n1", "gpu-0", "slice")
-    (given,) = prepared(Claim(REF), [device], edits)
+    (given,) = prepare_devices(Claim(REF), [device], edits)
     assert given.cdi_ids == (f"{spec['kind']}=u1", *names)
 
 

@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.grants.claims import (
     check_allocation_api,
     claim_of_spec,
     pools_behind,
-    prepared,
+    prepare_devices,
     taints,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
@@ -64,7 +64,7 @@ def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledg
     Raises:
         DoesNotFitError: It is refused.
     """
-    scheme, view = SCHEMES.reserving(NODE)
+    scheme, view = SCHEMES.find_reserving(NODE)
     uuids = [cards_by_name(NODE)[each.device].uuid for each in devices]
     check_allocation_api(uuids, NODE, ledger)
     holder = Holder(PodRef("default", uid, uid), claim=uid)
@@ -117,7 +117,7 @@ def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_ca
 
 def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     """Whole units; compute where the mode divides it; nothing in other modes."""
-    scheme = SCHEMES.reserving(NODE)[0]
+    scheme = SCHEMES.find_reserving(NODE)[0]
     share = replace(NODE, mode=NodeMode.SHARE, max_pods=3)
 
     capacity = scheme.capacity(CARDS[0], NODE)
@@ -144,7 +144,7 @@ def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     ],
 )
 def test_amounts_of_another_mode_or_unit_are_refused(devices: list[AllocatedDevice]) -> None:
-    scheme, view = SCHEMES.reserving(NODE)
+    scheme, view = SCHEMES.find_reserving(NODE)
     with pytest.raises(RequestError, match="another mode or unit"):
         scheme.claim_demand(devices, view)
 
@@ -152,7 +152,7 @@ def test_amounts_of_another_mode_or_unit_are_refused(devices: list[AllocatedDevi
 def test_a_claim_of_several_cards_holds_the_same_of_each() -> None:
     """As the label for several cards does."""
     state = replace(NODE, mode=NodeMode.CGPU)
-    scheme, view = SCHEMES.reserving(state)
+    scheme, view = SCHEMES.find_reserving(state)
     needed = scheme.claim_demand([allocated(0, 4, 0), allocated(2, 4, 0)], view)
 
     assert (needed.mem_units, needed.cards, needed.core_percent) == (8, 2, 0)
@@ -197,7 +197,7 @@ def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
     assert claim_of_spec("u1", cdi_spec(claim.ref, "0a1b", edits)) == (claim.ref, "0a1b")
     for damaged in ({}, {"annotations": 1}, {"annotations": {"gpu-device-plugin/claim": "c"}}):
         assert claim_of_spec("u1", damaged) is None
-    first, second = prepared(claim, [allocated(0, 2, 30), allocated(1, 2, 30)], edits)
+    first, second = prepare_devices(claim, [allocated(0, 2, 30), allocated(1, 2, 30)], edits)
     names = ("gpu-device-plugin/slice=u1", "nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1")
     assert (first.cdi_ids, second.cdi_ids) == (names, ())
 

@@ -26,7 +26,7 @@ POD = PodRef("default", "p", "u1")
 OTHER = PodRef("default", "q", "u2")
 
 
-def asker(mem: int = 2, core: int = 30) -> Caller:
+def caller(mem: int = 2, core: int = 30) -> Caller:
     """Pod p's container main."""
     main = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: mem, Resource.CORE: core})
     return Caller(POD, PodRequest(POD, (main,)), main)
@@ -45,7 +45,7 @@ def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
         "s1", OTHER, "main", units={Resource.CORE: unit_ids(Resource.CORE, 0, 80)}, cards=("GPU-0",)
     )
 
-    pending = SCHEME.decide(asker(), offer(Resource.MEM, 2, Ledger().hold(taken)), STATE)
+    pending = SCHEME.decide(caller(), offer(Resource.MEM, 2, Ledger().hold(taken)), STATE)
 
     assert [card.uuid for card in pending.chosen.cards] == ["GPU-1"]
 
@@ -60,7 +60,7 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
     )
     ledger = Ledger().hold(mine).hold(fuller)
 
-    pending = SCHEME.decide(asker(), offer(Resource.CORE, 30, ledger), STATE)
+    pending = SCHEME.decide(caller(), offer(Resource.CORE, 30, ledger), STATE)
 
     assert ([card.uuid for card in pending.chosen.cards], pending.slice_id) == (["GPU-1"], "s1")
 
@@ -75,8 +75,8 @@ def test_where_the_kubelet_still_counts_the_first_resource_the_second_one_follow
     ledger = Ledger().hold(fraction("s1", POD, "main", units=units, cards=("GPU-1",)))
     asked = offer(Resource.CORE, 30, ledger)
 
-    kept = SCHEME.decide(asker(), replace(asked, held=frozenset(units[Resource.MEM])), STATE)
-    anew = SCHEME.decide(asker(), asked, STATE)
+    kept = SCHEME.decide(caller(), replace(asked, held=frozenset(units[Resource.MEM])), STATE)
+    anew = SCHEME.decide(caller(), asked, STATE)
 
     assert (kept.slice_id, anew.slice_id) == ("s1", "")
 
@@ -88,7 +88,7 @@ def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offe
     )
     asked = offer(Resource.MEM, 2, Ledger().hold(held))
 
-    chosen = SCHEME.choose(SCHEME.decide(asker(), asked, STATE), asked, STATE)
+    chosen = SCHEME.choose(SCHEME.decide(caller(), asked, STATE), asked, STATE)
 
     assert set(chosen).isdisjoint(held.ids(Resource.MEM))
 
@@ -98,7 +98,7 @@ def test_no_more_is_promised_than_the_kubelet_has_free_itself() -> None:
     few = replace(offer(Resource.MEM, 2), available=frozenset(unit_ids(Resource.MEM, 0, 1)))
 
     with pytest.raises(DoesNotFitError, match="largest free slice is 1 units"):
-        SCHEME.decide(asker(), few, STATE)
+        SCHEME.decide(caller(), few, STATE)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_each_allocate_is_expected_once_and_a_refusal_ends_the_decision() -> Non
     """What the kubelet was told for one container is no answer for the next one."""
     ids = frozenset(unit_ids(Resource.MEM, 0, 2))
     call = Call(Resource.MEM, 2, ids)
-    told = CallState().decide(SCHEME.decide(asker(), offer(Resource.MEM, 2), STATE))
+    told = CallState().decide(SCHEME.decide(caller(), offer(Resource.MEM, 2), STATE))
     told = told.tell(Resource.MEM, ids)
     granted = told.grant(Resource.MEM, "s1")
 
@@ -148,6 +148,6 @@ def test_no_step_is_taken_that_its_phase_does_not_know() -> None:
     assert Step.GRANT not in TRANSITIONS[Phase.IDLE].keys() | TRANSITIONS[Phase.DECIDED].keys()
     assert all(found[Step.REFUSE] is Phase.IDLE for found in TRANSITIONS.values())
     with pytest.raises(KeyError):
-        CallState().refuse().decide(SCHEME.decide(asker(), offer(Resource.MEM, 2), STATE)).grant(
+        CallState().refuse().decide(SCHEME.decide(caller(), offer(Resource.MEM, 2), STATE)).grant(
             "r", "s"
         )

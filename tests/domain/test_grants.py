@@ -31,7 +31,7 @@ def test_ids_are_kept_in_order() -> None:
 def test_who_is_capped(mode: str, *, isolated: bool, capped: bool, bare: bool) -> None:
     """R-505: `share` has no cap that one could go without."""
     written = changed(grant("a", "m00"), mode=mode, is_isolated=isolated)
-    held = AliyunScheme().restored(written, AliyunScheme().own_record(written))
+    held = AliyunScheme().restore(written, AliyunScheme().own_record(written))
 
     assert (held.is_isolated, is_bare(held)) == (capped, bare)
 

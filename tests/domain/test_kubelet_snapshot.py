@@ -84,6 +84,6 @@ def test_units_that_a_listed_pod_has_are_not_those_of_a_pod_that_is_gone() -> No
     pods = [listed("a", main={MEM: _ids("m00 m01 m02")})]
     snapshot = KubeletSnapshot(pods, ())
 
-    assert snapshot.displaced(_ledger(old, other)) == {old.slice_id}
+    assert snapshot.find_displaced(_ledger(old, other)) == {old.slice_id}
     still = KubeletSnapshot([*pods, listed("old", main={})], ())
-    assert still.displaced(_ledger(old, other)) == frozenset()
+    assert still.find_displaced(_ledger(old, other)) == frozenset()

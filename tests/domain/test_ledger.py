@@ -11,15 +11,12 @@ from tests.held import changed
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Share
-from gpu_device_plugin.domain.grants.ledger import (
+from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, drift, sum_holds
+from gpu_device_plugin.domain.grants.lifetime import (
     ABSENT_SECONDS,
     KUBELET_SETTLE_SECONDS,
-    DeviceUse,
-    Ledger,
-    drift,
     expired_grants,
     live,
-    used,
 )
 from gpu_device_plugin.domain.node.pods import PodRef
 
@@ -61,7 +58,7 @@ def test_what_a_pods_containers_hand_on_counts_once() -> None:
 def test_a_device_that_one_has_for_itself_is_known_as_such() -> None:
     """A whole card has no amounts that somebody could add to."""
     share = Share("GPU-0", is_exclusive=True, memory_mib=16160)
-    (use,) = used([Hold(PodRef("default", "a"), share)]).values()
+    (use,) = sum_holds([Hold(PodRef("default", "a"), share)]).values()
 
     assert use == DeviceUse(16160, 0, (PodRef("default", "a"),), is_exclusive=True)
 

@@ -15,9 +15,8 @@ from gpu_device_plugin.domain.fractions.mode_resources import (
 )
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
 from gpu_device_plugin.domain.node.modes import (
-    ModeDecision,
     NodeMode,
-    UnitDecision,
+    SwitchDecision,
     is_isolated,
     is_served,
     next_mode,
@@ -143,17 +142,17 @@ def test_a_list_that_fits_in_no_unit_says_so() -> None:
 
 def test_without_a_label_the_operators_mode_decides_at_first() -> None:
     """`--mode` is for nodes without the label."""
-    assert next_mode(None, None, NodeMode.CGPU, []) == ModeDecision(NodeMode.CGPU)
+    assert next_mode(None, None, NodeMode.CGPU, []) == SwitchDecision(NodeMode.CGPU)
 
 
 def test_the_label_decides_over_the_operators_mode() -> None:
     """At the first start there is nothing to switch from, so nothing is told."""
-    assert next_mode(None, "share", NodeMode.CGPU, []) == ModeDecision(NodeMode.SHARE)
+    assert next_mode(None, "share", NodeMode.CGPU, []) == SwitchDecision(NodeMode.SHARE)
 
 
 def test_deleting_the_label_restores_nothing() -> None:
     """As at Alibaba Cloud: `default` has to be set explicitly."""
-    assert next_mode(NodeMode.SHARE, None, NodeMode.CORE_MEM, []) == ModeDecision(NodeMode.SHARE)
+    assert next_mode(NodeMode.SHARE, None, NodeMode.CORE_MEM, []) == SwitchDecision(NodeMode.SHARE)
 
 
 @pytest.mark.parametrize("current", [None, NodeMode.SHARE])
@@ -161,7 +160,7 @@ def test_an_unknown_label_keeps_the_old_mode_and_says_so(current: NodeMode | Non
     """A typing error takes nothing away."""
     decision = next_mode(current, "core-mem", NodeMode.CGPU, [])
 
-    assert decision.mode is (current or NodeMode.CGPU)
+    assert decision.value is (current or NodeMode.CGPU)
     assert (decision.is_switch_refused, decision.note_reason) == (False, "UnknownMode")
     assert "core-mem names no mode" in (decision.note or "")
 
@@ -170,7 +169,7 @@ def test_a_switch_waits_for_the_pods_that_hold_slices() -> None:
     """R-107, R-502: the Event lists them, each once."""
     decision = next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, HOLDERS)
 
-    assert decision.mode is NodeMode.CGPU
+    assert decision.value is NodeMode.CGPU
     assert (decision.is_switch_refused, decision.note_reason) == (True, "ModeSwitchRefused")
     assert "ml/a, ml/b" in (decision.note or "")
 
@@ -179,21 +178,21 @@ def test_a_switch_from_whole_cards_waits_until_an_mps_daemon_has_given_its_cards
     """In exclusive mode they would serve nobody's slices; into mode default the way is free."""
     decision = next_mode(NodeMode.DEFAULT, "core_mem", NodeMode.CGPU, [], "/run/mps")
 
-    assert decision.mode is NodeMode.DEFAULT
+    assert decision.value is NodeMode.DEFAULT
     assert (decision.is_switch_refused, decision.note_reason) == (True, "ModeSwitchRefused")
     assert decision.note == (
         "label ack.node.gpu.schedule=core_mem waits: the node stays in default until the MPS daemon of "
         "/run/mps has given its cards back. Choose a configuration without sharing.mps first"
     )
     back = next_mode(NodeMode.CGPU, "default", NodeMode.CGPU, [], "/run/mps")
-    assert back.mode is NodeMode.DEFAULT
+    assert back.value is NodeMode.DEFAULT
 
 
 def test_an_empty_node_switches_and_says_so() -> None:
     """The Event names both modes."""
     decision = next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, [])
 
-    assert (decision.mode, decision.note_reason) == (NodeMode.CORE_MEM, "ModeSwitched")
+    assert (decision.value, decision.note_reason) == (NodeMode.CORE_MEM, "ModeSwitched")
     assert "from mode cgpu to core_mem" in (decision.note or "")
 
 
@@ -201,7 +200,7 @@ def test_a_mode_that_is_not_served_is_told_as_such() -> None:
     """mps: no resources, and the operator learns why."""
     decision = next_mode(NodeMode.CGPU, "mps", NodeMode.CGPU, [])
 
-    assert (decision.mode, decision.note_reason) == (NodeMode.MPS, "ModeNotServedYet")
+    assert (decision.value, decision.note_reason) == (NodeMode.MPS, "ModeNotServedYet")
     assert "not served yet" in (decision.note or "")
 
 
@@ -216,7 +215,7 @@ def test_no_label_moves_a_node_that_holds_slices(
     """Whatever is written on the node, the mode of running pods goes on."""
     decision = next_mode(current, label, fallback, HOLDERS)
 
-    assert current is None or decision.mode is current
+    assert current is None or decision.value is current
     assert bool(decision.note) == bool(decision.note_reason)
 
 
@@ -225,24 +224,24 @@ def test_the_same_unit_is_no_change(current: MemoryUnit | None) -> None:
     """Nothing to tell."""
     decision = next_unit(current, MemoryUnit.GIB, HOLDERS)
 
-    assert (decision.unit, decision.note) == (MemoryUnit.GIB, None)
+    assert (decision.value, decision.note) == (MemoryUnit.GIB, None)
 
 
 def test_a_unit_waits_for_the_pods_that_hold_slices() -> None:
     """R-403: counting old slices in new units would corrupt the ledger."""
     decision = next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, HOLDERS)
 
-    assert (decision.unit, decision.is_switch_refused) == (MemoryUnit.GIB, True)
+    assert (decision.value, decision.is_switch_refused) == (MemoryUnit.GIB, True)
     assert "ml/a, ml/b" in (decision.note or "")
-    assert next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, []).unit is MemoryUnit.MIB128
+    assert next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, []).value is MemoryUnit.MIB128
 
 
 def test_while_nobody_knows_who_holds_slices_nothing_switches_and_nothing_is_said() -> None:
     """An empty ledger may be one that was lost, and the kubelet has not answered yet."""
-    assert next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, None) == ModeDecision(
+    assert next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, None) == SwitchDecision(
         NodeMode.CGPU, is_switch_refused=True
     )
-    assert next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, None) == UnitDecision(
+    assert next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, None) == SwitchDecision(
         MemoryUnit.GIB, is_switch_refused=True
     )
-    assert next_mode(None, None, NodeMode.CGPU, None) == ModeDecision(NodeMode.CGPU)
+    assert next_mode(None, None, NodeMode.CGPU, None) == SwitchDecision(NodeMode.CGPU)

@@ -411,7 +411,8 @@ def test_containers_of_one_pod_are_one_pod_on_a_card() -> None:
     four = pod(*[(_APP, 1)] * 4)
     assert isinstance(placed(offer(1, max_pods=2), pod((_APP, 1), name="q"), four), Fit)
     full = placed(offer(1, max_pods=1), pod((_APP, 1), name="q"), four)
-    assert isinstance(full, Misfit)
+    text = "The number of pods per gpu device has reached the maximum allowed"
+    assert full == Misfit(text, is_final=False)
 
 
 def test_an_annotation_counts_only_where_it_adds_up_to_the_request() -> None:
@@ -456,6 +457,14 @@ def test_a_number_of_cards_without_end_is_refused(label: str) -> None:
     found = placed(offer(), pod((_APP, 4), label=label))
     assert found == Misfit("node(s) never serve what the pod asks for: BadCardCount", is_final=True)
     assert free(offer(1), pod((_APP, 4), label=label)) == [11]
+
+
+def test_an_uneven_share_is_told_in_the_words_of_the_source() -> None:
+    """R-522; and what the reason means stands in docs/troubleshooting.md."""
+    found = placed(offer(), pod((_APP, 9), label="4"))
+    words = "invalid replica for resource aliyun.com/gpu-mem,because 9 / 4 = 2.2"
+    text = f"node(s) never serve what the pod asks for: UnevenShare: {words}"
+    assert found == Misfit(text, is_final=True)
 
 
 def test_less_than_nothing_fits_nowhere() -> None:

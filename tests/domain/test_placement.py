@@ -21,7 +21,7 @@ from gpu_device_plugin.domain.node.pods import PodRef
 
 BINPACK, SPREAD = PlacementPolicy.BINPACK, PlacementPolicy.SPREAD
 FOUR = cards(V100_MIB, V100_MIB, V100_MIB, V100_MIB)
-ASKER = PodRef("default", "asker", "uid-asker")
+ASKER = PodRef("default", "caller", "uid-caller")
 
 
 def room(index: int, mem: int, core: int = 100, pods: int = 0, **more: bool | int) -> Room:

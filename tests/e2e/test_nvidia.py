@@ -4,7 +4,6 @@ A node of its own in mode default; each test has an agent of its own, on the car
 """
 
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -25,6 +24,7 @@ from tests.e2e.pods import container, pod
 from tests.e2e.tenants import cuda_images
 from tests.e2e.test_image import NO_HOOKS
 from tests.nvidia_smi import NvidiaSmi
+from tests.sources.documents import walk
 from tests.told import compile_program
 
 from gpu_device_plugin.disk.native import native_library
@@ -32,19 +32,11 @@ from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.nvml.card_session import EXCLUSIVE_PROCESS
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 
-SAMPLES = Path("samples/aks")
+RENAMED = Path("samples/time-slicing/time-slicing.yaml")
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 SEVENTH, HALF = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
 CHOICE = "nvidia.com/device-plugin.config"
 CUDA_IMAGE = "docker.io/nvidia/cuda:12.1.1-base-ubuntu22.04"
-FOUR_REPLICAS = """\
-version: v1
-sharing:
-  timeSlicing:
-    resources:
-      - name: nvidia.com/gpu
-        replicas: 4
-"""
 TEN_ONE_AT_A_TIME = """\
 version: v1
 sharing:
@@ -62,7 +54,6 @@ FOUR_BY_MPS = (
     "config.map.four.sharing.mps.resources[0].name=nvidia.com/gpu",
     "config.map.four.sharing.mps.resources[0].replicas=4",
 )
-RENAMED = FOUR_REPLICAS.replace("  timeSlicing:\n", "  timeSlicing:\n    renameByDefault: true\n")
 Serve = Callable[..., AbstractContextManager[Agent]]
 
 
@@ -124,37 +115,37 @@ def listed(cluster: Cluster, name: str) -> list[str]:
     return cluster.kubectl("exec", name, "--", "nvidia-smi", "-L").splitlines()
 
 
-def test_a_whole_card_then_the_sources_four_replicas_by_a_change_of_the_file(
+def finished(cluster: Cluster, manifest: dict[str, Any]) -> list[str]:
+    """What a pod has printed at its end; it is gone then."""
+    cluster.apply(manifest)
+    name = manifest["metadata"]["name"]
+    cluster.wait_for_phase(name, "Succeeded")
+    printed = cluster.kubectl("logs", name).splitlines()
+    cluster.kubectl("delete", "pod", name, "--grace-period=1")
+    return printed
+
+
+def test_the_blog_on_time_slicing(
     cluster: Cluster, node: Node, serve: Serve, tmp_path: Path
 ) -> None:
-    """R-304: the node of one card offers 1, and 4 after the file was written, without a restart."""
+    """R-304, R-305: the node of one card offers 1, and 4 after the file was written, without a restart."""
     config = tmp_path / "config.yaml"
     config.write_text("version: v1\n")
-    with serve("v100", "--cards=1", config_file=str(config)) as agent:
-        wait_until_offered(cluster, node, {GPU: "1"})
-        cluster.apply(asking("test-gpu-pod", GPU, 1))
-        (card,) = agent.uuids()
-        (line,) = listed(cluster, "test-gpu-pod")
-        assert line == f"GPU 0: Tesla V100-SXM2-16GB (UUID: {card})"
-        cluster.kubectl("delete", "pod", "test-gpu-pod", "--grace-period=1")
-        config.write_text(FOUR_REPLICAS)
-        wait_until_offered(cluster, node, {GPU: "4"})
-        names = [f"sliced-{number}" for number in range(4)]
-        cluster.apply(*(asking(name, GPU, 1) for name in names))
-        assert [listed(cluster, name) for name in names] == [[line]] * 4
-
-
-def test_the_sources_shared_name_is_served_where_the_file_renames(
-    cluster: Cluster, node: Node, serve: Serve, tmp_path: Path
-) -> None:
-    """R-305: the pod of the source asks for nvidia.com/gpu.shared: 1."""
-    config = tmp_path / "config.yaml"
-    config.write_text(RENAMED)
-    with serve("v100", "--cards=1", config_file=str(config)) as agent:
-        wait_until_offered(cluster, node, {SHARED: "4"})
-        cluster.apply(asking("test-gpu-pod", SHARED, 1))
-        (line,) = listed(cluster, "test-gpu-pod")
-        assert agent.uuids()[0] in line
+    card = {"config_file": str(config)}
+    with walk("time_slicing", "cluster") as step:
+        with serve("v100", "--cards=1", **card) as agent:
+            wait_until_offered(cluster, node, {GPU: "1"})
+            line = f"GPU 0: Tesla V100-SXM2-16GB (UUID: {agent.uuids()[0]})"
+            assert finished(cluster, step("a pod with a GPU").data) == [line]
+            config.write_text(step("the file").meaning)
+            wait_until_offered(cluster, node, {GPU: "4"})
+            names = [f"sliced-{number}" for number in range(4)]
+            cluster.apply(*(asking(name, GPU, 1) for name in names))
+            assert [listed(cluster, name) for name in names] == [[line]] * 4
+        config.write_text(yaml.safe_load(RENAMED.read_text())["data"]["default"])
+        with serve("v100", "--cards=1", **card):
+            wait_until_offered(cluster, node, {SHARED: "4"})
+            assert finished(cluster, step("a pod with a replica").data) == [line]
 
 
 def test_eighty_replicas_of_eight_cards_and_two_at_once_are_an_unexpected_admission_error(
@@ -174,18 +165,27 @@ def test_eighty_replicas_of_eight_cards_and_two_at_once_are_an_unexpected_admiss
         ) in status["message"]
 
 
-@pytest.mark.parametrize(("strategy", "resource"), [("single", GPU), ("mixed", SEVENTH)])
-def test_the_sources_pod_of_an_instance_lists_exactly_one(
-    cluster: Cluster, node: Node, serve: Serve, strategy: str, resource: str
-) -> None:
+def test_the_document_on_instances(cluster: Cluster, node: Node, serve: Serve) -> None:
     """R-207, R-209, R-210: 56 of eight A100, and nvidia-smi -L shows one card with one instance."""
-    with serve("a100-pcie-mig", mig_strategy=strategy) as agent:
-        wait_until_offered(cluster, node, {resource: "56"})
-        cluster.apply(yaml.safe_load((SAMPLES / f"nvidia-{strategy}.yaml").read_text()))
-        card, instance = listed(cluster, f"nvidia-{strategy}")
-        uuid = card.removeprefix("GPU 0: NVIDIA A100 40GB PCIe (UUID: ").removesuffix(")")
-        assert uuid in agent.uuids()
-        assert re.fullmatch(r" +MIG 1g\.5gb +Device +0: \(UUID: MIG-[0-9a-f-]{36}\)", instance)
+    lists, seen = [], []
+    with walk("instances", "cluster") as step:
+        assert node.name in cluster.kubectl(*step("the nodes").words())
+        shown = step("the node")
+        for strategy, resource in (("single", GPU), ("mixed", SEVENTH)):
+            manifest = step(f"the pod of strategy {strategy}").data
+            seen.append(step(f"nvidia-smi in the pod of strategy {strategy}"))
+            with serve("a100-pcie-mig", mig_strategy=strategy):
+                wait_until_offered(cluster, node, {resource: "56"})
+                told = cluster.kubectl(*shown.words(pool=node.name))
+                allocatable = told.partition("Allocatable:")[2].partition("System Info:")[0]
+                wanted = f"{resource}: 56".split()
+                assert f"Allocatable: {' '.join(wanted)}" in shown.text.splitlines()
+                assert wanted in [line.split() for line in allocatable.splitlines()]
+                cluster.apply(manifest)
+                lists.append("\n".join(listed(cluster, manifest["metadata"]["name"])))
+    # The source shows one instance of two strategies, and of the other all that its card has.
+    for output in lists:
+        seen[-1].check(output)
 
 
 def test_a_pod_of_two_on_a_dgx_1_gets_the_two_that_are_linked_twice_without_waste(

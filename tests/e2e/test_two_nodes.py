@@ -109,14 +109,3 @@ def test_a_pod_sent_to_the_node_of_the_other_kind_is_refused_and_its_successor_r
     wait_for("the first node refuses it", lambda: "default/binpack-0" in refusals(), 60, 0.5)
     cluster.kubectl("uncordon", second)
     assert running(cluster, "binpack-1")["spec"]["nodeName"] == second
-
-
-def test_resources_and_labels_are_the_sources_own() -> None:
-    """R-113 and R-408, word for word: what the samples say is what was tried above."""
-    timed = source_job(CUDA_SAMPLE, "")["spec"]["template"]
-    shared = source_job(BINPACK, "")["spec"]["template"]
-    assert timed["metadata"]["labels"] == {"app": "cuda-sample"}
-    assert timed["spec"]["containers"][0]["resources"] == {"limits": {MEMORY: 2, CORE: 30}}
-    assert shared["metadata"]["labels"] == {"app": "binpack-1"}
-    assert shared["spec"]["containers"][0]["resources"] == {"limits": {MEMORY: 16}}
-    assert not any("nodeSelector" in one["spec"] for one in (timed, shared))

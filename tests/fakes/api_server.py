@@ -150,7 +150,7 @@ class FakeApiServer(StandInApiServer):
             end = start + min(int(asked.query["limit"]), self.page_size or len(items) + 1)
             meta |= {"continue": str(end)} if end < len(items) else {}
             items = items[start:end]
-        return super()._listed(asked, items, meta)
+        return super()._list_answer(asked, items, meta)
 
 
 @asynccontextmanager

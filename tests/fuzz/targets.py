@@ -87,7 +87,7 @@ def _metrics(content: bytes) -> object:
 
 
 TARGETS: dict[str, Parser] = {
-    "admission-review": read_review,
+    "admission-review": lambda content: list(read_review(content).resources()),
     "cdi": _cdi,
     "checkpoint": parse_checkpoint,
     "claim": _claim,

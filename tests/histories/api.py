@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from gpu_device_plugin.simulation.api_server import is_listed, merged
+from gpu_device_plugin.simulation.api_server import is_listed, merge_patch
 
 Json = dict[str, Any]
 _COLLECTION = re.compile(
@@ -69,7 +69,7 @@ class Api:
     def patch(self, path: str, patch: Json) -> None:
         """Merge into the object at `path`, if there is one."""
         if path in self.objects:
-            self.put(path, merged(self.objects[path], patch))
+            self.put(path, merge_patch(self.objects[path], patch))
 
     def delete(self, path: str) -> None:
         """Delete the object at `path`, if there is one."""
@@ -152,7 +152,7 @@ class Api:
             uid = body.get("metadata", {}).get("uid")
             if uid is not None and uid != found["metadata"].get("uid"):
                 return _status(422, "metadata.uid: field is immutable")
-            found = self.put(path, merged(found, body))
+            found = self.put(path, merge_patch(found, body))
         return Response(200, json.dumps(found).encode())
 
     def _watch(self, path: str, query: Mapping[str, str]) -> "Response":

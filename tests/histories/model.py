@@ -122,11 +122,8 @@ def _living(node: Node) -> list[Life]:
 
 def _held(node: Node, life: Life) -> dict[tuple[str, str], frozenset[str]]:
     """(container, resource) -> ids, of the resources that are granted."""
-    held = dict(node.kubelet.held(life.pod.uid))
-    for container, by_resource in life.units.items() if life.is_forgotten else ():
-        if container in life.running:
-            held |= {(container, resource): ids for resource, ids in by_resource.items()}
-    return {key: ids for key, ids in held.items() if key[1] in (MEM, CORE) and ids}
+    held = node.pods.held(life).items()
+    return {key: ids for key, ids in held if key[1] in (MEM, CORE) and ids}
 
 
 def _doubles(node: Node) -> Iterator[str]:

@@ -88,6 +88,14 @@ class Pods:
             self._start(lambda: self._admit(life))
         return life
 
+    def held(self, life: Life) -> dict[tuple[str, str], frozenset[str]]:
+        """(container, resource) -> ids, those that the kubelet forgot of a running container included."""
+        held = dict(self._kubelet.held(life.pod.uid))
+        for container, by_resource in life.units.items() if life.is_forgotten else ():
+            if container in life.running:
+                held |= {(container, resource): ids for resource, ids in by_resource.items()}
+        return held
+
     def end(self, uid: str, phase: str) -> None:
         """Its containers have ended: `Succeeded` or `Failed`; or it is deleted and `Gone`."""
         life = self.lives[uid]
@@ -197,7 +205,7 @@ class Pods:
         free = {number: dict(each) for number in range(len(sound))}
         for life in self.lives.values():
             if life is not rejected and not life.is_over():
-                for (_, resource), ids in self._kubelet.held(life.pod.uid).items():
+                for (_, resource), ids in self.held(life).items():
                     for unit in map(parse_unit_id, ids):
                         if unit is not None and unit.card in free and resource in (MEM, CORE):
                             free[unit.card][resource] -= 1

@@ -201,10 +201,10 @@ async def test_a_card_is_held_until_the_kubelet_gives_the_claim_back(agent: Node
     lose_grants(agent)
     async with open_door(agent):
         await until(lambda: store.ledger.grants)
-        use = store.ledger.claimed()["GPU-1"]
+        use = store.ledger.use_by_claims()["GPU-1"]
         assert (use.memory_mib, use.core_percent) == (UNITS * 1024, 100)
         await door.unprepare(ref)
-        assert not store.ledger.claimed()
+        assert not store.ledger.use_by_claims()
 
 
 async def test_the_node_tells_what_claims_hold_whatever_their_pods_say(

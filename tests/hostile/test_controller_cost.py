@@ -361,6 +361,7 @@ def test_a_review_is_judged_in_one_pass_over_containers_and_terms() -> None:
         def admitted() -> None:
             found = read_review(body)
             assert found.pod is not None
+            assert len(list(found.resources())) > size
             admit(found.pod, (), catalogue)
 
         return admitted

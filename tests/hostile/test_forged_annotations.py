@@ -26,6 +26,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     V1_UNITS,
     believed_holds,
 )
+from gpu_device_plugin.domain.fractions.requests import COUNT_LABEL
 from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
@@ -107,6 +108,19 @@ async def test_a_pod_whose_annotations_do_not_agree_with_its_spec_counts_by_its_
     lines = [line for line in capsys.readouterr().out.splitlines() if "do not agree" in line]
     assert len(lines) == 1
     assert "ns/greedy" in lines[0]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_a_label_for_several_cards_multiplies_no_compute(
+    tmp_path: Path, *, is_named: bool
+) -> None:
+    """No node serves both; but a tenant may patch the label of a pod that is bound already."""
+    each = {str(card): 30 for card in range(CARDS)}
+    named = {CORE_ALLOCATION: json.dumps({"0": each})} if is_named else {ALLOCATION: "{}"}
+    made = forged(**named)
+    made["metadata"]["labels"] = {COUNT_LABEL: str(CARDS)}
+    async with a_controller(tmp_path, (node("n1", CARDS),), (made,)) as found:
+        assert free(found) == WITHOUT
 
 
 async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> None:

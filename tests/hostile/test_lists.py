@@ -20,8 +20,9 @@ from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
 from gpu_device_plugin.kubernetes.client.listing import list_items, pages
 from gpu_device_plugin.kubernetes.client.wire import POD_ANNOTATIONS, Pod
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterPod, ClusterWatch
-from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request, scheduled_request
 from gpu_device_plugin.kubernetes.objects.pod_watch import PodWatch
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
 
 _MIB = 1 << 20
 _PATH = "/api/v1/namespaces/ns/pods/"
@@ -143,6 +144,34 @@ def test_what_a_pod_costs_does_not_grow_with_what_its_tenant_writes(size: int) -
     ]
     assert len(msgspec.json.encode(decoded(made))) < 72 * 1024
     assert pod_request(decoded(made)).containers[0].wants_no_isolation
+
+
+@pytest.mark.parametrize("size", [20_000, 80_000])
+def test_what_a_list_keeps_of_a_live_pod_is_bounded_in_each_part_that_we_read(size: int) -> None:
+    """The value and the number of a variable, amounts, claims, and what an owner is called."""
+    made = a_pod("fat", fat=0)
+    (asking,) = made["spec"]["containers"]
+    before = dict(asking["resources"]["limits"])
+    names = {f"{domain}/{n}": "1" for domain in ("nvidia.com", "x.com") for n in range(size)}
+    said = {"name": "CGPU_DISABLE", "value": "y" * size}
+    asking["env"] = [said] * (size // 1000) + [{"name": "CGPU_DISABLE", "value": "true"}, said]
+    asking["resources"] = {"limits": names | before, "requests": names | {"cpu": "2"}}
+    made["spec"]["overhead"] = names | {"cpu": "1"}
+    made["spec"]["resources"] = {"limits": names}
+    made["spec"]["resourceClaims"] = [{"name": f"c{n}"} for n in range(size)]
+    owner = {"uid": "u" * size, "kind": "k" * size, "name": "n" * size, "controller": True}
+    made["metadata"]["ownerReferences"] = [owner]
+    kept = msgspec.json.encode(decoded(made))
+    assert len(kept) < 12 * 1024
+    asking |= {"image": "i" * size, "command": ["c" * size] * 9}
+    asking["ports"] = [{"containerPort": n, "name": f"p{n}"} for n in range(size)]
+    made["spec"]["nodeSelector"] = {f"k{n}": "v" for n in range(size)}
+    for_people = msgspec.json.decode(json.dumps(made), type=SurveyedPod)
+    assert len(msgspec.json.encode(for_people)) < 16 * 1024
+    assert scheduled_request(msgspec.json.decode(kept, type=Pod)).cpu_milli == 3000
+    assert pod_request(decoded(made)).containers[0].amounts == {
+        name: int(amount) for name, amount in before.items()
+    }
 
 
 @pytest.mark.parametrize("count", [1_000, 20_000])

@@ -152,6 +152,29 @@ async def test_each_route_takes_bodies_of_its_own_size_and_says_so(
                 await sending
 
 
+@pytest.mark.parametrize(("path", "is_kept"), [(MUTATE, False), (_FILTER, True)])
+async def test_the_connection_of_a_long_answer_to_anybody_is_closed(
+    path: str, *, is_kept: bool
+) -> None:
+    """TLS keeps room for the longest answer as long as a connection is open."""
+
+    def repeat(body: bytes) -> bytes:
+        return body
+
+    handlers = Handlers(repeat, repeat, repeat, bound, inspected, lambda: "", mutate=repeat)
+    server = ExtenderServer("127.0.0.1:0", handlers, 96 * _MIB)
+    await server.start()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        url, closed = f"http://127.0.0.1:{server.port}{path}", []
+        for size in (64 * 1024, 64 * 1024 + 1):
+            async with session.post(url, data=io.BytesIO(b" " * size)) as response:
+                assert len(await response.read()) == size
+                closed.append(response.headers.get("Connection") == "close")
+    assert closed == [False, not is_kept]
+
+
 async def test_five_thousand_names_are_asked_for_at_once() -> None:
     """What kube-scheduler sends of a large cluster."""
     names = [f"gpu-node-of-a-large-cluster-{number:05}.example.com" for number in range(5000)]
@@ -201,7 +224,7 @@ async def test_of_too_many_unfinished_bodies_the_oldest_gives_way() -> None:
 
 def pages(metrics: Callable[[str], Any]) -> Pages:
     """Pages of a process that is well."""
-    return Pages(metrics, lambda: True, lambda: (True, "ready"))
+    return Pages(metrics, lambda: (True, "ready"))
 
 
 @asynccontextmanager

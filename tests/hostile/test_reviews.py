@@ -1,6 +1,7 @@
 """Whom nobody knows may ask /mutate what he likes: it reads no other path, and holds nobody up."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.waiting import until
 from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.models.pod_admission import MOST_AFFINITY_BYTES
 from gpu_device_plugin.kubernetes.objects.admission_review import read_review
-from gpu_device_plugin.settings.controller_settings import Koordinator
+from gpu_device_plugin.settings.controller_settings import Translation
 
 _RULE = {
     "name": "team",
@@ -72,12 +73,44 @@ def test_what_is_kept_of_an_affinity_does_not_grow_with_it(times: int) -> None:
     assert read.affinity_bytes >= times * MOST_AFFINITY_BYTES
 
 
-@pytest.mark.parametrize("count", [MOST_CONTAINERS, MOST_CONTAINERS + 1, 10_000])
+@pytest.mark.parametrize("count", [1025, 600_000])
+async def test_containers_are_not_kept_one_by_one(tmp_path: Path, count: int) -> None:
+    """Three bytes are a container: a review of 8 MiB has 2.8 million of them."""
+    pod = a_pod() | {"spec": {"containers": [{}] * count}}
+    body = json.dumps(review(pod), separators=(",", ":")).encode()
+    tracemalloc.start()
+    try:
+        read_review(body)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024
+    finally:
+        tracemalloc.stop()
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
+        answer = await ask(found, review(pod))
+    assert answer[0] == 400
+    assert "/spec/containers has" in answer[1]
+
+
+@pytest.mark.parametrize("count", [MOST_CONTAINERS, MOST_CONTAINERS + 1, 1000])
 async def test_of_any_number_of_containers_few_are_translated(tmp_path: Path, count: int) -> None:
     """The answer has each of them once more."""
     asked = {"koordinator.sh/gpu-memory": "1Gi", "koordinator.sh/gpu-core": "5"}
     pod = a_pod()
     pod["spec"]["containers"] = [{"name": "a", "resources": {"limits": asked}}] * count
-    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
         answer = (await ask(found, review(pod)))["response"]
     assert answer["allowed"] is (count <= MOST_CONTAINERS)
+
+
+@pytest.mark.parametrize("kibi", [600, 1200])
+async def test_an_answer_does_not_grow_with_what_a_review_repeats(
+    tmp_path: Path, kibi: int
+) -> None:
+    """TLS keeps room for the longest answer of each of 256 connections."""
+    pod, filler = a_pod(), "x" * (kibi << 10)
+    limits = {"koordinator.sh/gpu-memory": "1Gi", "koordinator.sh/gpu-core": "5"}
+    pod["spec"]["containers"] = [{"name": "a", "resources": {"limits": limits, "more": filler}}]
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
+        by_uid = await ask(found, review(a_pod(), uid=filler))
+        by_resources = await ask(found, review(pod))
+    assert by_uid == (400, f"the review's uid has {len(filler)} characters\n")
+    assert "would need a patch of" in by_resources["response"]["status"]["message"]

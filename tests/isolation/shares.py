@@ -16,6 +16,8 @@ POINTS = 2.0
 OF_SHARE = 0.95
 WORK = {"sync": 20_000_000, "stream": 100_000, "graph": 1_000_000}
 BURST_NS = 100_000  # kernels of the kind "burst": 50 of them, then 4 ms of work on the host
+# What a copy of 32,000,000 bytes takes by itself on the simulated bus (src/simulator/cuda/copy.c).
+COPY_NS = 2_668_667
 STEPPING = "libgpuslice-testing.so"  # whose timers run on the simulated clock
 CARD_TURN_US = 2090  # how long a process is on a card at a time, as measured on an H100
 SHORT_TURN_US = 1024  # the other setting

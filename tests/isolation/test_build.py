@@ -114,13 +114,13 @@ def test_versions_are_those_of_the_header() -> None:
     """`base` and `since` of each hook, where the header is as new."""
     text = header()
     hooks, _ = symbols()
-    known = set(re.findall(r"\bPFN_(\w+_v\d+(?:_ptsz)?)\b", text))
+    known = set(re.findall(r"\bPFN_(\w+_v\d+(?:_ptsz|_ptds)?)\b", text))
     newest = max(int(version) for version in re.findall(r"_v(\d+)\b", text))
     missing = [
         name
-        for name, base, since, streams in hooks
+        for name, base, since, _ in hooks
         if since <= newest
-        and f"{base}_v{since}{'_ptsz' if streams == 'PER_THREAD' else ''}" not in known
+        and f"{base}_v{since}{''.join(re.findall('_ptsz$|_ptds$', name))}" not in known
     ]
 
     assert missing == []

@@ -136,26 +136,6 @@ def test_kernels_that_became_longer_cost_no_neighbour_its_share(
     assert had == pytest.approx([50, 50], abs=BESIDE_POINTS)
 
 
-@pytest.mark.long
-@sweep("unit_us", [100, 20, 1000])
-@sweep("percent", [30, 50])
-def test_copies_between_the_kernels_of_a_stream_are_not_charged(
-    make_box: MakeBox, free: Free, percent: int, unit_us: int
-) -> None:
-    """To the card, a kernel, and back: kernels of 100 us had 20 % at 50, and 36 without a cap."""
-    had = shares((alone(make_box, percent, "b"), "copies"), unit_ns=unit_us * 1000, seconds=3)
-
-    assert had == pytest.approx([min(percent, free("copies", unit_us))], abs=POINTS)
-
-
-def test_copies_between_kernels_are_not_charged_beside_a_neighbour(make_box: MakeBox) -> None:
-    """Only its kernels are; but what it copies within its lease keeps the neighbour waiting."""
-    box, other = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
-    had = shares((box, "copies@300000"), (other, "sync"))
-
-    assert had == pytest.approx([30, 60], abs=2 * BESIDE_POINTS)
-
-
 @sweep(
     "percents, kinds",
     [

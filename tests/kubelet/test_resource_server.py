@@ -60,7 +60,7 @@ async def test_a_refused_registration_is_tried_again(rig: Rig) -> None:
     """For instance because GetDevicePluginOptions failed; the kubelet's words are kept."""
     rig.kubelet.faults.register_errors = ["failed to get device plugin options: no"] * 2
     seen: list[str] = []
-    rig.mem._on_change = lambda state: seen.append(state.detail)
+    rig.mem.on_change = lambda state: seen.append(state.detail)
     await rig.kubelet.start()
     rig.mem.publish(mem_cards(15))
     rig.run(rig.mem)

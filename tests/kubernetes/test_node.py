@@ -26,8 +26,7 @@ def resource_slice(driver: str = "gpu.nvidia.com", node_name: str = "n1") -> Any
 
 def foreign(watch: NodeWatch) -> str:
     """The text about another plugin, empty without one."""
-    found = watch.foreign_plugin()
-    return found.text if found else ""
+    return watch.foreign_plugin()
 
 
 async def test_the_view_follows_the_node_and_calls_back_only_for_changes_that_matter() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.nvml.watch import Watch
 
-from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.nvml.source import Deadlines
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -16,12 +15,9 @@ Start = Callable[..., Watch]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> SimulatedNode:
+def node(make_node: Callable[..., SimulatedNode]) -> SimulatedNode:
     """Four V100s."""
-    try:
-        return SimulatedNode.create("v100", tmp_path)
-    except ConfigError as error:
-        pytest.skip(f"the simulated driver is missing: {error}")
+    return make_node("v100")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tests.nvml.conftest import Start
@@ -9,6 +10,7 @@ from tests.nvml.watch import PATIENT
 
 from gpu_device_plugin.domain.cards.card import Hardware, Instance
 from gpu_device_plugin.domain.cards.reports import Inventory
+from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 
@@ -72,3 +74,19 @@ async def test_a_new_cut_of_a_card_is_a_new_inventory(tmp_path: Path, start: Sta
     assert not {i.uuid for i in again.cards[0].hardware.instances} & {
         i.uuid for i in before.cards[0].hardware.instances
     }
+
+
+@pytest.mark.usefixtures("node")
+async def test_a_card_that_joins_an_nvlink_domain_is_a_new_inventory(
+    tmp_path: Path, start: Start
+) -> None:
+    """Its driver does that some time after the start."""
+    (tmp_path / "h200").mkdir()
+    node = SimulatedNode.create("h200", tmp_path / "h200", cards=2)
+    watch = start(node.library, replace(PATIENT, reopen_seconds=600))
+    before = await watch.seen(Inventory)
+    set_fields(node.state, ["cards.0.clique=3", "cards.0.virtualization=2"])
+    after = await watch.seen(Inventory, lambda each: each != before)
+
+    found = [(card.hardware.fabric, card.hardware.is_virtual) for card in after.cards]
+    assert found == [(f"{UUID('5a' * 16)}.3", True), ("", False)]

@@ -123,8 +123,8 @@ async def test_a_driver_upgrade_is_told_with_both_versions(
 async def test_a_missing_library_is_named_and_its_appearance_told(
     node: SimulatedNode, tmp_path: Path, start: Start
 ) -> None:
-    hidden = node.library.rename(tmp_path / "hidden")
-    library = tmp_path / "libnvidia-ml.so.1"
+    library = node.library
+    hidden = library.rename(tmp_path / "hidden")
     watch = start(library, PATIENT)
     missing = await watch.seen(DriverMissing)
     assert (str(library) in missing.reason, missing.is_unloaded) == (True, False)

@@ -28,7 +28,7 @@ flags:
   gdrcopyEnabled: true
   gdsEnabled: true
   mofedEnabled: true
-  useNodeFeatureAPI: true
+  useNodeFeatureAPI: false
   deviceDiscoveryStrategy: auto
   plugin:
     passDeviceSpecs: true
@@ -89,7 +89,7 @@ def test_every_key_of_version_1_is_read(tmp_path: Path) -> None:
         "gdrcopy_enabled": True,
         "gds_enabled": True,
         "mofed_enabled": True,
-        "use_node_feature_api": True,
+        "use_node_feature_api": False,
         "device_discovery_strategy": "auto",
         "pass_device_specs": True,
         "device_list_strategy": ("envvar", "cdi-cri"),

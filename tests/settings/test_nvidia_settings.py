@@ -106,6 +106,10 @@ def test_every_flag_has_its_effect() -> None:
             {"imex_channel_ids": "1,2"},
             "--imex-channel-ids: channelIDs must be [] or [0]; found [1 2]",
         ),
+        ({"gfd_oneshot": "true"}, "--gfd-oneshot: true is not valid: the agent keeps the feature"),
+        ({"use_node_feature_api": "true"}, "and no NodeFeature object; leave it out, or false"),
+        ({"gfd_sleep_interval": "9s"}, "--gfd-sleep-interval: '9s' is not valid: labels follow"),
+        ({"gfd_sleep_interval": "infinite"}, "wanted a time of at least 10s, for instance 60s"),
         ({"config_file": "/nonexistent"}, "/nonexistent: cannot be read"),
         ({"dev_root": "host"}, "--dev-root: 'host' is not an absolute path"),
     ],
@@ -123,6 +127,9 @@ def test_a_bad_value_is_refused_with_its_place(flags: dict[str, object], words: 
     [
         ("flags: {deviceDiscoveryStrategy: tegra}", "Tegra is not served"),
         ("flags: {migStrategy: x}", "flags.migStrategy: 'x' is not valid"),
+        ("flags: {gfd: {oneshot: true}}", "flags.gfd.oneshot: true is not valid"),
+        ("flags: {gfd: {sleepInterval: 9000000000}}", "flags.gfd.sleepInterval: '9000000000' is"),
+        ("flags: {useNodeFeatureAPI: true}", "flags.useNodeFeatureAPI: true is not valid"),
         ("flags: {mpsRoot: run/mps}", "flags.mpsRoot: 'run/mps' is not an absolute path"),
         ("flags: {nvidiaDriverRoot: a}", "flags.nvidiaDriverRoot: 'a' is not an absolute path"),
         (

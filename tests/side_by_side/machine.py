@@ -19,6 +19,7 @@ _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _NVIDIA, _NVIDIA_MAJOR = 0x10DE, 195
 _COMPUTE = 0x030200
 _CONFIG_BYTES = 256
+_GUEST = "2"  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _CARDS, _GPU_INSTANCES, _COMPUTE_INSTANCES = 16, 15, 8
 _MOUNTS = """
 mount --bind "$1/driver" /proc/driver
@@ -51,8 +52,20 @@ def make_machine(place: Path, cards: SimulatedNode) -> None:
             "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
         )
         (files / "class").write_text(f"{_COMPUTE:#08x}\n")
-        (files / "config").write_bytes(bytes(_CONFIG_BYTES))
+        (files / "config").write_bytes(
+            _config(is_virtual=fields.get(f"cards.{slot}.virtualization") == _GUEST)
+        )
         (files / "numa_node").write_text(f"{slot * 2 // count}\n")
+
+
+def _config(*, is_virtual: bool) -> bytes:
+    """PCI configuration; a virtual GPU has a capability of the vendor that says so."""
+    config = bytearray(_CONFIG_BYTES)
+    if is_virtual:
+        config[6], config[0x34] = 0x10, 0xD0
+        host = b"535.129.03".ljust(10, b"\0") + b"r535_00".ljust(10, b"\0")
+        config[0xD0 : 0xD0 + 27] = b"\x09\0\x1bVF\0\x16" + host
+    return bytes(config)
 
 
 def entered(place: Path, plugins: Path) -> Sequence[str]:

@@ -57,7 +57,7 @@ def is_settled(kubelet: StandInKubelet) -> bool:
 
 async def preferred(link: PluginLink, free: Sequence[str], size: int) -> Sequence[str]:
     """The ids that the plugin would like best, sorted."""
-    return sorted(await link.preferred(tuple(free), (), size))
+    return sorted(await link.ask_preferred(tuple(free), (), size))
 
 
 async def answered(link: PluginLink, ids: Sequence[str]) -> Answer:

@@ -46,6 +46,7 @@ class Case:
     flags: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
     cuts: Mapping[int, Sequence[str] | None] = field(default_factory=dict)
+    fields: Sequence[str] = ()
 
 
 CASES = {

@@ -1,26 +1,12 @@
-"""Simulated nodes in temporary directories."""
+"""A simulated node in a temporary directory."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Unpack
 
 import pytest
-from tests.simulator.programs import directory
 
-from gpu_device_plugin.simulation.simulated_node import Choices, SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 MakeNode = Callable[..., SimulatedNode]
-
-
-@pytest.fixture
-def make_node(tmp_path: Path) -> MakeNode:
-    """Makes a node of a profile, with the libraries beside its state."""
-
-    def make(profile: str, **choices: Unpack[Choices]) -> SimulatedNode:
-        place = directory(tmp_path / f"node-{len(list(tmp_path.iterdir()))}")
-        return SimulatedNode.create(profile, place, **choices)
-
-    return make
 
 
 @pytest.fixture

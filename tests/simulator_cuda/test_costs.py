@@ -16,8 +16,9 @@ def _number(node: Node, program: Path, word: str, **settings: str) -> int:
     [
         ({}, 10_000),
         ({"GPU_SIMULATOR_EVENT_NS": "1500"}, 11_500),
+        ({"GPU_SIMULATOR_EVENT_NS": "1500", "GPU_SIMULATOR_EVENT_BEHIND_NS": "700"}, 12_200),
         ({"GPU_SIMULATOR_EVENT_NS": "0", "GPU_SIMULATOR_CARD_LIKE": "1"}, 10_000),
-        ({"GPU_SIMULATOR_CARD_LIKE": "1"}, 11_300),
+        ({"GPU_SIMULATOR_CARD_LIKE": "1"}, 12_000),
     ],
 )
 def test_events_take_a_streams_time(

@@ -45,7 +45,7 @@ _TITLE = "Placing by each door"
 _METHOD = """\
 A real control plane on this machine (etcd, kube-apiserver, kube-controller-manager, kube-scheduler {version}, the chart's
 policies), without any kubelet: {nodes} nodes of {cards} V100, as allocatable and as ResourceSlices, and {pods} pods of 2 units and 30 %,
-created over 8 connections. Timed from the first creation until no pod is without a node; one run, the doors in turn. Default limits are those
+created over 8 connections. Timed from the first creation until no pod is without a node; one run, the APIs in turn. Default limits are those
 of the components' clients (kube-controller-manager 20 requests a second, kube-scheduler 50); raised ones are
 `--kube-api-qps={raised}` for both. The node lifecycle controller is off, which would call nodes without a kubelet lost.
 What rewriting costs: {creations} creations each as dry runs (all of admission, no write), in turn in a namespace with the label and in one

@@ -35,11 +35,11 @@ _TITLE = "NVIDIA's device plugin beside the agent"
 _METHOD = f"""\
 k8s-device-plugin {NVIDIA}, built from Go modules (tests/side_by_side), and the agent in mode default, at once on the same 8
 simulated A100 of a DGX, each with a stand-in kubelet of its own. Allocate of one whole card: {_ALLOCATES} calls each, theirs and ours
-by turns, by a grpcio client in a process of its own; right before each it sends the same bytes to an empty grpc.aio
+in turn, by a grpcio client in a process of its own; right before each it sends the same bytes to an empty grpc.aio
 server. After a burst of answers, or within five seconds of its first, the agent reads from the kubelet who holds what; calls that
-come meanwhile wait. First list: from just before fork and exec until the stand-in kubelet has 8 devices, {_STARTS} starts each by turns,
+come meanwhile wait. First list: from just before fork and exec until the stand-in kubelet has 8 devices, {_STARTS} starts each in turn,
 everything in the page cache. List: from opening ListAndWatch until the first message of 80 replicas has come, {_LISTS} streams
-each by turns, by the stand-in kubelet, which is Python. Memory is VmRSS, CPU utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do;
+each in turn, by the stand-in kubelet, which is Python. Memory is VmRSS, CPU utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do;
 the agent's include its NVML child, and metrics, Events and a watch of the API server, which theirs has not.
 {pod_start.METHOD}"""
 Two = tuple[float, float]

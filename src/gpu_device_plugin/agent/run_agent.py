@@ -18,10 +18,10 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, AdminSocket
+from gpu_device_plugin.agent.node_checks.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.node_settings import is_other
 from gpu_device_plugin.agent.node_edges import Edges, own_pod
 from gpu_device_plugin.agent.wiring import Wiring
-from gpu_device_plugin.agent.wiring_checks import node_checks
 from gpu_device_plugin.domain.cards.reports import DriverChanged
 from gpu_device_plugin.domain.grants.card_numbers import known_numbers
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
@@ -74,7 +74,7 @@ class Agent:
             loop.add_signal_handler(number, self._stop.set)
         wiring = self._wiring
         loop.add_signal_handler(signal.SIGHUP, wiring.configuration.run)
-        pages = Pages(wiring.metrics_page, lambda: True, wiring.readiness.tell)
+        pages = Pages(wiring.metrics_page, wiring.readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
         try:

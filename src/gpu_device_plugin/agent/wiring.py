@@ -29,8 +29,8 @@ from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driv
 from gpu_device_plugin.agent.publish.api_cluster import ClusterSignals
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists, Registrations
 from gpu_device_plugin.agent.publish.feature_labels_writer import FeatureLabels
-from gpu_device_plugin.agent.publish.publisher import Publisher, PublisherInputs, UsageReader
-from gpu_device_plugin.agent.reconcile.reconciler import Holders, Reconciler, ReconcilerParts
+from gpu_device_plugin.agent.publish.publisher import Publisher, UsageReader
+from gpu_device_plugin.agent.reconcile.reconciler import Holders, Reconciler
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
@@ -56,7 +56,7 @@ from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import Pool
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes, merged, shipped
+from gpu_device_plugin.domain.registry import Schemes, default_schemes, merge
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
@@ -80,7 +80,9 @@ class Wiring:
         self.node_store = NodeStore(first_state(settings))
         self.in_force = in_force = InForce(nvidia_configuration(settings))
         self.live = LiveLedger()
-        self.schemes = schemes or Schemes(*shipped(lambda: in_force.current, self.live.held))
+        self.schemes = schemes or Schemes(
+            *default_schemes(lambda: in_force.current, self.live.held)
+        )
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self.kernel = kernel or SelinuxKernel()
         self.metrics = AgentMetrics(__version__)
@@ -174,27 +176,26 @@ class Wiring:
         sources = Sources(edges.pods.list, self.specs, self.cluster.fetch_spec)
         self.caller_lookup = CallerLookup(sources, self.live)
         self.reconciler = Reconciler(
-            ReconcilerParts(
-                ledger_store=ledger_store,
-                setup=self.setup,
-                snapshots=self.snapshots,
-                recorder=self.recorder,
-                state=self.node_store.read,
-                specs=self.specs,
-                is_synced=self.cluster.is_synced,
-                kubelet_identity=edges.kubelet_identity,
-                gate=self.gate,
-                on_steady=self.caller_lookup.remember_too,
-                holders=self.holders,
-                registrations=self.registrations,
-                wall_seconds=edges.clock.wall_seconds,
-                schemes=self.schemes,
-            )
+            ledger_store=ledger_store,
+            setup=self.setup,
+            snapshots=self.snapshots,
+            recorder=self.recorder,
+            state=self.node_store.read,
+            specs=self.specs,
+            is_synced=self.cluster.is_synced,
+            kubelet_identity=edges.kubelet_identity,
+            gate=self.gate,
+            on_steady=self.caller_lookup.remember_too,
+            holders=self.holders,
+            registrations=self.registrations,
+            wall_seconds=edges.clock.wall_seconds,
+            schemes=self.schemes,
         )
 
     def _wire_calls(self) -> None:
         state = self.node_store.read
-        check = HolderCheck(self.edges.pods.get, self.snapshots)
+        behind = self.holders.is_behind
+        check = HolderCheck(self.edges.pods.get, self.snapshots, self.specs, behind)
         self.prestart = PreStart(
             self.ledger_store,
             self.setup,
@@ -263,7 +264,11 @@ class Wiring:
         self.usage = UsageReader(
             lambda slice_id: read_region(files.region(slice_id)), lambda: store.living
         )
-        facts = PublisherInputs(
+        self.publisher = Publisher(
+            self.metrics,
+            self.cluster,
+            self.node_store.read,
+            self.schemes,
             ledger=lambda: store.living,
             driver=lambda: (cards.driver_version, cards.cuda_version),
             drift=lambda: reconciler.drift,
@@ -273,12 +278,9 @@ class Wiring:
             by_claims=self.claim_endpoint.cards,
             specs=self.specs,
         )
-        self.publisher = Publisher(
-            self.metrics, self.cluster, facts, self.node_store.read, self.schemes
-        )
         self.features = FeatureLabels(
             lambda: in_force.current.features,
-            lambda *known: merged(each.feature_labels(*known) for each in recorders),
+            lambda *known: merge(each.feature_labels(*known) for each in recorders),
             lambda: cards.machine,
             self.node_store.read,
             self.cluster,

@@ -18,7 +18,7 @@ import structlog
 
 from gpu_device_plugin.cards_tools.card_users import InUseError, refuse_where_hidden
 from gpu_device_plugin.disk.mps_lock import ModesFile, ServingLock
-from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.cards.reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import Configuration, SharingKind
 from gpu_device_plugin.domain.nvidia.mps import ASK, Server, pipe_directory, served_text, servers
@@ -76,7 +76,7 @@ class ControlDaemon:
         for command in self._server.commands:
             await self._tell(command)
 
-    async def ended(self) -> str:
+    async def wait_end(self) -> str:
         """Wait until it ends by itself; why that is bad."""
         assert self._process is not None  # noqa: S101 - start comes first
         code = await self._process.wait()
@@ -194,7 +194,7 @@ class MpsDaemon:
         """Serve until something else is to be served. GpuPluginError: it cannot, or a server ended."""
         configuration = self._configuration()
         with session(self._places.library) as nvml:
-            text, wanted = _wanted(nvml.cards, configuration)
+            text, wanted = _servers_for(nvml.cards, configuration)
             cards = [card for card in nvml.cards if any(card.uuid in s.memory_mib for s in wanted)]
             unreadable = nvml.unreadable
             await self._refuse_users(nvml, cards)
@@ -248,7 +248,7 @@ class MpsDaemon:
         self, configuration: Configuration, text: str, daemons: Sequence[ControlDaemon]
     ) -> None:
         """Return when something else is to be served, and no pod holds anything of these cards."""
-        ends = [asyncio.ensure_future(daemon.ended()) for daemon in daemons]
+        ends = [asyncio.ensure_future(daemon.wait_end()) for daemon in daemons]
         looked_at, is_new = time.monotonic(), False
         try:
             while True:
@@ -269,7 +269,7 @@ class MpsDaemon:
         """Whether a card came that is to be served; one that has gone, or is lost, changes nothing."""
         try:
             with session(self._places.library) as nvml:
-                wanted, _ = _wanted(nvml.cards, configuration)
+                wanted, _ = _servers_for(nvml.cards, configuration)
         except GpuPluginError as error:
             _log.warning("the cards cannot be read", reason=str(error))
             return False
@@ -345,24 +345,14 @@ def _make_shared_memory(directory: Path) -> None:
         raise StorageError(f"{directory}: {error.strerror}") from error
 
 
-def _wanted(
+def _servers_for(
     found: Sequence[CardReport], configuration: Configuration
 ) -> tuple[str, tuple[Server, ...]]:
     """What the agent must agree to, and the servers; EdgeError if no card is shared by MPS."""
     if configuration.sharing.kind is not SharingKind.MPS:
         raise EdgeError("the configuration shares no card by MPS")
-    cards = [
-        Card(
-            c.uuid,
-            CardNumber(c.index),
-            CardIndex(c.index),
-            c.minor,
-            c.model,
-            c.memory_mib,
-            c.hardware,
-        )
-        for c in found
-    ]
+    # The number counts for nothing here: no unit is named by it.
+    cards = [report.as_card(CardNumber(report.index)) for report in found]
     offered = offers(cards, configuration)
     wanted = servers(offered.resources)
     if not wanted:

@@ -36,7 +36,7 @@ class NodeLabel:
             self._see(node)
 
     def _see(self, node: Node) -> None:
-        self._set((node.metadata.labels or {}).get(self._key, ""))
+        self._set(node.labels.get(self._key, ""))
 
     def _set(self, value: str) -> None:
         if value != self.value:

@@ -10,8 +10,8 @@ import click
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import EdgeError
 
 # What these commands need is imported in them, so that the agent does not load it.
@@ -89,7 +89,7 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
 
     async def work(fleet: "Fleet") -> None:
         cleared = await clear(Survey(fleet.api), fleet, timeout, click.echo)
-        click.echo(f"labels and annotations removed from {counted(len(cleared), 'node')}")
+        click.echo(f"labels and annotations removed from {count_noun(len(cleared), 'node')}")
         for name in cleared:
             click.echo(f"  {name}")
 
@@ -139,7 +139,7 @@ def check_upgrade(
             await check_release(fleet, upgrades_from)
         nodes = await check(fleet, NodeMode(mode), unit, has_claims=not without_claims)
         publish = "publishes" if nodes == 1 else "publish"
-        click.echo(f"{counted(nodes, 'node')} {publish} cards; no pod prevents the upgrade")
+        click.echo(f"{count_noun(nodes, 'node')} {publish} cards; no pod prevents the upgrade")
 
     _with_fleet(work, **installation)
 

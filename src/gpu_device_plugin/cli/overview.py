@@ -21,7 +21,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
-from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
@@ -82,7 +82,7 @@ def _screen() -> "OverviewScreen":
     return OverviewScreen(Console(highlight=False))
 
 
-def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
+def _choose_nodes(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
     """The nodes of these names; all where none is given."""
     known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
     unknown = [name for name in names if name not in known]
@@ -119,7 +119,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
     screen = _screen()
     is_wide = output == "wide"
-    found = _chosen(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
+    found = _choose_nodes(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
     if not watch:
         if output == "json":
             _echo_json(json_cards(found))
@@ -127,10 +127,10 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
             screen.cards(found, is_wide=is_wide)
         return
 
-    KubeconfigChoice(**access).ask(lambda api: _watched(api, found, nodes, is_wide=is_wide))
+    KubeconfigChoice(**access).ask(lambda api: _watch(api, found, nodes, is_wide=is_wide))
 
 
-async def _watched(
+async def _watch(
     api: "ApiServer", first: "ClusterCards", nodes: Collection[str], *, is_wide: bool
 ) -> None:
     """Draw the nodes of these names (all where none is given) until cancelled, and `first` before."""
@@ -210,8 +210,8 @@ def doctor(output: str | None, **access: Any) -> None:
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
         agents = sum(pod.agent is not None for pod in reading.pods)
-        nodes = counted(len(reading.cards.nodes), "node")
-        examined = f"{counted(agents, 'agent')}, {nodes} with cards"
+        nodes = count_noun(len(reading.cards.nodes), "node")
+        examined = f"{count_noun(agents, 'agent')}, {nodes} with cards"
         _screen().findings(found, examined)
     if any(finding.level == "problem" for finding in found):
         sys.exit(EXIT_FAILED)
@@ -244,7 +244,7 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
         _echo_json([dataclasses.asdict(each) for each in found])
         return
     over = f" over {cards} cards" if cards > 1 else ""
-    _screen().capacity(found, f"{counted(units, 'unit')} and {percent} %{over}")
+    _screen().capacity(found, f"{count_noun(units, 'unit')} and {percent} %{over}")
 
 
 gpu.add_command(page)
@@ -260,7 +260,7 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     from gpu_device_plugin.overview.questions import read_cluster
 
     reading = KubeconfigChoice(**access).ask(read_cluster)
-    nodes = _chosen(reading.cards, [node] if node else []).nodes
+    nodes = _choose_nodes(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
     click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)
 

@@ -16,8 +16,8 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.overview.capacity import NodeCapacity
 from gpu_device_plugin.overview.doctor import Finding, Level
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
@@ -83,7 +83,7 @@ class OverviewScreen:
 
     def _lines(self, part: RenderableType, width: int) -> Lines:
         options = self._console.options.update(width=width)
-        return [_trimmed(line) for line in self._console.render_lines(part, options, pad=False)]
+        return [_trim(line) for line in self._console.render_lines(part, options, pad=False)]
 
     def uses(self, uses: Sequence[SliceUse], silent: Sequence[str]) -> None:
         """A line a slice, and what could not be asked."""
@@ -110,7 +110,7 @@ class OverviewScreen:
         self._print(self._lines(table, self._width_for(table)))
         total = sum(each.pods for each in capacities)
         fit = "fits" if total == 1 else "fit"
-        self._console.print(Text(f"{counted(total, 'more pod')} of {asked} {fit}", style="bold"))
+        self._console.print(Text(f"{count_noun(total, 'more pod')} of {asked} {fit}", style="bold"))
 
     def findings(self, found: Sequence[Finding], examined: str) -> None:
         """What is wrong, each with its cure."""
@@ -120,8 +120,8 @@ class OverviewScreen:
             self._hanging(f"{finding.level.value:<9}", finding.what, style)
             self._hanging("      -> ", finding.cure)
         problems = sum(finding.level is Level.PROBLEM for finding in found)
-        notes = counted(len(found) - problems, "note")
-        self._console.print(f"{examined}: {counted(problems, 'problem')}, {notes}")
+        notes = count_noun(len(found) - problems, "note")
+        self._console.print(f"{examined}: {count_noun(problems, 'problem')}, {notes}")
 
     def story(self, story: PodStory) -> None:
         """Why a pod is where it is."""
@@ -133,7 +133,7 @@ class OverviewScreen:
         for verdict in verdicts[:_MOST_VERDICTS]:
             self._verdict(verdict)
         if left := verdicts[_MOST_VERDICTS:]:
-            self._hanging("  node   ", f"and {counted(len(left), 'node')} more")
+            self._hanging("  node   ", f"and {count_noun(len(left), 'node')} more")
         for cure in story.cures:
             self._hanging("  ->     ", cure, "bold")
 
@@ -154,7 +154,7 @@ class OverviewScreen:
         self._print(self._lines(grid, self._console.width))
 
 
-def _trimmed(line: list[Segment]) -> list[Segment]:
+def _trim(line: list[Segment]) -> list[Segment]:
     """Without spaces at the end, which a narrower terminal would show as a line."""
     while line and not line[-1].text.strip():
         line = line[:-1]
@@ -167,7 +167,7 @@ def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
     for line in _instances(node):
         yield Padding(Text(line), (0, 0, 0, _INDENT))
     if node.waiting:
-        listed = ", ".join(f"{pod} ({counted(units, 'unit')})" for pod, units in node.waiting)
+        listed = ", ".join(f"{pod} ({count_noun(units, 'unit')})" for pod, units in node.waiting)
         yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, _INDENT))
     yield Text()
 
@@ -241,7 +241,7 @@ def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool)
     named: list[tuple[PodRef, str]] = [(pod, "") for pod in card.pods]
     for holder in card.holders:
         compute = f", {holder.percent} %" if holder.percent else ""
-        amounts = f" ({counted(holder.units, 'unit')}{compute})" if is_wide else ""
+        amounts = f" ({count_noun(holder.units, 'unit')}{compute})" if is_wide else ""
         named.append((holder.pod, amounts + ("" if holder.is_granted else " (reserved)")))
     parts = (Text.assemble((f"{marks[pod][0]}={pod}", marks[pod][1]), more) for pod, more in named)
     who = Text("\n" if is_wide else ", ").join(parts)
@@ -311,7 +311,7 @@ class WatchScreen:
         with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
 
             def show(cards: ClusterCards, stale: str) -> None:
-                live.update(self._fitted(cards, stale), refresh=True)
+                live.update(self._fit(cards, stale), refresh=True)
 
             yield draw
 
@@ -320,7 +320,7 @@ class WatchScreen:
         if stale:
             self._console.print(Text(stale, style="bold yellow"))
 
-    def _fitted(self, cards: ClusterCards, stale: str) -> RenderableType:
+    def _fit(self, cards: ClusterCards, stale: str) -> RenderableType:
         """Whole nodes until the terminal is full, then how many are left out; the first one may be cut."""
         below = [Text(cards.summary), *([Text(stale, style="bold yellow")] if stale else [])]
         heights = (len(self._console.render_lines(line)) for line in below)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -12,15 +12,11 @@ from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.fractions.cluster_view import PodHold, wish_annotations
 from gpu_device_plugin.domain.fractions.node_fit import Misfit
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
+from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
-from gpu_device_plugin.kubernetes.objects.extender_messages import (
-    NotBoundError,
-    bind_pod,
-    binding_answer,
-    read_binding,
-)
+from gpu_device_plugin.kubernetes.objects.extender_messages import binding_answer, read_binding
+from gpu_device_plugin.kubernetes.objects.pod_watch import pod_path
 
 _BIND_SECONDS = 4.0
 _READ_SECONDS = 2.0
@@ -55,6 +51,10 @@ class _Doubt:
     hold: PodHold
     until: float  # the loop's clock; seen unbound then, the pod gives its room back
     task: asyncio.Task[None]
+
+
+class NotBoundError(ClusterError):
+    """The API server did not begin with the binding: the pod is not bound by it."""
 
 
 class _NoRoomError(ClusterError):
@@ -138,7 +138,8 @@ class Binder:
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
         hold = self._reserved(pod, node) if pod.request.asks_units else None
-        wish = wish_annotations(hold, self._now_ns(), pod.annotations) if hold else {}
+        offer = self._ledger.offers.get(node)
+        wish = wish_annotations(hold, self._now_ns(), pod.annotations, offer) if hold else {}
         try:
             return await bind_pod(self._api, pod, node, wish, self._seconds)
         except NotBoundError:
@@ -218,3 +219,45 @@ class Binder:
                     break
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
         self._ledger.release(ref)
+
+
+async def bind_pod(
+    api: ApiServer,
+    pod: ClusterPod,
+    node: str,
+    annotations: Mapping[str, str],
+    seconds: Callable[[], float],
+) -> str:
+    """Bind a pod to a node and annotate it, in one atomic request that takes `seconds` at most.
+
+    Returns:
+        Why the API server refused, or "" if the pod is bound.
+
+    Raises:
+        NotBoundError: It is throttled, the server does not know us, or `seconds` says so, which is
+            asked again directly before it is sent.
+        ClusterError: No answer, or 5xx of a failure half way: the pod may be bound or not.
+    """
+    ref = pod.request.ref
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "uid": ref.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": dict(annotations),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    request = Request("POST", pod_path(ref) + "/binding", body=body, check=seconds)
+    try:
+        answer = await api.call(request, deadline_seconds=seconds())
+    except GaveUpError:
+        raise
+    except (ThrottledError, AccessError) as error:
+        raise NotBoundError(str(error)) from error
+    if answer.status >= 500:
+        raise ClusterError(f"binding of {ref}: {answer.text}")
+    return "" if answer.is_success else answer.text

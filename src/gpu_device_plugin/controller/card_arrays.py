@@ -21,6 +21,7 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
 )
 from gpu_device_plugin.domain.fractions.mode_resources import most_pods
 from gpu_device_plugin.domain.fractions.node_fit import (
+    FULL_OF_PODS_TEXT,
     NOT_ENOUGH_TEXT,
     OTHER_DOOR_TEXT,
     CheckedRequest,
@@ -76,12 +77,15 @@ class _Nodes(NamedTuple):
         """Some of them."""
         return self if mask.all() else _Nodes(*(each[..., mask] for each in self))
 
-    def fitting(self, demand: Demand) -> _Bools:
-        """The cards on which a container of this demand fits, as `Room.lack` says."""
-        most = 0 if demand.is_exclusive else _NO_BOUND
+    def fitting(self, demand: Demand, *, is_bounded: bool = True) -> _Bools:
+        """The cards on which a container of this demand fits, as `Room.lack` says.
+
+        Without `is_bounded`: if a card took any number of pods.
+        """
+        others = self.pods < (1 if demand.is_exclusive else _NO_BOUND)
         has_mem, has_core = self.mem >= demand.units_per_card, self.core >= demand.core_percent
-        fits: _Bools = has_mem & has_core & (self.pods <= most)
-        return fits
+        fits: _Bools = others & has_mem & has_core
+        return fits & (self.pods < self.most) if is_bounded else fits
 
     def too_small(self, asked: CheckedRequest) -> _Bools:
         """The nodes that could not serve the pod if they were empty."""
@@ -232,12 +236,17 @@ class Judged:
 
     def _refuse(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
         is_other_door, is_final = nodes.is_other_door == 1, nodes.too_small(asked)
-        for text, final, where in (
-            (OTHER_DOOR_TEXT, True, is_other_door),
-            (NOT_ENOUGH_TEXT, True, is_final & ~is_other_door),
-            (NOT_ENOUGH_TEXT, False, ~is_final & ~is_other_door),
-        ):
-            self.misfits.append((Misfit(text, is_final=final), names[where].tolist()))
+        is_full = (nodes.pods >= nodes.most).any(0)
+        for needed in {ask.needed for ask in asked.asking}:
+            is_full &= nodes.fitting(needed, is_bounded=False).sum(0) >= needed.cards
+        self._refused(OTHER_DOOR_TEXT, names, is_other_door, np.ones_like(is_final))
+        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_door, is_final)
+        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_door, is_final)
+
+    def _refused(self, text: str, names: _Names, where: _Bools, is_final: _Bools) -> None:
+        for final in (True, False):
+            of_these = names[where & (is_final == final)].tolist()
+            self.misfits.append((Misfit(text, is_final=final), of_these))
 
 
 class CardArrays:
@@ -303,7 +312,7 @@ class CardArrays:
 
 
 def _card(room: Room) -> tuple[int, ...]:
-    is_shut = room.is_closed or room.is_behind_other_door or room.is_full_of_pods
+    is_shut = room.is_closed or room.is_behind_other_door
     size = room.card.capacity(room.unit) if room.is_healthy else -1
     free_mem = room.free_mem if room.is_healthy and not is_shut else 0
     return free_mem, room.free_core, size, room.pods, room.free_milli

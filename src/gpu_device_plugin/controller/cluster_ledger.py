@@ -179,6 +179,11 @@ class ClusterLedger:
             self._rooms[node] = node_rooms(offer, self.holds(node), AllocationApi.DEVICE_PLUGIN)
         return self._rooms[node]
 
+    def card_units(self) -> Collection[int]:
+        """The different numbers of memory units that cards of nodes with slices have."""
+        offers = [offer for offer in self.offers.values() if offer.has_slices]
+        return {card.capacity(offer.unit) for offer in offers for card in offer.cards}
+
     def holds(self, node: str) -> Sequence[PodHold]:
         """What is held on a node, and what is reserved."""
         bound, reserved = self._bound.get(node, {}), self._reserved.get(node, {})

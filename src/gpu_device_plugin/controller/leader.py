@@ -25,11 +25,11 @@ class Leader:
         lease: Lease,
         label: LeaderLabel,
         catch_up: Callable[[], Awaitable[None]],
-        settle: Callable[[], Awaitable[None]],
+        wait_idle: Callable[[], Awaitable[None]],
     ) -> None:
-        """`catch_up` returns when the ledger has the cluster; `settle` waits for bindings under way."""
+        """`catch_up` returns when the ledger has the cluster; `wait_idle` waits for bindings under way."""
         self._lease, self._label = lease, label
-        self._catch_up, self._wait_idle = catch_up, settle
+        self._catch_up, self._wait_idle = catch_up, wait_idle
         self._until = 0.0
         self._is_caught_up = False
 

@@ -161,7 +161,7 @@ class ModelRules:
             self._put(each)
 
     def _put(self, found: Bare) -> None:
-        self._namespaces[found.metadata.name] = found.metadata.labels or {}
+        self._namespaces[found.metadata.name] = found.labels
 
     def _remove(self, gone: Bare) -> None:
         self._namespaces.pop(gone.metadata.name, None)

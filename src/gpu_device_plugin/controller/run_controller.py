@@ -20,6 +20,7 @@ from gpu_device_plugin.controller.scheduler_extender import Extender
 from gpu_device_plugin.controller.unhealthy_cards import Neighbours, UnhealthyCards
 from gpu_device_plugin.controller.webhook import Webhook
 from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
+from gpu_device_plugin.domain.fractions.dialects import HAMI, KOORDINATOR
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
@@ -79,7 +80,7 @@ class Controller:
             self.certificates.tls if self.certificates else None,
             Callers(settings.client_name, settings.webhook_client_name),
         )
-        pages = Pages(self._metrics.page, lambda: True, self._readiness)
+        pages = Pages(self._metrics.page, self._readiness)
         self.pages = WebServer(settings.metrics_address, pages)
 
     def _view(self) -> View:
@@ -94,9 +95,11 @@ class Controller:
     def _handlers(self, settings: ControllerSettings) -> Handlers:
         """Who answers what on the address."""
         extender = Extender(self.ledger)
+        dialects = {KOORDINATOR: settings.koordinator.unit, HAMI: settings.hami.unit}
         webhook = Webhook(
             self.models.rules,
-            settings.koordinator.unit,
+            {dialect: unit for dialect, unit in dialects.items() if unit},
+            self.ledger.card_units,
             self._metrics.admitted,
             needs_model=not settings.model_optional,
         )

@@ -77,7 +77,7 @@ class UnhealthyCards:
         name = found.metadata.name
         if name.startswith(PREFIX):
             listed = _indexes((found.data or {}).get(KEY, ""))
-            ours = _indexes((found.metadata.annotations or {}).get(OURS, ""))
+            ours = _indexes(found.annotations.get(OURS, ""))
             self._take(name.removeprefix(PREFIX), listed, ours)
 
     def _drop(self, name: str) -> None:

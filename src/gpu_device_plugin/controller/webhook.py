@@ -1,6 +1,6 @@
 """The webhook for pods: models, drivers and profiles by label."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,17 +8,13 @@ import structlog
 
 from gpu_device_plugin.controller.model_rules import ModelRules
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.koordinator import (
-    CORE,
-    MEMORY,
-    NAMES,
-    refusal,
-    translate_amounts,
-)
+from gpu_device_plugin.domain.fractions.dialects import Dialect, translate_amounts
+from gpu_device_plugin.domain.fractions.requests import COUNT_LABEL
 from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.models.pod_admission import Denied, admit
 from gpu_device_plugin.errors import ClusterError, clip
 from gpu_device_plugin.kubernetes.objects.admission_review import (
+    ContainerResources,
     Review,
     allowed,
     denied,
@@ -35,12 +31,15 @@ class Webhook:
     def __init__(
         self,
         rules: ModelRules,
-        koordinator_unit: MemoryUnit | None,
+        dialects: Mapping[Dialect, MemoryUnit],
+        card_units: Callable[[], Collection[int]],
         judged: Callable[[str], None],
         *,
         needs_model: bool,
     ) -> None:
-        self._rules, self._unit, self._judged = rules, koordinator_unit, judged
+        """`card_units` are the different numbers of units that cards of the cluster have."""
+        self._rules, self._dialects, self._judged = rules, dialects, judged
+        self._card_units = card_units
         self._needs_model = needs_model
 
     async def mutate(self, body: bytes) -> bytes:
@@ -57,11 +56,14 @@ class Webhook:
         pod = replace(review.pod, namespace=namespace)
         rules = self._rules
         found = admit(pod, rules.profile, rules.catalogue, needs_model=self._needs_model)
-        resources = self._translated(review)
+        translated = self._translated(review)
         if isinstance(found, Denied):
             return self._refused(review, found)
-        if isinstance(resources, Denied):
-            return self._refused(review, resources)
+        if isinstance(translated, Denied):
+            return self._refused(review, translated)
+        resources, cards = translated
+        if cards > 1:
+            found = replace(found, labels={**found.labels, COUNT_LABEL: str(cards)})
         self._judged("admitted")
         return patched(review, found, resources)
 
@@ -70,26 +72,44 @@ class Webhook:
         _log.info("pod refused", namespace=review.namespace, error=why.text)
         return denied(review.uid, why.text)
 
-    def _translated(self, review: Review) -> dict[str, Mapping[str, Any]] | Denied:
-        """Path -> resources, of containers that use Koordinator's names (R-590)."""
+    def _translated(self, review: Review) -> tuple[dict[str, Mapping[str, Any]], int] | Denied:
+        """Path -> resources, of containers that use other projects' names (R-590), and on how many cards."""
         found: dict[str, Mapping[str, Any]] = {}
-        for each in review.resources if self._unit else ():
-            try:
-                amounts = each.amounts(NAMES)
-                why = refusal(amounts)
-            except ClusterError as error:
-                amounts, why = {}, str(error)
-            if why:
-                return Denied(f"container {clip(each.container)}: {why}")
-            new = translate_amounts(amounts, self._unit or MemoryUnit.GIB)
-            if both := sorted(new.keys() & each.limits.keys()):
-                names = ", ".join(both)
-                return Denied(
-                    f"container {clip(each.container)} asks for {names} under its own and under "
-                    f"Koordinator's name: leave one of them out"
-                )
-            if new:
-                found[each.path] = each.renamed((MEMORY, CORE), new)
+        counts = {1}
+        for each in review.resources() if self._dialects else ():
+            new = self._of_container(each)
+            if isinstance(new, Denied):
+                return Denied(f"container {clip(each.container)}: {new.text}")
+            if new is None:
+                continue
+            found[each.path], cards = new
+            counts.add(cards)
             if len(found) > MOST_CONTAINERS:
-                return Denied(f"more than {MOST_CONTAINERS} containers ask by Koordinator's names")
-        return found
+                return Denied(
+                    f"more than {MOST_CONTAINERS} containers ask by other projects' names"
+                )
+        label = review.pod.labels.get(COUNT_LABEL) if review.pod else None
+        if len(counts) > 2 or (max(counts) > 1 and label not in {None, str(max(counts))}):
+            return Denied("containers ask for different numbers of cards: a pod has one for all")
+        return found, max(counts)
+
+    def _of_container(
+        self, each: ContainerResources
+    ) -> tuple[Mapping[str, Any], int] | Denied | None:
+        """The new resources of one container and its number of cards; None where it stays as it is."""
+        spoken = [dialect for dialect in self._dialects if dialect.is_spoken(each.limits)]
+        if not spoken:
+            return None
+        dialect = spoken[0]
+        try:
+            amounts = each.amounts(dialect.names)
+        except ClusterError as error:
+            return Denied(str(error))
+        new = translate_amounts(dialect, amounts, self._dialects[dialect], self._card_units)
+        twice = sorted(new.amounts.keys() & each.limits.keys())
+        if twice or len(spoken) > 1:
+            names = ", ".join(twice or [each.core for each in spoken])
+            return Denied(f"asks for {names} under two names: leave one of them out")
+        if new.refusal:
+            return Denied(new.refusal)
+        return each.renamed(dialect.names, new.amounts), new.cards

@@ -201,7 +201,7 @@ class DemoNode:
         """Change a label of the Node object."""
         self._api.patch(self._path, {"metadata": {"labels": {key: value}}})
 
-    def named(self) -> dict[str, int]:
+    def counts_by_name(self) -> dict[str, int]:
         """What the kubelet counts as allocatable, by resource; without those of which it has none."""
         self.agent.check_runs()
         counts = {name: self.kubelet.allocatable(name) for name in self.kubelet.registry.links}

@@ -85,27 +85,27 @@ class _Scene:
     cards: SimulatedNode
     teller: Teller
 
-    async def labelled(self, value: str, expected: Mapping[str, int]) -> NamedOffer:
+    async def relabel(self, value: str, expected: Mapping[str, int]) -> NamedOffer:
         """Choose another file."""
         self.node.relabel(CONFIG_LABEL, value)
-        return await self.offered(f"label {value}", expected)
+        return await self.await_offer(f"label {value}", expected)
 
     async def cut(
         self, what: str, card: int, profiles: Sequence[str] | None, expected: Mapping[str, int]
     ) -> NamedOffer:
         """Cut a card again, which nobody tells the agent."""
         self.cards.cut(card, profiles)
-        return await self.offered(what, expected)
+        return await self.await_offer(what, expected)
 
-    async def offered(self, what: str, expected: Mapping[str, int]) -> NamedOffer:
+    async def await_offer(self, what: str, expected: Mapping[str, int]) -> NamedOffer:
         """What the kubelet counts, as soon as it is what is expected."""
 
         async def is_offered() -> bool:
-            return self.node.named() == expected
+            return self.node.counts_by_name() == expected
 
         with self.teller.waiting(what):
             await wait_for(is_offered, wanted=True, seconds=_SECONDS)
-        return NamedOffer(what, expected, self.node.named())
+        return NamedOffer(what, expected, self.node.counts_by_name())
 
 
 def _scene(around: Surroundings, teller: Teller) -> _Scene:
@@ -125,12 +125,12 @@ async def _changes(scene: _Scene) -> list[NamedOffer]:
     cut = {_SEVENTH: 49, _HALF: 2}
     whole = {_SEVENTH: 42, _HALF: 2, GPU: 1}
     return [
-        await scene.offered("label mixed", {_SEVENTH: 56}),
-        await scene.labelled("single", {GPU: 56}),
-        await scene.labelled("mixed", {_SEVENTH: 56}),
+        await scene.await_offer("label mixed", {_SEVENTH: 56}),
+        await scene.relabel("single", {GPU: 56}),
+        await scene.relabel("mixed", {_SEVENTH: 56}),
         await scene.cut("card 0 cut in two", 0, ["3g.20gb", "3g.20gb"], cut),
         await scene.cut(f"card {_LAST} out of MIG mode", _LAST, None, whole),
-        await scene.labelled("four-replicas", {**whole, GPU: _REPLICAS}),
+        await scene.relabel("four-replicas", {**whole, GPU: _REPLICAS}),
     ]
 
 

@@ -21,7 +21,7 @@ from gpu_device_plugin.demo.telling import (
     Promises,
     Teller,
     Verdict,
-    shown,
+    show_value,
     wait_for,
 )
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
@@ -248,12 +248,12 @@ class Story:
         held = sorted(self._holding(role))
         if self._phase(role) == "rejected":
             look = partial(_reasons, self._nodes[role.node], role)
-            gets = f"refused: {shown(await wait_for(look, [role.refused_for], SOON_SECONDS))}"
+            gets = f"refused: {show_value(await wait_for(look, [role.refused_for], SOON_SECONDS))}"
         else:
             limits = sorted(set((await _limit_mib(self._nodes[role.node], role)).values()))
             each = " each" if len(held) > 1 else ""
             cards = f"card{'s' if each else ''} {' and '.join(map(str, held))}"
-            gets = f"{cards}: {shown(limits)} MiB{each}"
+            gets = f"{cards}: {show_value(limits)} MiB{each}"
         return Verdict(
             role.name, role.node, role.asks, self._admissions[role.name].is_admitted, gets
         )

@@ -137,7 +137,7 @@ class Teller:
 
     def text(self, text: str) -> None:
         """A paragraph."""
-        for line in self._wrapped(text):
+        for line in self._wrap(text):
             self._line(line)
 
     def note(self, text: str) -> None:
@@ -195,7 +195,7 @@ class Teller:
         self._console.print()
         self._line(f"{pod} on {node}", style="bold")
         for name in sorted(received.env, key=_order):
-            first, *others = _folded(received.env[name])
+            first, *others = _fold(received.env[name])
             self._line(f"  {name}={first}", _MEANINGS.get(name, ""))
             for value in others:
                 self._line(f"  {' ' * len(name)} {value}")
@@ -210,7 +210,7 @@ class Teller:
         for line in text.rstrip("\n").splitlines():
             label = _LABEL.match(line)
             hanging = " " * (len(label[0]) if label else 0)
-            for part in self._wrapped(line, hanging) or [""]:
+            for part in self._wrap(line, hanging) or [""]:
                 self._console.print(Text.assemble((f" {self._edge} ", "dim"), (part, "yellow")))
 
     def gpu_views(self, views: Sequence[GpuView]) -> None:
@@ -288,7 +288,7 @@ class Teller:
             line.append(f"  {meaning}", style="dim")
         self._console.print(Padding(line, (0, 0, 0, 3), expand=False))
 
-    def _wrapped(self, text: str, hanging: str = "") -> list[str]:
+    def _wrap(self, text: str, hanging: str = "") -> list[str]:
         return textwrap.wrap(
             text,
             self._console.width - 4,
@@ -314,7 +314,7 @@ def _order(name: str) -> tuple[bool, int, str]:
     return name not in known, known.index(name) if name in known else 0, name
 
 
-def _folded(value: str) -> list[str]:
+def _fold(value: str) -> list[str]:
     """A long list, one entry a line."""
     entries = value.split(",") if len(value) > _FOLD_AT else [value]
     return [*(f"{entry}," for entry in entries[:-1]), entries[-1]]
@@ -359,19 +359,19 @@ class Promises:
 
     def check(self, what: str, expected: object, seen: object) -> None:
         """Hold one promise against what was seen; both are compared as they are shown."""
-        promise = Promise(what, shown(expected), shown(seen))
+        promise = Promise(what, show_value(expected), show_value(seen))
         self.made.append(promise)
         self._teller.promise(promise)
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A value for people: `60, 400, 4` and `card 0: 6, card 1: 8` rather than brackets."""
     if isinstance(value, Mapping):
         is_deep = any(isinstance(part, Mapping | tuple | list) for part in value.values())
-        parts = [f"{key}: {shown(part)}" for key, part in sorted(value.items())]
+        parts = [f"{key}: {show_value(part)}" for key, part in sorted(value.items())]
         return ("; " if is_deep else ", ").join(parts) or "nothing"
     if isinstance(value, tuple | list):
-        return ", ".join(map(shown, value)) or "nothing"
+        return ", ".join(map(show_value, value)) or "nothing"
     return str(value)
 
 

@@ -228,7 +228,7 @@ class GrantStore:
         for number, plain in enumerate(found):
             try:
                 read = grant_of(msgspec.convert(plain, GrantRecord))
-                grant = self._schemes.restored(read, plain)
+                grant = self._schemes.restore(read, plain)
             except (msgspec.ValidationError, StateError) as error:
                 bad.append(f"{self._path}: grant {number} is left as it is: {error}")
                 unread.append(plain)

@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices, Layout
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Scheme, WeChooseDevices
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole
-from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRequest
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRequest
 from gpu_device_plugin.domain.node.pools import Pool
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import Configuration
@@ -41,9 +41,7 @@ class Scope:
         """The other grants, those without units (of claims) included: they too take room."""
         return ledger.release(self.ledger(ledger).grants)
 
-    def specs(
-        self, specs: Mapping[tuple[str, str], PodRequest]
-    ) -> Mapping[tuple[str, str], PodRequest]:
+    def specs(self, specs: Mapping[PodKey, PodRequest]) -> Mapping[PodKey, PodRequest]:
         """Pods with what they ask of the scheme."""
         if self.resources is None:
             return specs
@@ -90,7 +88,7 @@ Owner: TypeAlias = Callable[[Card, NodeState], int]
 """Place of the scheme, among those of the node, that serves a card in this state."""
 
 
-def shipped(
+def default_schemes(
     configuration: Callable[[], Configuration] | None = None,
     held: Callable[[], Iterable[Grant]] = lambda: (),
 ) -> tuple[tuple[Scheme, ...], Owner]:
@@ -124,7 +122,7 @@ class Schemes:
     """Schemes on disjoint cards, by default those of this release; the first takes what belongs to none."""
 
     def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
-        of_this_release, by_default = shipped()
+        of_this_release, by_default = default_schemes()
         self.all = of_this_release if schemes is None else tuple(schemes)
         self.deciders = tuple(each for each in self.all if isinstance(each, WeChooseDevices))
         self.recorders = tuple(each for each in self.all if isinstance(each, KubeletChoosesDevices))
@@ -165,7 +163,7 @@ class Schemes:
         """Each of these schemes (`all`, `deciders` or `recorders`) with its view of the node."""
         return [(scheme, self.view(scheme, state)) for scheme in schemes]
 
-    def serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
+    def find_serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
         """The scheme of `resource` and its view of the node; RequestError if it is not served now."""
         scheme = self.of(resource)
         view = self.view(scheme, state)
@@ -176,13 +174,13 @@ class Schemes:
             )
         return scheme, view
 
-    def deciding(self, resource: str, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
+    def find_deciding(self, resource: str, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
         """The same of a resource whose scheme decides."""
-        scheme, view = self.serving(resource, state)
+        scheme, view = self.find_serving(resource, state)
         assert isinstance(scheme, WeChooseDevices)  # noqa: S101 - one that records has its own calls
         return scheme, view
 
-    def reserving(self, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
+    def find_reserving(self, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
         """The scheme that decides on this node, and its view of it; RequestError if none does."""
         for scheme, view in self.views(self.deciders, state):
             if any(scheme.serves(resource, view) for resource in scheme.resources):
@@ -234,13 +232,13 @@ class Schemes:
         scheme = self.decider(grant)
         return scheme.own_record(grant) if scheme else {}
 
-    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+    def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A grant that was read from disk, with what only its scheme knows of it; StateError names an unknown key."""
         for name, ids in grant.units.items():
             if not any(each.recalls(name) for each in self.all):
                 raise StateError(f"{list(ids)} are no units of {name} - at `$.units`")
         scheme = self.decider(grant)
-        return scheme.restored(grant, record) if scheme else grant
+        return scheme.restore(grant, record) if scheme else grant
 
     def granted_in(self, ledger: Ledger) -> GrantedIn | None:
         """Mode and memory unit in which grants were given last, where any tells."""
@@ -263,6 +261,6 @@ OUR_RESOURCES = Schemes().resources
 """Every name under which a scheme of this release may offer units; no other plugin's."""
 
 
-def merged(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+def merge(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
     """What several schemes say, in one mapping."""
     return {key: value for part in parts for key, value in part.items()}

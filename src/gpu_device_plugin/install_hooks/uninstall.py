@@ -8,8 +8,8 @@ whose mark is gone serves again. So `clear-nodes` removes them after the agents.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.grants.annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
@@ -24,8 +24,10 @@ from gpu_device_plugin.domain.models.model_catalogue import (
     withdrawn_series,
 )
 from gpu_device_plugin.domain.node.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
-from gpu_device_plugin.kubernetes.objects.fleet import Fleet, FleetNode
+from gpu_device_plugin.kubernetes.client.wire import Node
+from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
 
@@ -33,6 +35,7 @@ DENIALS = 3
 SILENT_SECONDS = 60.0
 
 
+@dataclass(eq=False)
 class RetryPolicy:
     """Decides after each failure whether to try again.
 
@@ -42,17 +45,13 @@ class RetryPolicy:
     long as the caller likes where it did answer.
     """
 
-    def __init__(
-        self,
-        tell: Callable[[str], None],
-        silent_seconds: float = SILENT_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    tell: Callable[[str], None]
+    silent_seconds: float = SILENT_SECONDS
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.trouble = ""
-        self._tell = tell
-        self._silent_seconds = silent_seconds
-        self._clock = clock
-        self._began = clock()
+        self._began = self.clock()
         self._denials = 0
         self._has_answered = False
 
@@ -71,12 +70,12 @@ class RetryPolicy:
             if self._denials >= DENIALS:
                 raise error
             return
-        silent = self._clock() - self._began
-        if not self._has_answered and silent >= self._silent_seconds:
+        silent = self.clock() - self._began
+        if not self._has_answered and silent >= self.silent_seconds:
             raise ClusterError(f"gave up after {silent:.0f} s: {error}") from error
         if str(error) != self.trouble:
-            bound = "" if self._has_answered else f" for {self._silent_seconds:g} s"
-            self._tell(f"the API server does not answer properly, trying again{bound}: {error}")
+            bound = "" if self._has_answered else f" for {self.silent_seconds:g} s"
+            self.tell(f"the API server does not answer properly, trying again{bound}: {error}")
         self.trouble = str(error)
 
 
@@ -121,16 +120,16 @@ async def clear_nodes(
     Raises:
         ClusterError: An agent still runs at the deadline, or the API server does not serve us.
     """
-    patience = RetryPolicy(tell)
+    retries = RetryPolicy(tell)
     left = "the API server does not say whether agents still run"
     try:
         async with asyncio.timeout(deadline_seconds):
             while True:
                 try:
                     left = ", ".join(await _still_there(survey, fleet))
-                    patience.answered()
+                    retries.answered()
                 except ClusterError as error:
-                    patience.failed(error)
+                    retries.failed(error)
                     left = str(error)
                 if not left:
                     break
@@ -178,22 +177,19 @@ _AT_ONCE = 8
 Tell = Callable[[str], None]
 
 
+@dataclass(eq=False)
 class Uninstall:
     """One run over all nodes that have an agent."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        tell: Tell,
-        look_seconds: float = LOOK_SECONDS,
-        silent_seconds: float = SILENT_SECONDS,
-    ) -> None:
-        self._fleet = fleet
-        self._tell = tell
-        self._look_seconds = look_seconds
+    fleet: Fleet
+    tell: Tell
+    look_seconds: float = LOOK_SECONDS
+    silent_seconds: float = SILENT_SECONDS
+
+    def __post_init__(self) -> None:
         self._done: dict[str, tuple[str, ...]] = {}
         self._waiting: Mapping[str, str] = {}
-        self._patience = RetryPolicy(tell, silent_seconds)
+        self._retries = RetryPolicy(self.tell, self.silent_seconds)
 
     async def run(self, deadline_seconds: float) -> None:
         """Return when every agent has withdrawn, or its node is gone.
@@ -205,7 +201,7 @@ class Uninstall:
         try:
             async with asyncio.timeout(deadline_seconds):
                 while not await self._is_over():
-                    await asyncio.sleep(self._look_seconds)
+                    await asyncio.sleep(self.look_seconds)
         except TimeoutError as error:
             raise ClusterError(self._unanswered(deadline_seconds)) from error
         self._summarise()
@@ -215,21 +211,21 @@ class Uninstall:
         try:
             is_over = await self._look()
         except ClusterError as error:
-            self._patience.failed(error)
+            self._retries.failed(error)
             return False
-        self._patience.answered()
+        self._retries.answered()
         return is_over
 
     async def _look(self) -> bool:
-        installation = await self._fleet.installation()
+        installation = await self.fleet.installation()
         if installation is None:
-            self._tell(f"there is no DaemonSet {self._fleet}: no node to ask")
+            self.tell(f"there is no DaemonSet {self.fleet}: no node to ask")
             return True
-        agents = await self._fleet.agents(installation)
+        agents = await self.fleet.agents(installation)
         first = not self._waiting and not self._done
         self._waiting = {node: pod for node, pod in agents.items() if node not in self._done}
         if first:
-            self._tell(f"asking {counted(len(agents), 'node')} to withdraw")
+            self.tell(f"asking {count_noun(len(agents), 'node')} to withdraw")
         gate = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
         self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
@@ -237,29 +233,29 @@ class Uninstall:
 
     async def _ask(self, gate: asyncio.Semaphore, name: str, installation: str) -> None:
         async with gate:
-            node = await self._fleet.node(name)
+            node = await self.fleet.node(name)
             if node is not None and node.annotations.get(UNINSTALL_ANNOTATION) != installation:
-                node = await self._fleet.mark(name, installation)
+                node = await self.fleet.mark(name, installation)
         self._note(name, node, installation)
 
-    def _note(self, name: str, node: FleetNode | None, installation: str) -> None:
+    def _note(self, name: str, node: Node | None, installation: str) -> None:
         if node is None:
             self._done[name] = ()
-            self._tell(f"node {name}: gone")
+            self.tell(f"node {name}: gone")
             return
         kept = kept_pods(node.annotations.get(WITHDRAWN_ANNOTATION, ""), installation)
         if kept is None:
             return
         self._done[name] = kept
         stay = f"; files of running pods are kept: {', '.join(kept)}" if kept else ""
-        self._tell(f"node {name}: withdrawn{stay}")
+        self.tell(f"node {name}: withdrawn{stay}")
 
     def _summarise(self) -> None:
         pods = [pod for kept in self._done.values() for pod in kept]
-        self._tell(f"withdrawn: {counted(len(self._done), 'node')}")
+        self.tell(f"withdrawn: {count_noun(len(self._done), 'node')}")
         if pods:
-            self._tell(
-                f"still running with a slice: {counted(len(pods), 'pod')}. If a container of theirs ends, it "
+            self.tell(
+                f"still running with a slice: {count_noun(len(pods), 'pod')}. If a container of theirs ends, it "
                 f"cannot start again without the plugin. When the pods have ended, remove their "
                 f"files with `gpu-device-plugin cleanup` on the nodes"
             )
@@ -268,12 +264,12 @@ class Uninstall:
         if not self._waiting:
             return (
                 f"within {deadline_seconds:g} s the API server did not say which nodes have agents; "
-                f"{self._patience.trouble or 'it did not answer'}"
+                f"{self._retries.trouble or 'it did not answer'}"
             )
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (
             f"no answer within {deadline_seconds:g} s from the agents of "
-            f"{counted(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
+            f"{count_noun(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
             f"claims on these nodes (Event WithdrawalWaits), repair or delete the nodes, and "
             f"uninstall again; or leave "
             f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "

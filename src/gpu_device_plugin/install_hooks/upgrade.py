@@ -24,7 +24,8 @@ from gpu_device_plugin.domain.node.modes import (
 )
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.kubernetes.objects.fleet import Fleet, FleetNode
+from gpu_device_plugin.kubernetes.client.wire import Node
+from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 from gpu_device_plugin.settings.agent_settings import mode_in
 
 
@@ -65,13 +66,13 @@ async def check_upgrade(
     pods = [(node, pod) async for node, pod in fleet.requests() if _holds(pod)]
     every = await fleet.nodes()
     if not has_claims:
-        _check_no_claims([node for node in every if node.name in agents])
+        _check_no_claims([node for node in every if node.metadata.name in agents])
     holders = holders_by_node([(node, pod.ref) for node, pod in pods])
     nodes = [
-        _standing(node, holders.get(node.name, ()))
+        _standing(node, holders.get(node.metadata.name, ()))
         for node in every
         # With settings of its own a node keeps its unit and mode while pods hold slices there.
-        if node.name in agents and SETTINGS_LABEL not in node.labels
+        if node.metadata.name in agents and SETTINGS_LABEL not in node.labels
     ]
     is_other_mode = before is not None and before is not mode
     obstacles = upgrade_obstacles(nodes, unit, mode, is_other_mode=is_other_mode)
@@ -84,9 +85,9 @@ async def check_upgrade(
     return sum(bool(node.mode) for node in nodes)
 
 
-def _check_no_claims(nodes: Sequence[FleetNode]) -> None:
+def _check_no_claims(nodes: Sequence[Node]) -> None:
     """By what the agents say: the names of claims in a pod are anybody's to write."""
-    if held := sorted(node.name for node in nodes if holds_by_claims(_cards(node))):
+    if held := sorted(node.metadata.name for node in nodes if holds_by_claims(_cards(node))):
         listed = "".join(f"\n  node {name}" for name in held)
         raise ConfigError(
             "pods hold cards by claims, which agents without dra.enabled cannot give back; these pods "
@@ -95,7 +96,7 @@ def _check_no_claims(nodes: Sequence[FleetNode]) -> None:
         )
 
 
-def _cards(node: FleetNode) -> str:
+def _cards(node: Node) -> str:
     return node.annotations.get(CARDS_ANNOTATION, "")
 
 
@@ -105,10 +106,10 @@ def _holds(pod: PodRequest) -> bool:
     )
 
 
-def _standing(node: FleetNode, holders: tuple[PodRef, ...]) -> NodeStanding:
+def _standing(node: Node, holders: tuple[PodRef, ...]) -> NodeStanding:
     cards = _cards(node)
     return NodeStanding(
-        name=node.name,
+        name=node.metadata.name,
         mode=served_mode(cards),
         unit_mib=counted_unit_mib(cards),
         has_label=MODE_LABEL in node.labels,

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,20 +53,14 @@ class ClaimService(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class ClaimServicer:
     """Serves registration, claims and health."""
 
-    def __init__(
-        self,
-        service: ClaimService,
-        endpoint: str,
-        changed: Callable[[], asyncio.Event],
-        on_registered: Callable[[bool, str], None],
-    ) -> None:
-        self._service = service
-        self._endpoint = endpoint
-        self._changed = changed
-        self._on_registered = on_registered
+    service: ClaimService
+    endpoint: str
+    changed: Callable[[], asyncio.Event]
+    on_registered: Callable[[bool, str], None]
 
     def registration_table(self) -> grpc.GenericRpcHandler:
         """How the kubelet gets to know the driver."""
@@ -96,18 +91,18 @@ class ClaimServicer:
 
     async def _info(self, _request: Any, _context: Any) -> Any:
         return pluginregistration_pb2.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=self._endpoint, supported_versions=VERSIONS
+            type="DRAPlugin", name=DRIVER, endpoint=self.endpoint, supported_versions=VERSIONS
         )
 
     async def _registered(self, request: Any, _context: Any) -> Any:
-        self._on_registered(request.plugin_registered, request.error)
+        self.on_registered(request.plugin_registered, request.error)
         return pluginregistration_pb2.RegistrationStatusResponse()
 
     async def _prepare(self, request: Any, _context: Any) -> Any:
         response = dra_pb2.NodePrepareResourcesResponse()
         refs = [_ref(claim) for claim in request.claims]
         # Side by side: each asks the API server, and the kubelet waits 45 s for all of them.
-        tried = await asyncio.gather(*(_tried(self._service.prepare(ref)) for ref in refs))
+        tried = await asyncio.gather(*(_tried(self.service.prepare(ref)) for ref in refs))
         for ref, (error, devices) in zip(refs, tried, strict=True):
             answer = response.claims[ref.uid]
             answer.error = error
@@ -124,13 +119,13 @@ class ClaimServicer:
     async def _unprepare(self, request: Any, _context: Any) -> Any:
         response = dra_pb2.NodeUnprepareResourcesResponse()
         for ref in map(_ref, request.claims):
-            response.claims[ref.uid].error, _ = await _tried(self._service.unprepare(ref))
+            response.claims[ref.uid].error, _ = await _tried(self.service.unprepare(ref))
         return response
 
     async def _watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         """All devices now, at every change, and every 10 s."""
         while True:
-            changed = self._changed()
+            changed = self.changed()
             yield self._health()
             try:
                 async with asyncio.timeout(HEALTH_SECONDS):
@@ -141,7 +136,7 @@ class ClaimServicer:
     def _health(self) -> Any:
         pb, now = drahealth_pb2, int(time.time())
         response = pb.NodeWatchResourcesResponse()
-        pool, devices = self._service.health()
+        pool, devices = self.service.health()
         for name, fault in devices:
             response.devices.add(
                 device=pb.DeviceIdentifier(pool_name=pool, device_name=name),

@@ -63,28 +63,24 @@ class EndpointState:
     registrations: int  # how often the kubelet has accepted it so far
 
 
+@dataclass(eq=False)
 class Endpoint:
     """Serves one resource to the kubelet for as long as `run` runs."""
 
-    def __init__(
-        self,
-        resource: str,
-        service: DeviceService,
-        directory: PluginDirectory,
-        on_change: Callable[[EndpointState], None] = lambda _state: None,
-    ) -> None:
-        self._resource = resource
-        self._service = service
-        self._directory = directory
-        self._on_change = on_change
+    resource: str
+    service: DeviceService
+    directory: PluginDirectory
+    on_change: Callable[[EndpointState], None] = lambda _state: None
+
+    def __post_init__(self) -> None:
         self._list = DeviceList()
         self._look = asyncio.Event()
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._server: Any = None
         self._streams = StreamWatch(self._look)
         self._socket: Path | None = None
-        self.state = EndpointState(resource, EndpointPhase.WITHDRAWN, "nothing offered yet", 0)
-        directory.subscribe(self._look)
+        self.state = EndpointState(self.resource, EndpointPhase.WITHDRAWN, "nothing offered yet", 0)
+        self.directory.subscribe(self._look)
 
     @property
     def is_ready(self) -> bool:
@@ -128,7 +124,7 @@ class Endpoint:
     async def _serve_once(self) -> None:
         """One registration from beginning to end, and the pause after a failed one."""
         started = asyncio.get_running_loop().time()
-        identity = self._directory.kubelet_identity()
+        identity = self.directory.kubelet_identity()
         try:
             await self._register()
             self._enter(EndpointPhase.SERVING, "")
@@ -144,12 +140,12 @@ class Endpoint:
 
     async def _register(self) -> None:
         """Serve on a new socket and register it; returns when the kubelet has the list."""
-        if self._directory.kubelet_identity() is None:
-            raise KubeletError(f"{self._directory.kubelet_socket} is not there")
+        if self.directory.kubelet_identity() is None:
+            raise KubeletError(f"{self.directory.kubelet_socket} is not there")
         self._streams = streams = StreamWatch(self._look)
-        servicer = DevicePluginServicer(self._resource, self._service, self._list, streams)
-        self._socket = self._directory.fresh_socket(self._resource)
-        self._directory.remove_stale()
+        servicer = DevicePluginServicer(self.resource, self.service, self._list, streams)
+        self._socket = self.directory.fresh_socket(self.resource)
+        self.directory.remove_stale()
         # Kept in an attribute: a server that is garbage collected closes its socket.
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((servicer.method_table(),))
@@ -158,7 +154,7 @@ class Endpoint:
             await self._server.start()
         except RuntimeError as error:
             raise KubeletError(f"cannot listen on {self._socket}: {error}") from error
-        await register(self._directory.kubelet_socket, self._resource, self._socket.name)
+        await register(self.directory.kubelet_socket, self.resource, self._socket.name)
         self._enter(EndpointPhase.REGISTERED, "the kubelet has not asked for the list", is_new=True)
         await self._first_list()
 
@@ -168,12 +164,12 @@ class Endpoint:
                 await self._streams.has_begun.wait()
         except TimeoutError as error:
             raise KubeletError(
-                f"the kubelet registered {self._resource} and asked for no list"
+                f"the kubelet registered {self.resource} and asked for no list"
                 f" within {FIRST_LIST_SECONDS:g} s"
             ) from error
         if not self._streams.has_listened:
             raise KubeletError(
-                f"the kubelet did not take the list of {self._resource},"
+                f"the kubelet did not take the list of {self.resource},"
                 f" {len(self._list.message)} bytes"
             )
 
@@ -184,7 +180,7 @@ class Endpoint:
                 return "withdrawn"
             if self._streams.is_lost:
                 return "the kubelet ended the device list"
-            now = self._directory.kubelet_identity()
+            now = self.directory.kubelet_identity()
             # No kubelet.sock, but the list is still open: leave what works alone.
             if now is not None and (now != identity or not is_socket(self._socket)):
                 self._retry_seconds = FIRST_RETRY_SECONDS
@@ -195,7 +191,7 @@ class Endpoint:
         """Wait before the next attempt; shorter if there is another kubelet.sock."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._retry_seconds
-        while self._list.is_offered and self._directory.kubelet_identity() == identity:
+        while self._list.is_offered and self.directory.kubelet_identity() == identity:
             remaining = deadline - loop.time()
             if identity is not None and remaining <= 0:
                 self._retry_seconds = min(self._retry_seconds * 2, LAST_RETRY_SECONDS)
@@ -226,10 +222,10 @@ class Endpoint:
     def _enter(self, phase: EndpointPhase, detail: str, *, is_new: bool = False) -> None:
         before = self.state
         self.state = EndpointState(
-            self._resource, phase, detail, before.registrations + (1 if is_new else 0)
+            self.resource, phase, detail, before.registrations + (1 if is_new else 0)
         )
         if (phase, detail) == (before.phase, before.detail):
             return
         log = _LOG.debug if phase is EndpointPhase.REGISTERED else _LOG.info
-        log("endpoint", resource=self._resource, phase=phase.value, detail=detail)
-        self._on_change(self.state)
+        log("endpoint", resource=self.resource, phase=phase.value, detail=detail)
+        self.on_change(self.state)

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.driver_queries import ask, hardware, instance_uuids, links, text
+from gpu_device_plugin.nvml.driver_queries import ask, fabric, hardware, instance_uuids, links, text
 
 _MIB = 1024 * 1024
 # Errors of the whole driver, not of one card: NVML has to be opened again.
@@ -78,19 +78,19 @@ class Driver:
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
-        """Whether the driver's version, a card's MIG mode or its instances differ from what was reported."""
+        """Whether the driver's version, a card's MIG mode, instances or NVLink domain differ from what was reported."""
         if driver_version() != self.version:
             return True
         for card in self.cards:
             # A card that does not answer is reported by its probe.
             with suppress(pynvml.NVMLError):
-                if self._is_cut_differently(str(card["uuid"]), is_mig=bool(card["is_mig"])):
+                if self._differs(str(card["uuid"]), is_mig=bool(card["is_mig"])):
                     return True
         return False
 
-    def _is_cut_differently(self, uuid: str, *, is_mig: bool) -> bool:
+    def _differs(self, uuid: str, *, is_mig: bool) -> bool:
         handle = self._handles[uuid]
-        if _is_mig(handle) is not is_mig:
+        if _is_mig(handle) is not is_mig or fabric(handle) != self._hardware[uuid]["fabric"]:
             return True
         before = [instance["uuid"] for instance in self._hardware[uuid]["instances"]]
         return is_mig and instance_uuids(handle) != before

@@ -8,6 +8,8 @@ Calls of NVML that a driver may not know, and its values as text.
 Processes that have a card's device node open: monitors do, which NVML lists nowhere.
 """
 
+import ctypes
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
@@ -58,7 +60,20 @@ def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
         "pci_class": _pci_class(pci_device),
         "is_mig_capable": mode is not None,
         "instances": list(_instances(handle)) if mode and mode[0] else [],
+        "is_virtual": ask(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+        == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
+        "fabric": fabric(handle),
     }
+
+
+def fabric(handle: Any) -> str:
+    """Cluster and clique of a card in an NVLink domain that spans nodes, once the driver has joined it; or ""."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    if ask(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(info)) is None:
+        return ""
+    is_joined = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and not info.status
+    cluster = bytes(info.clusterUuid)
+    return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}" if is_joined and any(cluster) else ""
 
 
 def instance_uuids(handle: Any) -> list[str]:

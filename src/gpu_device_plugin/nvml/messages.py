@@ -72,6 +72,8 @@ class HardwareLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_mig_capable: bool = False
     instances: tuple[Instance, ...] = ()
     links: dict[str, tuple[int, int]] = {}
+    is_virtual: bool = False
+    fabric: str = ""
 
 
 class CardLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,4 +175,6 @@ def _hardware(card: CardLine) -> Hardware:
         instances=shown.instances,
         links={uuid: points_of(*link) for uuid, link in shown.links.items()},
         numa_node=card.numa_node,
+        is_virtual=shown.is_virtual,
+        fabric=shown.fabric,
     )

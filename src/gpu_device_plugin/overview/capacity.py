@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.fractions.cluster_view import PodHold
 from gpu_device_plugin.domain.fractions.node_fit import OTHER_MODE, Fit, fit
 from gpu_device_plugin.domain.fractions.requests import demand
@@ -12,6 +11,7 @@ from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
 from gpu_device_plugin.overview.node_cards import NodeCards, rule_text
@@ -88,21 +88,21 @@ def _then(node: NodeCards, rooms: Sequence[Room], pod: PodRequest) -> str:
     serving = [room for room in rooms if room.is_healthy]
     if not serving:
         return "every card is out of service"
-    each = counted(wanted.units_per_card, "unit")
+    each = count_noun(wanted.units_per_card, "unit")
     large = [r for r in serving if r.card.capacity(r.unit) >= wanted.units_per_card]
     if len(large) < wanted.cards:
-        return _few_cards(len(large), wanted, f"has {each}", f"have {each}")
+        return _few_cards(len(large), wanted, each)
     if wanted.cards == 1:
         return _short_of(serving, wanted)
     fitting = sum(room.lack(wanted) is None for room in serving)
-    return _few_cards(fitting, wanted, f"has room for {each}", f"have room for {each}")
+    return _few_cards(fitting, wanted, f"room for {each}")
 
 
-def _few_cards(found: int, wanted: Demand, has: str, have: str) -> str:
-    """How many cards would do, where the pod needs more of them."""
+def _few_cards(found: int, wanted: Demand, what: str) -> str:
+    """How many cards have it, where the pod needs more of them."""
     if not found:
-        return f"no card {has}"
-    return f"only {counted(found, 'card')} {has if found == 1 else have}, not {wanted.cards}"
+        return f"no card has {what}"
+    return f"only {count_noun(found, 'card')} {'has' if found == 1 else 'have'} {what}, not {wanted.cards}"
 
 
 def _short_of(serving: Sequence[Room], wanted: Demand) -> str:
@@ -116,5 +116,5 @@ def _short_of(serving: Sequence[Room], wanted: Demand) -> str:
         most = max(room.free_core for room in fewer)
         return f"no card has {least} % compute left; the most is {most} %"
     beside = f" with {least} % compute" if least else ""
-    largest = counted(max(room.free_mem for room in cool), "unit")
+    largest = count_noun(max(room.free_mem for room in cool), "unit")
     return f"no card has room; the largest slice left{beside} is {largest}"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpu_device_plugin.domain.counted import counted, few
 from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.allocation_api import (
     ALLOCATION_API_LABEL,
@@ -14,6 +13,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
     parse_allocation_api,
 )
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_whole
+from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.survey import AgentSet
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of
@@ -376,7 +376,7 @@ def _refused(facts: Installation) -> Iterator[Finding]:
     if asking:
         first = asking[-1].metadata
         yield note(
-            f"refused at their start: {counted(len(asking), 'pod')}",
+            f"refused at their start: {count_noun(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
 

@@ -29,7 +29,7 @@ def summary(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
         lines.append([node.name, addresses.get(node.name, "unknown"), *cells, _sum([node])])
     rule = len("\t".join(lines[1])) + 1 + 20 if nodes else 10
     total = ["Allocated/Total GPU Memory In Cluster:"], [f"{_sum(nodes)} ({_percent(nodes)}%)"]
-    return _aligned([*lines, ["-" * rule], *total])
+    return _align([*lines, ["-" * rule], *total])
 
 
 def details(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
@@ -53,7 +53,7 @@ def details(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
             ["-" * rule],
         ]
     total = ["Allocated/Total GPU Memory In Cluster:", f"{_sum(nodes)} ({_percent(nodes)}%)", ""]
-    return _aligned([*lines, [""], total])
+    return _align([*lines, [""], total])
 
 
 def _pod_lines(node: NodeCards) -> list[list[str]]:
@@ -100,7 +100,7 @@ def _unit(nodes: Iterable[NodeCards]) -> str:
     return " and ".join(_UNITS.get(unit, f"{unit}MiB") for unit in units)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def _align(lines: Sequence[Sequence[str]]) -> str:
     """The lines with their columns aligned, without spaces at their ends."""
     widths: list[dict[int, int]] = [{} for _ in lines]
     for column in range(max(map(len, lines), default=0)):

@@ -17,7 +17,7 @@ UNBOUND = ""
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """A pod that asks for anything of ours."""
+    """A pod that asks this plugin for anything."""
 
     pod: SurveyedPod
     asking: ClusterPod
@@ -74,7 +74,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
     def view(self, name: str) -> NodeCards | str | None:
         """A node with its cards; why they cannot be read; None where it publishes none."""
         if name not in self._views:
-            self._views[name] = self._counted(name)
+            self._views[name] = self._count(name)
         return self._views[name]
 
     def cards(self) -> ClusterCards:
@@ -95,7 +95,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         asking = [each.asking for each in self._pods.values()]
         return {pod.node for pod in asking if pod.node and pod.request.ref.key in pods}
 
-    def _counted(self, name: str) -> NodeCards | str | None:
+    def _count(self, name: str) -> NodeCards | str | None:
         node = self.nodes.get(name)
         with_cards = node.with_cards() if node else None
         if with_cards is None:
@@ -121,7 +121,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         self._touch(name)
 
     def _put_pod(self, pod: SurveyedPod) -> None:
-        """Keep a pod that asks for anything of ours; one that cannot be parsed holds nothing."""
+        """Keep a pod that asks this plugin for anything; one that cannot be parsed holds nothing."""
         uid = pod.metadata.uid
         self._drop_pod(uid)
         asking = asking_of(pod)

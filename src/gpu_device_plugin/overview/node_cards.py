@@ -13,7 +13,6 @@ from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
 from gpu_device_plugin.domain.fractions.container_sums import Shares
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
@@ -32,6 +31,7 @@ from gpu_device_plugin.domain.grants.holdings import (
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ClusterError, RequestError, StateError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
@@ -181,7 +181,7 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
         for hold in holds
         if any(demand.mem_units for demand in hold.unplaced)
     ]
-    shares = [(hold.pod, _believed(hold, offer)) for hold in holds]
+    shares = [(hold.pod, _trusted_shares(hold, offer)) for hold in holds]
     cards = tuple(
         _card(room, offer, _holders(room.card.index, shares, granted), devices) for room in rooms
     )
@@ -233,7 +233,7 @@ def _holders(
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
 
-def _believed(hold: PodHold, offer: NodeOffer) -> Shares:
+def _trusted_shares(hold: PodHold, offer: NodeOffer) -> Shares:
     """What a pod holds of each card; by claims nothing beyond what the node's agent says of all."""
     told = {each.index: (each.units, each.percent) for each in offer.claimed}
     return {
@@ -286,9 +286,9 @@ class ClusterCards:
         if whole:
             given = sum(bool(card.pods) for card in whole)
             parts.append(f"{given} of {len(whole)} whole cards held")
-        nodes = counted(len(self.nodes) + len(self.unreadable), "node")
+        nodes = count_noun(len(self.nodes) + len(self.unreadable), "node")
         nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
-        return f"{nodes}, {counted(cards, 'card')}: {', '.join(parts)}"
+        return f"{nodes}, {count_noun(cards, 'card')}: {', '.join(parts)}"
 
     def only(self, names: Collection[str]) -> "ClusterCards":
         """The nodes of these names; all where none is given."""
@@ -299,7 +299,7 @@ class ClusterCards:
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:
-    """What a pod asks of ours; None for nothing: one that cannot be parsed holds nothing."""
+    """What a pod asks of this plugin; None for nothing: one that cannot be parsed holds nothing."""
     try:
         return pod.as_asking()
     except ClusterError:

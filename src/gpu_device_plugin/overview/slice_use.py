@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.objects.survey import Survey
+from gpu_device_plugin.kubernetes.objects.survey import Survey, instant_query
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
 
 _PREFIX = "gpu_device_plugin_slice_"
@@ -76,7 +76,7 @@ async def from_agents(
 
 async def from_prometheus(survey: Survey, prometheus: str) -> tuple[SliceUse, ...]:
     """Every slice, by Prometheus: its address, or NAMESPACE/SERVICE:PORT."""
-    found = await survey.prometheus(prometheus, f'{{__name__=~"{_PREFIX}.+"}}')
+    found = await instant_query(survey.api, prometheus, f'{{__name__=~"{_PREFIX}.+"}}')
     return slices((labels.get("__name__", ""), labels, value) for labels, value in found)
 
 
@@ -111,5 +111,5 @@ def slices(
 
 
 def _label(labels: Mapping[str, str], key: str) -> str:
-    """Prometheus renames labels of ours that its scrape configuration has too."""
+    """Prometheus renames our labels that its scrape configuration has too."""
     return labels.get(f"exported_{key}", labels.get(key, ""))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.counted import counted, few
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.placement import NoRoom, place
 from gpu_device_plugin.domain.fractions.requests import demands, policy_of
@@ -18,6 +17,7 @@ from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, held_de
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.pod_spec import (
@@ -96,7 +96,7 @@ def held_lines(
             card = by_uuid.get(uuid)
             others = len(card.pods) - 1 if card else 0
             shared = (
-                f", which {counted(others, 'other pod')} {'has' if others == 1 else 'have'} too"
+                f", which {count_noun(others, 'other pod')} {'has' if others == 1 else 'have'} too"
                 if others
                 else ""
             )
@@ -208,7 +208,7 @@ def _device_verdicts(
             continue
         if not rooms:
             continue
-        closed = _closed(pod, node)
+        closed = _why_closed(pod, node)
         has_room = not any(room.missing for room in rooms)
         verdict = "has room" if has_room else "has too few"
         yield NodeVerdict(
@@ -232,7 +232,7 @@ def _is_over(pod: SurveyedPod) -> bool:
 def _verdict(
     request: PodRequest, pod: SurveyedPod, node: NodeCards, facts: Mapping[str, SurveyedNode]
 ) -> NodeVerdict:
-    closed = _closed(pod, facts.get(node.name))
+    closed = _why_closed(pod, facts.get(node.name))
     try:
         chosen = policy_of(request, node.offer.policy or PlacementPolicy.BINPACK)
         wanted = [needed for _, needed in demands(request, node.offer.terms)]
@@ -259,7 +259,7 @@ def _verdict(
     return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, compared, chosen))
 
 
-def _closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
+def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
     """Empty if nothing is known."""
     if node is None:
         return _Closed()
@@ -283,7 +283,7 @@ def _card_line(room: Room, wanted: Demand) -> str:
         return f"card {room.card.index}: {lack}"
     missing = wanted.units_per_card - room.free_mem
     missing_core = wanted.core_percent - room.free_core
-    lacks = [counted(missing, "unit")] if missing > 0 else []
+    lacks = [count_noun(missing, "unit")] if missing > 0 else []
     lacks += [f"{missing_core} % compute"] if missing_core > 0 else []
     free = f"{room.free_mem} of {room.card.capacity(room.unit)} units{compute} free"
     return f"card {room.card.index}: {free}" + (f", {' and '.join(lacks)} too few" if lacks else "")

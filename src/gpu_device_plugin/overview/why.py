@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.counted import counted, few
 from gpu_device_plugin.domain.fractions.cluster_view import hold_of
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds
 from gpu_device_plugin.domain.fractions.requests import asked_text
@@ -12,6 +11,7 @@ from gpu_device_plugin.domain.fractions.units import slice_mib
 from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.survey import ExplainedPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
@@ -54,9 +54,9 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     """What to do next."""
     verdicts = now.verdicts
     if pod.is_over:
-        return _over(pod, asking, now)
+        return _cures_after_end(pod, asking, now)
     if pod.spec.node_name:
-        return _of_node(pod.spec.node_name, now) or _bound(pod, holds=now.holds)
+        return _of_node(pod.spec.node_name, now) or _cures_on_node(pod, holds=now.holds)
     if pod.metadata.deletion_timestamp:
         kept_by = "what keeps it is in its metadata.finalizers"
         return (f"it is being deleted, so no scheduler takes it; {kept_by}",)
@@ -66,9 +66,9 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
         if gates
         else ()
     )
-    fitting = _fitting(verdicts)
+    fitting = _fitting_nodes(verdicts)
     if not fitting:
-        return (*gated, *_lacking(now, asking))
+        return (*gated, *_cures_for_room(now, asking))
     why = (
         f", and no scheduler has spoken of it: does one run that serves schedulerName "
         f"{pod.spec.scheduler_name}?"
@@ -81,7 +81,7 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     return gated or (f"by its cards it fits on {fitting}{why}",)
 
 
-def _fitting(verdicts: Iterable[NodeVerdict]) -> str:
+def _fitting_nodes(verdicts: Iterable[NodeVerdict]) -> str:
     return few(verdict.node for verdict in verdicts if verdict.is_fit)
 
 
@@ -104,7 +104,7 @@ def _of_node(name: str, now: Situation) -> tuple[str, ...]:
     )
 
 
-def _over(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
+def _cures_after_end(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
     """A pod that has ended."""
     if pod.status.phase == "Succeeded":
         return ()
@@ -112,10 +112,10 @@ def _over(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
         ran = f"-n {pod.metadata.namespace} {pod.metadata.name} -c {pod.failed_by_itself[0]}"
         return (f"it was not refused: it ran and failed, which `kubectl logs {ran}` may explain",)
     again = "delete it; its controller, if it has one, has made another one already"
-    return (again,) if _fitting(now.verdicts) else (again, *_lacking(now, asking))
+    return (again,) if _fitting_nodes(now.verdicts) else (again, *_cures_for_room(now, asking))
 
 
-def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
+def _cures_on_node(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     """A pod that is on a node and has not ended."""
     is_pending = pod.status.phase == "Pending"
     if is_served(pod) or (holds and not is_pending):
@@ -127,7 +127,7 @@ def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     )
 
 
-def _lacking(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
+def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
     """What to do where the pod fits on no node."""
     names, request, verdicts = few(sorted(asking.devices)), asking.request, now.verdicts
     if now.unlisted:
@@ -218,7 +218,7 @@ def story(
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]
-    said = (*_told(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
+    said = (*_event_lines(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
     if asking is None:
         return PodStory(name, _state(pod), (_NOTHING,), (), said)
     unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)
@@ -257,7 +257,7 @@ def event_line(event: Event) -> str:
     return f"{event.at} {reporter} {event.reason}: {_without_rpc(event.message)}"
 
 
-def _told(events: Sequence[Event]) -> list[str]:
+def _event_lines(events: Sequence[Event]) -> list[str]:
     shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
     own = [e for e in shown if not any(_wraps(e.message, other.message) for other in shown)]
     return list(map(event_line, own[-_SHOWN_EVENTS:]))
@@ -318,7 +318,7 @@ def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeCards]) -> 
     for name, shares in by_container:
         for index, (units, percent) in sorted(shares.items()):
             card = by_index.get(index)
-            size = counted(units, "unit")
+            size = count_noun(units, "unit")
             if card and node:
                 size = f"{slice_mib(card, units, node.offer.unit)} MiB"
             compute = f", {percent} % of its compute" if percent else ""

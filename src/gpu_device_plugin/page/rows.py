@@ -1,7 +1,7 @@
 """What the page shows of a node: cards as bars, the places of slices on them, and what slices use."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -180,36 +180,25 @@ def _cards(view: NodeCards, use_of: UseOf, colours: Colours) -> Iterator[CardRow
         slices, held = [], 0
         whole = max(card.units, card.held_units, 1)
         for holder in card.holders:
-            use = use_of(holder.pod, card.index)
-            place = (100 * held / whole, 100 * holder.units / whole)
-            state = "" if holder.is_granted else " reserved"
-            kind = f"c{colours.of(holder.pod.namespace)}{state}"
-            text = _slice_text(card, holder, use)
-            slices.append(_slice(holder.pod, letters, kind, place, (text, use.memory)))
+            use, pod = use_of(holder.pod, card.index), holder.pod
+            kind = f"c{colours.of(pod.namespace)}" + ("" if holder.is_granted else " reserved")
+            start, width = round(100 * held / whole, 2), round(100 * holder.units / whole, 2)
+            text, memory = _slice_text(card, holder, use), use.memory
+            used = None if memory is None else min(memory, 100)
+            letter = letters[pod]
+            slices.append(SliceRow(str(pod), pod.name, letter, kind, start, width, text, used))
             held += holder.units
+        width = round(100 / max(1, len(card.pods)), 2)
         for number, pod in enumerate(card.pods):
-            place = (100 * number / len(card.pods), 100 / len(card.pods))
-            part = "the whole card" if len(card.pods) == 1 else "a replica"
-            kind = f"c{colours.of(pod.namespace)}"
-            slices.append(_slice(pod, letters, kind, place, (f"{pod}: {part}", None)))
+            start = round(100 * number / len(card.pods), 2)
+            text = f"{pod}: {'the whole card' if len(card.pods) == 1 else 'a replica'}"
+            kind, letter = f"c{colours.of(pod.namespace)}", letters[pod]
+            slices.append(SliceRow(str(pod), pod.name, letter, kind, start, width, text, None))
         has_asked = card.is_healthy and not view.is_whole
         asked = max(0, card.units - held - card.free_units) if has_asked else 0
         percent = sum(holder.percent for holder in card.holders) if has_compute else None
         start, width = round(100 * held / whole, 2), round(100 * asked / whole, 2)
         yield CardRow(card, held, percent, tuple(slices), start, width)
-
-
-def _slice(
-    pod: PodRef,
-    letters: Mapping[PodRef, str],
-    kind: str,
-    place: tuple[float, float],
-    told: tuple[str, int | None],
-) -> SliceRow:
-    start, width = round(place[0], 2), round(place[1], 2)
-    text, memory = told
-    used = None if memory is None else min(memory, 100)
-    return SliceRow(str(pod), pod.name, letters[pod], kind, start, width, text, used)
 
 
 def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:

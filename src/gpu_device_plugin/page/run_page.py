@@ -75,7 +75,7 @@ class Access:
         if not is_reader and (answer := self._turned_away(address)):
             return answer
         try:
-            answer = await (self._checked if is_reader else self._checked_in_turn)(token)
+            answer = await (self._ask_at_once if is_reader else self._ask_in_turn)(token)
         except ClusterError as error:
             text = f"your token cannot be checked now: {error}"
             return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
@@ -98,22 +98,22 @@ class Access:
             until, count = self._now() + _REFUSED_SECONDS, 0
         _keep(self._refused, address, (until, count + 1))
 
-    async def _checked(self, token: str) -> Refusal | None:
+    async def _ask_at_once(self, token: str) -> Refusal | None:
         async with self._reader_gate:
-            return await self._asked(token)
+            return await self._ask(token)
 
-    async def _checked_in_turn(self, token: str) -> Refusal | None:
+    async def _ask_in_turn(self, token: str) -> Refusal | None:
         self._waiting += 1
         try:
             async with self._gate:
-                return await self._asked(token)
+                return await self._ask(token)
         finally:
             self._waiting -= 1
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _asked(self, token: str) -> Refusal | None:
+    async def _ask(self, token: str) -> Refusal | None:
         user = await user_of(self._api, token)
         if user is None:
             text = "the API server does not accept this token; it may have expired"

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
@@ -84,7 +84,7 @@ class Settings(NvidiaSettings):
     )
     compute_policy: ComputePolicy = setting(
         ComputePolicy.FIXED,
-        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same.",
+        "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 or 2 and 5 mean the same.",
     )
     honor_pod_compute_policy: bool = setting(
         False,
@@ -235,7 +235,7 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
         if size > LONGEST_PATH:
             raise ConfigError(
                 f"{sources[key]}: {getattr(settings, key)!r} is too long by "
-                f"{counted(size - LONGEST_PATH, 'byte')}: a socket's path has at most {LONGEST_PATH}, "
+                f"{count_noun(size - LONGEST_PATH, 'byte')}: a socket's path has at most {LONGEST_PATH}, "
                 f"and {longest} is to lie below it"
             )
     if settings.run_dir == settings.state_dir:

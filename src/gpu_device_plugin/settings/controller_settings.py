@@ -14,8 +14,8 @@ from gpu_device_plugin.settings.setting import LogFormat, load, setting
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Koordinator(enum.Enum):
-    """Whether Koordinator's names for parts of a card are understood, and in which unit."""
+class Translation(enum.Enum):
+    """Whether another project's names for parts of a card are understood, and in which unit."""
 
     OFF = "off"
     GIB = MemoryUnit.GIB.value
@@ -24,7 +24,7 @@ class Koordinator(enum.Enum):
     @property
     def unit(self) -> MemoryUnit | None:
         """The unit, or None."""
-        return None if self is Koordinator.OFF else MemoryUnit(self.value)
+        return None if self is Translation.OFF else MemoryUnit(self.value)
 
 
 class UnhealthyConfigMaps(enum.Enum):
@@ -90,9 +90,13 @@ class ControllerSettings:
     model_optional: bool = setting(
         False, "Admit pods of compute class gpu that ask for no model (docs/models.md)."
     )
-    koordinator: Koordinator = setting(
-        Koordinator.OFF,
-        "Translate koordinator.sh/gpu-memory and gpu-core, with memory in units of this size; or off.",
+    koordinator: Translation = setting(
+        Translation.OFF,
+        "Translate koordinator.sh/gpu-memory, gpu-memory-ratio, gpu-core and gpu.shared, with memory in units of this size; or off.",
+    )
+    hami: Translation = setting(
+        Translation.OFF,
+        "Translate nvidia.com/gpumem, gpumem-percentage and gpucores, with memory in units of this size; or off.",
     )
     max_body: int = setting(
         96,

@@ -239,7 +239,7 @@ def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> 
     parts: dict[str, dict[str, Any]] = {"": {}, "access": {}, "features": {}}
     for each, names in named_by_nvidia():
         value = getattr(settings, each.key)
-        if value is None and names.part and each.key in file.values:
+        if value is None and each.key in file.values:
             given, place = file.values[each.key]
             value = each.value_of(given, f"{file.path}: {place}")
         if value is not None and names.part:

@@ -4,7 +4,8 @@ One that was not given is None, so that NVIDIA's configuration file or the defau
 environment take precedence over both files.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
@@ -53,6 +54,29 @@ def _discovery(text: str) -> str:
     return text
 
 
+def _off(why: str) -> Callable[[bool], bool]:
+    """The converter of a switch that cannot be on here."""
+
+    def checked(value: bool) -> bool:  # noqa: FBT001 - a converter
+        if value:
+            raise ConfigError(f"true is not valid: {why}; leave it out, or false")
+        return value
+
+    return checked
+
+
+def _interval(text: str) -> str:
+    """A Go duration in hours, minutes and seconds, or a number of nanoseconds."""
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?|(\d+)", text)
+    hours, minutes, seconds, ns = (int(each or 0) for each in found.groups()) if found else [0] * 4
+    if hours * 3600 + minutes * 60 + seconds + ns / 1e9 < _SHORTEST_INTERVAL_SECONDS:
+        raise ConfigError(
+            f"{clip(text)!r} is not valid: labels follow each change within seconds, not at intervals; "
+            f"wanted a time of at least {_SHORTEST_INTERVAL_SECONDS}s, for instance 60s"
+        )
+    return text
+
+
 class Names(NamedTuple):
     """What NVIDIA's plugin calls a setting.
 
@@ -79,6 +103,7 @@ def of_nvidia(text: str, names: Names, **more: Any) -> Any:
     return setting(None, text, *names.variables.split(), extra=names, **more)
 
 
+_SHORTEST_INTERVAL_SECONDS = 10
 _WITHOUT_EFFECT = "Accepted without effect, for compatibility with NVIDIA's plugin."
 
 
@@ -104,12 +129,20 @@ class IgnoredSettings:
     cdi_disable_hooks: str | None = of_nvidia(
         _WITHOUT_EFFECT, Names("CDI_DISABLE_HOOKS"), is_list=True
     )
-    gfd_oneshot: bool | None = of_nvidia(_WITHOUT_EFFECT, Names("GFD_ONESHOT", "flags.gfd.oneshot"))
+    gfd_oneshot: bool | None = of_nvidia(
+        "Only false: the feature labels are kept as long as the agent runs.",
+        Names("GFD_ONESHOT", "flags.gfd.oneshot"),
+        convert=_off("the agent keeps the feature labels as long as it runs"),
+    )
     gfd_sleep_interval: str | None = of_nvidia(
-        _WITHOUT_EFFECT, Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int)
+        "The feature labels are never older: each change is written within seconds. At least 10s.",
+        Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int),
+        convert=_interval,
     )
     use_node_feature_api: bool | None = of_nvidia(
-        _WITHOUT_EFFECT, Names("GFD_USE_NODE_FEATURE_API", "flags.useNodeFeatureAPI")
+        "Only false: the feature labels are written to the node itself, without a NodeFeature object.",
+        Names("GFD_USE_NODE_FEATURE_API", "flags.useNodeFeatureAPI"),
+        convert=_off("the agent writes the feature labels to the node and no NodeFeature object"),
     )
 
 

@@ -98,7 +98,7 @@ class Setting:
             texts = given if isinstance(given, list | tuple) else str(given).split(",")
             return (self.convert or ",".join)(tuple(map(str, texts)))
         if self.kind is bool:
-            return _as_bool(given)
+            return (self.convert or bool)(_as_bool(given))
         # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
         text = ("on" if given else "off") if isinstance(given, bool) else given
         if self.choices:

@@ -94,7 +94,7 @@ class StandInApiServer:
 
     def patch(self, path: str, patch: Mapping[str, Any]) -> Json:
         """Merge into the object at `path`."""
-        return self.store(path, merged(self.objects[path], patch))
+        return self.store(path, merge_patch(self.objects[path], patch))
 
     def get(self, path: str) -> Json:
         """The object at `path` as it is now; empty where there is none."""
@@ -158,9 +158,9 @@ class StandInApiServer:
 
     def _list(self, asked: ApiRequest) -> web.Response:
         items = [v for p, v in self.objects.items() if is_listed(p, v, asked.path, asked.query)]
-        return self._listed(asked, items, {"resourceVersion": str(self._version)})
+        return self._list_answer(asked, items, {"resourceVersion": str(self._version)})
 
-    def _listed(self, asked: ApiRequest, items: list[Json], meta: Json) -> web.Response:
+    def _list_answer(self, asked: ApiRequest, items: list[Json], meta: Json) -> web.Response:
         # client-go takes the list of nodes only by its own name.
         kind = "NodeList" if asked.path == "/api/v1/nodes" else "List"
         names = {"kind": kind, "apiVersion": "v1"}
@@ -233,7 +233,7 @@ def _field(value: Json, dotted: str) -> object:
     return found
 
 
-def merged(target: object, patch: object) -> Any:
+def merge_patch(target: object, patch: object) -> Any:
     """JSON merge patch (RFC 7386)."""
     if not isinstance(patch, Mapping):
         return patch
@@ -242,5 +242,5 @@ def merged(target: object, patch: object) -> Any:
         if value is None:
             result.pop(key, None)
         else:
-            result[key] = merged(result.get(key), value)
+            result[key] = merge_patch(result.get(key), value)
     return result

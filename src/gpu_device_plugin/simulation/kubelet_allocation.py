@@ -50,14 +50,14 @@ class Allocation:
     ) -> ContainerStart:
         """Asks before the start, then merges the answers given at admission; after an error the kubelet tries again."""
         is_lacking = False
-        for resource in self._shuffled(container.limits):
+        for resource in self._shuffle(container.limits):
             if not self._book.knows(resource) or container.limits[resource] == 0:
                 continue
             ids = self._book.ids_of(pod.uid, container.name, resource)
             if ids is None:
                 is_lacking = True
                 continue
-            await self._link(resource).pre_start(self._shuffled(ids), seconds)
+            await self._link(resource).pre_start(self._shuffle(ids), seconds)
         if is_lacking:  # admitted while the resource was unknown
             await self._allocate_resources(pod, container, active)
         return self._merge(pod, container)
@@ -66,7 +66,7 @@ class Allocation:
         self, pod: StandInPod, container: StandInContainer, active: frozenset[str]
     ) -> None:
         is_counted = False
-        for resource in self._shuffled(container.limits):
+        for resource in self._shuffle(container.limits):
             if not self._book.knows(resource):
                 continue  # in silence: the pod starts without
             if not is_counted:
@@ -83,7 +83,7 @@ class Allocation:
         if not chosen:
             return
         try:
-            answer = await self._link(resource).allocate(self._shuffled(chosen))
+            answer = await self._link(resource).allocate(self._shuffle(chosen))
         except KubeletError:
             self._book.recount()
             raise
@@ -115,8 +115,8 @@ class Allocation:
                 f"requested number of devices unavailable for {resource}. Requested:"
                 f" {required - len(chosen)}, Available: {len(available)}"
             )
-        preferred = await self._link(resource).preferred(
-            self._shuffled(available | chosen), self._shuffled(chosen), required
+        preferred = await self._link(resource).ask_preferred(
+            self._shuffle(available | chosen), self._shuffle(chosen), required
         )
         self._take(chosen, preferred & available, required, taken)
         self._take(chosen, available, required, taken)
@@ -141,7 +141,7 @@ class Allocation:
         self, chosen: set[str], offered: set[str] | frozenset[str], required: int, taken: set[str]
     ) -> None:
         """Moves devices at random from `offered` until `required` are chosen."""
-        for device in self._shuffled(offered - chosen):
+        for device in self._shuffle(offered - chosen):
             if len(chosen) == required:
                 return
             chosen.add(device)
@@ -154,7 +154,7 @@ class Allocation:
         mounts: dict[str, tuple[str, bool]] = {}
         devices: dict[str, tuple[str, str]] = {}
         names: set[str] = set()
-        for resource in self._shuffled(held):
+        for resource in self._shuffle(held):
             answer = held[resource].answer
             env = {**dict(answer.envs), **env}
             for mount in answer.mounts:
@@ -171,7 +171,7 @@ class Allocation:
             raise KubeletError(f"unknown Device Plugin {resource}")
         return link
 
-    def _shuffled(self, items: Iterable[str]) -> tuple[str, ...]:
+    def _shuffle(self, items: Iterable[str]) -> tuple[str, ...]:
         """In random order, as Go walks maps and sets; the same for the same seed."""
         ordered = sorted(items)
         self._chance.shuffle(ordered)

@@ -111,7 +111,7 @@ def read_book(path: Path) -> Book:
         content = json.loads(path.read_text("utf-8"))["Data"]
         for entry in content["PodDeviceEntries"]:
             key = (entry["PodUID"], entry["ContainerName"], entry["ResourceName"])
-            book.held[key] = _held(entry)
+            book.held[key] = _parse_entry(entry)
         for resource in content["RegisteredDevices"]:
             book.healthy[resource] = book.unhealthy[resource] = frozenset()
     except (OSError, ValueError, KeyError, TypeError):
@@ -120,7 +120,7 @@ def read_book(path: Path) -> Book:
     return book
 
 
-def _held(entry: Mapping[str, object]) -> Held:
+def _parse_entry(entry: Mapping[str, object]) -> Held:
     ids = entry["DeviceIDs"]
     answer = entry["AllocResp"]
     if not isinstance(ids, dict) or not isinstance(answer, str):

@@ -66,7 +66,7 @@ class PluginLink:
         )
         return stream(pb.Empty())
 
-    async def preferred(
+    async def ask_preferred(
         self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
     ) -> frozenset[str]:
         """The plugin's choice, without any deadline; empty where it does not want to choose."""

@@ -164,7 +164,7 @@ def instance_lines(
     """The MIG slices of one card, placed one behind the other."""
     start = 0
     for number, name in enumerate(cuts):
-        profile, compute_slices = _asked(model, name)
+        profile, compute_slices = _parse_cut(model, name)
         if start + profile.memory_slices > _MOST_MEMORY_SLICES or number == _MOST_INSTANCES:
             raise ConfigError(f"{', '.join(cuts)} do not fit one {model.name}")
         share = profile.multiprocessors * compute_slices // profile.compute_slices
@@ -191,7 +191,7 @@ def instance_lines(
         start += profile.memory_slices
 
 
-def _asked(model: SimulatedModel, name: str) -> tuple[MigProfile, int]:
+def _parse_cut(model: SimulatedModel, name: str) -> tuple[MigProfile, int]:
     """`3g.20gb`, or a part of its compute as `1c.3g.20gb`: the profile and the compute slices."""
     part = re.fullmatch(r"(\d)c\.(.*)", name)
     profile = model.mig.get(part[2] if part else name)

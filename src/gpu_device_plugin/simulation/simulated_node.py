@@ -81,12 +81,12 @@ def node_view(fields: Mapping[str, str]) -> SimulatedNodeView:
     told: dict[str, object] = {
         **fields,
         "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}",
-        "processes": [*_numbered(fields, "processes.")],
+        "processes": [*_structures(fields, "processes.")],
         "cards": [
             {
                 **card,
                 "slot": slot,
-                "instances": [each for each in _numbered(card, "instances.") if "uuid" in each],
+                "instances": [each for each in _structures(card, "instances.") if "uuid" in each],
             }
             for slot, card in enumerate(cards)
         ],
@@ -100,7 +100,7 @@ def _below(fields: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {name.removeprefix(prefix): fields[name] for name in below}
 
 
-def _numbered(fields: Mapping[str, str], prefix: str) -> Iterator[dict[str, str]]:
+def _structures(fields: Mapping[str, str], prefix: str) -> Iterator[dict[str, str]]:
     """The structures `prefix`0, `prefix`1, … that are there, by number."""
     numbers = {int(name.split(".")[1]) for name in fields if name.startswith(prefix)}
     return (_below(fields, f"{prefix}{number}.") for number in sorted(numbers))
@@ -186,20 +186,20 @@ class SimulatedNode:
 
     def xid(self, card: int, code: int, instance: int | None = None) -> None:
         """The card in this slot, or one MIG instance by index, reports an XID; for some the driver wants a reset."""
-        self._present(card)
+        self._require_present(card)
         if code in _XIDS_THAT_NEED_A_RESET:
             self._set_card(card, recovery_action=_RECOVERY_RESET)
         driver_library.post_xid(self.state, card, code, instance)
 
     def lose(self, card: int) -> None:
         """The card falls off the bus: XID 79, and every call on it fails."""
-        self._present(card)
+        self._require_present(card)
         self._set_card(card, lost=1)
         driver_library.post_xid(self.state, card, _XID_FALLEN_OFF_THE_BUS)
 
     def restore(self, card: int) -> None:
         """The card answers again and needs no reset any more."""
-        self._present(card)
+        self._require_present(card)
         self._set_card(card, lost=0, recovery_action=0)
 
     def hang(self) -> None:
@@ -214,7 +214,7 @@ class SimulatedNode:
         self, card: int, *, memory_mib: int | None = None, gpu_percent: int | None = None
     ) -> None:
         """Somebody not further described uses the card; None leaves a figure as it is."""
-        shown = self._present(card)
+        shown = self._require_present(card)
         if memory_mib is not None and not 0 <= memory_mib <= shown.memory_mib:
             raise ConfigError(
                 f"card {card} ({shown.name}) has {shown.memory_mib} MiB, not {memory_mib}"
@@ -225,12 +225,12 @@ class SimulatedNode:
 
     def temperature(self, card: int, celsius: int) -> None:
         """The card is this warm."""
-        self._present(card)
+        self._require_present(card)
         self._set_card(card, temperature_celsius=celsius)
 
     def cut(self, card: int, profiles: Sequence[str] | None) -> None:
         """The card has these MIG instances from now on, all of them new; None: no MIG mode."""
-        shown = self._present(card)
+        shown = self._require_present(card)
         if shown.used_bytes:
             raise ConfigError(f"card {card} ({shown.uuid}) is in use and cannot be cut")
         chosen = None if profiles is None else tuple(profiles)
@@ -240,7 +240,7 @@ class SimulatedNode:
 
     def unplug(self, card: int) -> None:
         """The card is gone; calls on its old handles answer GPU_IS_LOST."""
-        self._present(card)
+        self._require_present(card)
         self._set_card(card, present=0)
 
     def plug(self, card: int) -> None:
@@ -276,7 +276,7 @@ class SimulatedNode:
             raise ConfigError(f"there is no card {card}: the node at {self.state} has {there}")
         return cards[card]
 
-    def _present(self, card: int) -> SimulatedCard:
+    def _require_present(self, card: int) -> SimulatedCard:
         shown = self._card(card)
         if not shown.is_present:
             raise ConfigError(f"card {card} ({shown.uuid}) is unplugged: plug it in first")

@@ -77,7 +77,8 @@ class CardSample:
     """One card now; `index` as in `SliceSample.card`, `reason` why the card itself is out, or "".
 
     `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
-    `door` is by what requests reach it (docs/dra.md).
+    `door` is by what requests reach it (docs/dra.md). `mode` is ACK's: 0 nobody holds the card, 1 a
+    pod has it for itself, 2 it is shared; None where that is not known. `held_ratio` is of its memory.
     """
 
     index: int | str
@@ -87,6 +88,11 @@ class CardSample:
     reason: str = ""
     unexplained_bytes: int | None = None
     door: str = ""
+    node: str = ""
+    model: str = ""
+    memory_mib: int = 0
+    mode: int | None = None
+    held_ratio: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +245,29 @@ _GAUGES: Sequence[Family[Snapshot]] = (
     ),
     plain("api_reachable", "Whether the API server answers.", lambda now: now.is_api_reachable),
 )
+
+
+def _ack(name: str, text: str, value: Callable[[CardSample], float]) -> Family[Snapshot]:
+    """A metric of each card by name and labels of ACK's exporter (R-580); node pools and sources are the cloud's."""
+
+    def rows(now: Snapshot) -> Rows:
+        for each in now.cards:
+            labels = (each.node, each.uuid, str(each.index), f"nvidia{each.index}", each.model)
+            yield (*labels, "", ""), None if each.mode is None else value(each)
+
+    labels = ("NodeName", "UUID", "gpu", "device", "modelName", "NodePoolId", "PodSource")
+    return Family(f"DCGM_CUSTOM_{name}", text, labels, rows, is_always=False)
+
+
+_ACK: Sequence[Family[Snapshot]] = (
+    _ack(
+        "ALLOCATE_MODE",
+        "0: nobody holds the card; 1: a pod has all of it; 2: it is shared.",
+        lambda card: card.mode or 0,
+    ),
+    _ack("DEV_FB_TOTAL", "Memory of the card in MiB.", lambda card: card.memory_mib),
+    _ack("DEV_FB_ALLOCATED", "Share of its memory that is held.", lambda card: card.held_ratio),
+)
 _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {
     "allocations": (
         "Allocate and GetPreferredAllocation decisions.",
@@ -261,7 +290,9 @@ class AgentMetrics:
         self._version = version
         self._registry = CollectorRegistry()
         self._gauges = Gauges(_GAUGES, Snapshot(version=version), f"{PREFIX}_")
+        self._ack = Gauges(_ACK, self._gauges.moment)
         self._registry.register(self._gauges)
+        self._registry.register(self._ack)
         ProcessCollector(registry=self._registry)
         self._ready = Gauge(
             f"{PREFIX}_ready", "Whether /readyz answers 200.", registry=self._registry
@@ -280,7 +311,7 @@ class AgentMetrics:
 
     def publish(self, snapshot: Snapshot) -> None:
         """Show these cards and slices from now on, and no others."""
-        self._gauges.moment = replace(snapshot, version=self._version)
+        self._gauges.moment = self._ack.moment = replace(snapshot, version=self._version)
 
     def observe_allocate(self, seconds: float) -> None:
         """One Allocate took so long."""

@@ -13,9 +13,6 @@ from gpu_device_plugin.web.agent_metrics import Family, Gauges, Rows, plain
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _MIB = 1024 * 1024
 _CARD = ("node", "card")
-_R_580 = ("NodeName", "gpu", "UUID", "modelName")
-_NOT_HELD, _SHARED = 0, 2
-"""ACK's values of an allocation mode that a card of ours can have (1 is a whole card)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +35,16 @@ class ControllerSnapshot:
 
 
 def _card(
-    name: str, text: str, value: Callable[[Room], float | None], labels: Sequence[str] = _CARD
+    name: str, text: str, value: Callable[[Room], float | None]
 ) -> Family[ControllerSnapshot]:
     """A metric of each card."""
 
     def rows(now: ControllerSnapshot) -> Rows:
         for node, _, rooms in now.nodes:
             for room in rooms:
-                every = (node, str(room.card.index), room.card.uuid, room.card.model)
-                yield every[: len(labels)], value(room)
+                yield (node, str(room.card.index)), value(room)
 
-    return Family(name, text, labels, rows)
-
-
-def _held_share(room: Room) -> float:
-    units = room.card.capacity(room.unit)
-    return 1 - room.free_mem / units if units else 0
+    return Family(name, text, _CARD, rows)
 
 
 def _mode(
@@ -118,20 +109,6 @@ _TABLE: Sequence[Family[ControllerSnapshot]] = (
         "Compute of a card that no pod holds, where the node gives it out.",
         lambda room: room.free_core if room.least_core else None,
     ),
-    # R-580, by the names and labels of ACK's exporter.
-    _card(
-        "DCGM_CUSTOM_ALLOCATE_MODE",
-        "0: nobody holds the card; 2: it is shared.",
-        lambda room: _SHARED if room.pods else _NOT_HELD,
-        _R_580,
-    ),
-    _card(
-        "DCGM_CUSTOM_DEV_FB_TOTAL",
-        "Memory of the card in MiB.",
-        lambda room: room.card.memory_mib,
-        _R_580,
-    ),
-    _card("DCGM_CUSTOM_DEV_FB_ALLOCATED", "Share of its memory that is held.", _held_share, _R_580),
     _mode(
         "gpu_cluster_largest_slice_bytes",
         "The most memory that one container could get on one card now.",

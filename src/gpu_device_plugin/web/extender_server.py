@@ -135,6 +135,8 @@ _REVIEWS = BodyLimits(8 * _MIB, 12 * _MIB, number=64, seconds=5)
 # Many at a time: each waits for the API server.
 _BINDINGS = BodyLimits(64 * 1024, 4 * _MIB, number=1024, seconds=5)
 _QUESTION_SECONDS = 30.0
+# TLS keeps room for the longest answer of a connection until that is closed.
+_MOST_KEPT_OPEN = 64 * 1024
 _MOST_QUESTIONS = 64
 
 
@@ -234,7 +236,10 @@ class ExtenderServer(HttpListener):
             if trouble:
                 return _unavailable(trouble)
             async with bodies.read(request) as body:
-                return await self._answered(body, verb, handler)
+                response = await self._answered(body, verb, handler)
+            if is_open and (response.content_length or 0) > _MOST_KEPT_OPEN:
+                response.force_close()
+            return response
 
         async def counted(request: web.Request) -> web.Response:
             status = 500

@@ -83,12 +83,10 @@ class Pages:
 
     Attributes:
         metrics: The `Accept` header -> the page and its content type.
-        is_alive: Whether the program works; if not, the kubelet has to restart it.
         readiness: Whether it serves, and in words why or why not.
     """
 
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]]
-    is_alive: Callable[[], bool]
     readiness: Callable[[], tuple[bool, str]]
 
 
@@ -171,17 +169,22 @@ class WebServer(HttpListener):
         """Listen."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics.answer)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
+        add_probes(app, self._pages.readiness)
         await self.listen(app)
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        is_alive = self._pages.is_alive()
-        return web.Response(text="ok\n" if is_alive else "stuck\n", status=200 if is_alive else 503)
 
-    async def _readyz(self, _: web.Request) -> web.Response:
-        is_ready, text = self._pages.readiness()
+def add_probes(app: web.Application, readiness: Callable[[], tuple[bool, str]]) -> None:
+    """Serve /healthz, and /readyz with what `readiness` says in words."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        is_ready, text = readiness()
         return web.Response(text=text.rstrip("\n") + "\n", status=200 if is_ready else 503)
+
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
 
 
 def parse_address(address: str, key: str) -> tuple[str, int]:

@@ -43,7 +43,7 @@ void charge_expect_managed(void);
 void charge_after_fork(void);
 
 /*
- * Whole hooks (books/entry.h). ALLOCATES: reserves `bytes`, calls, and then keeps what came of it
+ * Whole hooks (books/enter.h). ALLOCATES: reserves `bytes`, calls, and then keeps what came of it
  * at `given`; `keep` may change the `result`. FREES: the entry goes first, because as soon as
  * the driver has the key back it may give it to another thread; one that we do not know is the
  * driver's business.

@@ -45,7 +45,7 @@ struct region_card {
 	char uuid[LIMITS_UUID_BYTES];
 	uint64_t limit_bytes; /* UINT64_MAX: no cap */
 	uint32_t core_percent;
-	uint8_t context_source[2]; /* how these two below were found out: unasked/context_cost.c */
+	uint8_t context_source[2]; /* how these two below were found out: overhead/context_cost.c */
 	uint8_t reserved0[2];
 	_Atomic uint64_t refused_total; /* allocations refused for want of room */
 	/* what a context costs a process without any, and one that has one; 0: unknown */

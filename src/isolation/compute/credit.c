@@ -123,6 +123,11 @@ void credit_add_inflight(int card, int64_t work_ns)
 		atomic_fetch_add(&books(card)->inflight_ns[slot], work_ns);
 }
 
+void credit_add_copies(int card, int64_t work_ns)
+{
+	atomic_fetch_sub(&books(card)->credit_ns, work_ns);
+}
+
 int64_t credit_inflight(int card)
 {
 	const struct region *region = slice_region();

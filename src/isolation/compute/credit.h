@@ -18,7 +18,10 @@ void credit_spend_alone(int card, uint64_t busy_ns);
 
 /* Launched by this process and not yet spent; may be negative. */
 void credit_add_inflight(int card, int64_t work_ns);
-/* What all processes have launched and not yet spent. */
+/* The same of copies, which keep no neighbour from the card: paid at once, given back when
+ * measured. */
+void credit_add_copies(int card, int64_t work_ns);
+/* What all processes have launched and not yet spent, without copies. */
 int64_t credit_inflight(int card);
 
 /* Credit, less what is launched and not yet spent; with none left nothing may be launched. */

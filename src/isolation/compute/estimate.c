@@ -192,7 +192,59 @@ void estimate_doubt(uint64_t what)
 		place->all = SAMPLE_FIRST;
 }
 
+/* Until a copy of about that size was measured. */
+#define COPY_GUESS_NS 0.1 /* a byte */
+enum { COPY_KINDS = 4, COPY_SIZES = 62, COPY_WORST_TIMES = 4 };
+
+static struct pace {
+	double ns; /* of a byte: the least, since several share the bus */
+	uint32_t samples, due;
+} paces[COPY_KINDS][COPY_SIZES];
+
+static uint64_t bytes_of(uint64_t copy)
+{
+	return copy & UINT64_MAX >> 2;
+}
+
+static struct pace *pace_of(uint64_t copy)
+{
+	return &paces[copy >> 62][63 - __builtin_clzll(bytes_of(copy) | 1)];
+}
+
+struct estimate estimate_of_copy(uint64_t copy)
+{
+	const struct pace *pace = pace_of(copy);
+	const double mean_ns =
+		(double)bytes_of(copy) * (pace->samples ? pace->ns : COPY_GUESS_NS) + 1;
+
+	return (struct estimate){.mean_ns = (uint64_t)mean_ns,
+				 .worst_ns = (uint64_t)mean_ns * COPY_WORST_TIMES,
+				 .is_known = pace->samples > 0,
+				 .is_sure = pace->samples > 0};
+}
+
+bool estimate_wants_copy_sample(uint64_t copy)
+{
+	struct pace *pace = pace_of(copy);
+
+	if (pace->samples < SAMPLE_FIRST || pace->ns * (double)bytes_of(copy) >= SAMPLE_ALWAYS_NS)
+		return true;
+	pace->due = pace->due ? pace->due - 1 : SAMPLE_EVERY_LATER;
+	return !pace->due;
+}
+
+void estimate_copy_sample(uint64_t copy, uint64_t took_ns)
+{
+	struct pace *pace = pace_of(copy);
+	const double ns = (double)took_ns / (double)(bytes_of(copy) | 1);
+
+	if (!pace->samples || ns < pace->ns)
+		pace->ns = ns;
+	pace->samples += pace->samples < SAMPLE_FIRST;
+}
+
 void estimate_forget_all(void)
 {
 	memset(places, 0, sizeof(places));
+	memset(paces, 0, sizeof(paces));
 }

@@ -20,4 +20,18 @@ bool estimate_sample(uint64_t what, uint64_t took_ns);
 void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches);
 /* Something took longer than known: sample the next ones. */
 void estimate_doubt(uint64_t what);
+
+/*
+ * Copies between host and card: `copy` is from estimate_copy_kind(). What they take goes with
+ * their bytes.
+ */
+static inline uint64_t estimate_copy_kind(bool is_to_host, bool is_pageable, uint64_t bytes)
+{
+	return ((uint64_t)is_to_host << 1 | is_pageable) << 62 | (bytes & UINT64_MAX >> 2);
+}
+
+struct estimate estimate_of_copy(uint64_t copy);
+bool estimate_wants_copy_sample(uint64_t copy);
+void estimate_copy_sample(uint64_t copy, uint64_t took_ns);
+
 void estimate_forget_all(void);

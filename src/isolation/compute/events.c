@@ -128,6 +128,7 @@ static void put_back(struct meter *meter, const struct work *work)
 	*tail = *work;
 	tail->launches += later.launches;
 	tail->mean_ns += later.mean_ns;
+	tail->copies_ns += later.copies_ns;
 	tail->gaps_ns += later.gaps_ns;
 	tail->worst_ns += later.worst_ns;
 	tail->is_alike = tail->is_alike && (!later.launches || later.is_alike);
@@ -156,6 +157,7 @@ struct meter *events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 	} else if (is_set && meter->count < METER_EVENTS) {
 		if (!meter->count)
 			meter->first_ns = now_ns;
+		timed.number = ++meter->events_ever;
 		meter->events[meter->count++] = timed;
 		meter->recorded_ns = now_ns;
 	} else {
@@ -195,6 +197,7 @@ bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *l
 void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns)
 {
 	const CUevent event = meter->events[index].event;
+	const uint64_t number = meter->events[index].number;
 
 	meter->count--;
 	memmove(&meter->events[index], &meter->events[index + 1],
@@ -208,6 +211,7 @@ void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t no
 	give_event(meter, meter->reference);
 	meter->reference = event;
 	meter->reference_ns = now_ns;
+	meter->reference_number = number;
 }
 
 void events_forget(struct meter *meter)

@@ -265,12 +265,20 @@ static void tell_until(struct activity *page, uint64_t until_ns, uint64_t now_ns
 	atomic_store_explicit(&page->open[0].until_ns, until_ns, memory_order_release);
 }
 
-void lease_tell(int card, uint64_t now_ns)
+/* What kernels are out, and the copies that they wait for; copies alone keep nobody up. */
+static uint64_t out_of(const struct meter *meter)
 {
-	const uint64_t out_ns = (uint64_t)credit_inflight(card);
+	const uint64_t out_ns = (uint64_t)credit_inflight(meter->card);
+
+	return out_ns && !meter->is_mixed ? out_ns + meter->copies_ns : out_ns;
+}
+
+void lease_tell(const struct meter *meter, uint64_t now_ns)
+{
+	const uint64_t out_ns = out_of(meter);
 
 	/* What takes somewhat longer than known is still waited for. */
-	tell_until(activity_own_page(card), now_ns + out_ns + out_ns / 8, now_ns);
+	tell_until(activity_own_page(meter->card), now_ns + out_ns + out_ns / 8, now_ns);
 }
 
 void lease_tell_without(int card, uint64_t until_ns)
@@ -388,24 +396,31 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 	const uint64_t now_ns = launch->now_ns;
 	const int64_t percent = slice_limits()->cards[card].core_percent;
 	struct activity *page = activity_own_page(card);
-	const uint64_t out_ns = (uint64_t)credit_inflight(card);
+	const uint64_t out_ns = out_of(meter);
 
 	credit_earn(card, out_ns > 0, now_ns);
 	sign(page, !is_off());
 	if (lease_is_free(card, now_ns))
 		return 0;
-	const int64_t credit_ns = credit_balance(card);
+	/* A kernel does not wait for a copy to be paid for that may go on beside it. */
+	const int64_t credit_ns =
+		credit_balance(card) + (launch->is_copy ? 0 : (int64_t)meter->copies_ns);
 
 	if (credit_ns <= 0) {
 		give_up(page);
 		return for_credit(meter, credit_wait_ns(card, credit_ns), out_ns);
 	}
-	if (is_off())
+	/* Copies do not disturb others' kernels. Those of who launches kernels go beside these. */
+	if (is_off() || (launch->is_copy && now_ns - meter->kernel_ns >= ALONE_NS))
 		return 0;
 	const bool is_holder = holds(page, now_ns);
 
 	if (is_holder && now_ns + out_ns + launch->estimate.mean_ns <= page->hold_until_ns)
 		return 0;
+	/* Its copies would keep the others waiting. */
+	if (!is_holder && !meter->is_mixed && meter->copies_ns > LAPSE_NS &&
+	    !is_alone(card, now_ns))
+		return between(NAP_LEAST_NS, meter->copies_ns / 2, NAP_MOST_NS);
 	if (!is_holder && credit_ns < NEED_NS && !is_alone(card, now_ns)) {
 		give_up(page);
 		return for_credit(meter, (uint64_t)((NEED_NS - credit_ns) * 100 / percent), out_ns);

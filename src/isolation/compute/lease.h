@@ -10,7 +10,7 @@
 uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch);
 
 /* Tells the neighbours until when the slice has work out. */
-void lease_tell(int card, uint64_t now_ns);
+void lease_tell(const struct meter *meter, uint64_t now_ns);
 /* The same of a slice that takes no leases: for some time, or until its work was waited for. */
 void lease_tell_without(int card, uint64_t until_ns);
 

@@ -49,7 +49,7 @@ void meter_after_fork(void)
 	estimate_forget_all();
 }
 
-static bool is_any_capped(void)
+bool meter_is_capped(void)
 {
 	int answer = atomic_load_explicit(&capped, memory_order_relaxed);
 
@@ -146,7 +146,10 @@ static struct meter *await_turn(struct meter *meter, struct meter_launch *launch
 	while (meter) {
 		launch->now_ns = timer_now_ns();
 		begun_ns = begun_ns ? begun_ns : launch->now_ns;
-		launch->estimate = estimate_of(launch->what);
+		launch->estimate = launch->is_copy ? estimate_of_copy(launch->what)
+						   : estimate_of(launch->what);
+		if (!launch->is_copy)
+			meter->kernel_ns = launch->now_ns;
 		if (waited_ns || launch->now_ns - meter->polled_ns >= POLL_EVERY_NS)
 			meter = charge_poll(meter, launch->now_ns);
 		uint64_t nap_ns = must_wait_ns(meter, launch);
@@ -180,7 +183,7 @@ void meter_await(CUstream stream)
 {
 	struct meter_launch launch = {.stream = stream};
 
-	if (!is_any_capped())
+	if (!meter_is_capped())
 		return;
 	launch.there = scope_stream(stream);
 	if (launch.there.context && !capture_has(stream)) {
@@ -218,15 +221,34 @@ static struct meter *begin_sample(struct meter *meter, struct meter_launch *laun
 	if (!meter)
 		return NULL;
 	launch->is_sample = !meter->tail.launches && meter->count;
-	if (launch->is_sample)
+	if (launch->is_sample) {
 		launch->front = meter->events[meter->count - 1].event;
+		launch->front_number = meter->events[meter->count - 1].number;
+	}
 	launch->now_ns = timer_now_ns();
 	return meter;
 }
 
+/* `sign`: 1, it goes out; -1, it did not. `meter`: NULL when the context ended. */
+static void put_out(struct meter *meter, int card, const struct meter_launch *launch, int sign)
+{
+	const uint64_t mean_ns = (uint64_t)sign * launch->estimate.mean_ns;
+
+	if (launch->is_copy)
+		credit_add_copies(card, (int64_t)mean_ns);
+	else
+		credit_add_inflight(card, (int64_t)mean_ns);
+	if (!meter)
+		return;
+	meter->out_ns += mean_ns;
+	meter->copies_ns += launch->is_copy ? mean_ns : 0;
+	meter->worst_ns += (uint64_t)sign * launch->estimate.worst_ns;
+}
+
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
-	bool wants_sample = estimate_wants_sample(launch->what);
+	bool wants_sample = launch->is_copy ? estimate_wants_copy_sample(launch->what)
+					    : estimate_wants_sample(launch->what);
 
 	if (meter->wary) {
 		meter->wary--;
@@ -240,11 +262,9 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	const bool wants_mark = is_from_idle && launch->waited_ns && !wants_sample;
 
 	meter->idle_since_ns = 0;
-	credit_add_inflight(meter->card, (int64_t)launch->estimate.mean_ns);
-	meter->out_ns += launch->estimate.mean_ns;
-	meter->worst_ns += launch->estimate.worst_ns;
+	put_out(meter, meter->card, launch, 1);
 	meter->number++;
-	lease_tell(meter->card, launch->now_ns);
+	lease_tell(meter, launch->now_ns);
 	launch->is_metered = true;
 	launch->card = meter->card;
 	if (!meter->tail.launches) {
@@ -259,16 +279,13 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 		(void)events_set(meter, launch->stream, launch->now_ns);
 }
 
-void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
+static void before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
 {
 	launch->what = what;
+	launch->is_copy = is_copy;
 	launch->stream = stream;
-	launch->is_metered = launch->is_sample = false;
-	launch->blocked_ns = 0;
-	if (!is_any_capped()) {
-		tell_neighbours();
-		return;
-	}
+	launch->is_sample = false;
+	launch->blocked_ns = launch->lag_ns = 0;
 	launch->there = scope_stream(stream);
 	if (launch->there.context && !capture_has(stream)) {
 		events_lock();
@@ -279,6 +296,22 @@ void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 		events_unlock();
 	}
 	scope_end(launch->there);
+}
+
+void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
+{
+	launch->is_metered = false;
+	if (meter_is_capped())
+		before(launch, what, false, stream);
+	else
+		tell_neighbours();
+}
+
+void meter_before_copy(struct meter_launch *launch, uint64_t copy, CUstream stream)
+{
+	launch->is_metered = false;
+	if (meter_is_capped())
+		before(launch, copy, true, stream);
 }
 
 static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
@@ -292,6 +325,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns() : 0;
 	tail->what = launch->what;
 	tail->mean_ns += estimate->mean_ns;
+	tail->copies_ns += launch->is_copy ? estimate->mean_ns : 0;
 	tail->worst_ns += estimate->worst_ns;
 	if (!tail->begun_ns)
 		tail->begun_ns = launch->now_ns;
@@ -299,6 +333,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	if (launch->is_sample && tail->launches == 1) {
 		tail->is_sample = true;
 		tail->lag_ns = launch->lag_ns;
+		tail->front = launch->front_number;
 	}
 	if (meter->number > 1 && launch->stream != meter->stream) {
 		meter->mixed_ns = launch->now_ns;
@@ -337,7 +372,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (!launch->is_metered)
 		return;
 	scope_again(&launch->there);
-	if (launch->is_sample)
+	if (launch->is_sample && !launch->is_copy)
 		note_lag(launch);
 	events_lock();
 	struct meter *meter = events_meter_of(launch->there.context);
@@ -347,11 +382,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 		if (is_event_due(meter, launch))
 			(void)events_set(meter, launch->stream, launch->now_ns);
 	} else {
-		credit_add_inflight(launch->card, -(int64_t)launch->estimate.mean_ns);
-		if (meter) {
-			meter->out_ns -= launch->estimate.mean_ns;
-			meter->worst_ns -= launch->estimate.worst_ns;
-		}
+		put_out(meter, launch->card, launch, -1);
 	}
 	events_unlock();
 	scope_end(launch->there);
@@ -360,7 +391,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all)
 {
 	*wait = (struct meter_wait){.stream = stream, .is_for_all = is_for_all};
-	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed) || !is_any_capped())
+	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed) || !meter_is_capped())
 		return;
 	wait->context = stream == METER_NO_STREAM ? NULL : scope_context(stream);
 	events_lock();
@@ -385,7 +416,7 @@ void meter_after_wait(const struct meter_wait *wait)
 		return;
 	const uint64_t now_ns = timer_now_ns();
 
-	if (!is_any_capped()) {
+	if (!meter_is_capped()) {
 		for (unsigned i = 0; wait->is_for_all && i < slice_limits()->card_count; i++)
 			lease_tell_without((int)i, now_ns);
 		atomic_store_explicit(&is_any_out, !wait->is_for_all, memory_order_relaxed);

@@ -1,11 +1,11 @@
 /* Every way to put work on the card, and every way to wait for it. */
-#include "books/entry.h"
+#include "books/enter.h"
 #include "compute/meter.h"
 #include "driver/stream.h"
 #include "memory/graphs.h"
 #include "memory/pools.h"
 #include "slice/killpoint.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 /* Threads may share all of these. */
 

@@ -4,7 +4,7 @@
 #include "books/account.h"
 #include "books/calls.h"
 #include "books/charge.h"
-#include "books/entry.h"
+#include "books/enter.h"
 #include "books/holdings.h"
 #include "books/slice_region.h"
 #include "compute/meter.h"
@@ -13,7 +13,7 @@
 #include "memory/pools.h"
 #include "slice/log.h"
 #include "slice/slice.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 static void forget_parent(void)
 {

@@ -4,7 +4,7 @@
  */
 #include "hook/table.h"
 
-#include "books/entry.h"
+#include "books/enter.h"
 #include "hook/drift.h"
 #include "slice/slice.h"
 

@@ -1,6 +1,6 @@
 /* Arrays and mipmapped arrays: bytes by format, channels and size. */
 #include "books/charge.h"
-#include "books/entry.h"
+#include "books/enter.h"
 
 #include <stdbool.h>
 #include <stdint.h>

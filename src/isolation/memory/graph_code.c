@@ -1,11 +1,11 @@
 /*
- * The kernels of executable graphs. A graph that was launched is known (unasked/launched.c), but
+ * The kernels of executable graphs. A graph that was launched is known (overhead/launched.c), but
  * not any more when it has got kernels that it never had: by an update, or because its
  * number is another graph's by now. Then it goes by another name.
  */
-#include "books/entry.h"
+#include "books/enter.h"
 #include "memory/graphs.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include <stdatomic.h>
 

@@ -1,9 +1,9 @@
 /* A graph is made or updated: what its allocation nodes, and its children's, will want. */
-#include "books/entry.h"
+#include "books/enter.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "memory/graphs.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include <stdlib.h>
 

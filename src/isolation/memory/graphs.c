@@ -10,12 +10,12 @@
 
 #include "books/account.h"
 #include "books/calls.h"
-#include "books/entry.h"
+#include "books/enter.h"
 #include "books/holdings.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "slice/limits.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* cuMemAlloc, its relatives with a pitch or managed, and cuMemFree. */
 #include "books/charge.h"
-#include "books/entry.h"
+#include "books/enter.h"
 
 /* Threads may share all of these: the driver's own rules for the calls hold. */
 

@@ -8,7 +8,7 @@
  * mapping of what had the number before.
  */
 #include "books/charge.h"
-#include "books/entry.h"
+#include "books/enter.h"
 #include "books/holdings.h"
 #include "driver/cards.h"
 

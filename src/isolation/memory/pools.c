@@ -17,7 +17,7 @@
 #include "driver/context_scope.h"
 #include "driver/stream.h"
 #include "slice/killpoint.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 #include "books/account.h"
 #include "books/calls.h"
 #include "books/charge.h"
-#include "books/entry.h"
+#include "books/enter.h"
 #include "books/holdings.h"
 #include "driver/cards.h"
 #include "driver/stream.h"

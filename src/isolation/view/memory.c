@@ -1,11 +1,11 @@
 /* How much memory there is, as CUDA and NVML tell it: the slice's figures, of one picture. */
 #include "books/account.h"
-#include "books/entry.h"
+#include "books/enter.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "memory/pools.h"
 #include "slice/limits.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 #include "view/nvml_entry.h"
 
 struct view {

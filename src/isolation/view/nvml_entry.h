@@ -1,7 +1,7 @@
 /* What every NVML hook asks first. */
 #pragma once
 
-#include "books/entry.h"
+#include "books/enter.h"
 #include "driver/driver.h"
 #include "slice/slice.h"
 

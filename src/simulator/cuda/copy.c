@@ -57,10 +57,18 @@ static bool is_on_card(uint64_t address)
 	return memory && memory->kind != MEMORY_HOST && memory->kind != MEMORY_HOST_REGISTERED;
 }
 
+enum engine_bus copy_bus(const struct copy *copy)
+{
+	if (copy->is_fill)
+		return ENGINE_ON_CARD;
+	if (!is_on_card(copy->to.address))
+		return ENGINE_TO_HOST;
+	return is_on_card(copy->from.address) ? ENGINE_ON_CARD : ENGINE_TO_CARD;
+}
+
 uint64_t copy_ns(const struct copy *copy)
 {
-	bool stays =
-		copy->is_fill || (is_on_card(copy->to.address) && is_on_card(copy->from.address));
+	const bool stays = copy_bus(copy) == ENGINE_ON_CARD;
 
 	return BEGIN_NS + total_bytes(copy) * 1000 / (stays ? CARD_BYTES_PER_US : BUS_BYTES_PER_US);
 }

@@ -10,6 +10,7 @@
 #define GPUSIM_COPY_H
 
 #include "cuda_api.h"
+#include "engine.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,7 +34,8 @@ struct copy {
 };
 
 void copy_run(const struct copy *copy);
-/* What it takes: 12 GB/s over the bus, 500 GB/s on the card, and 2 us to begin. */
+enum engine_bus copy_bus(const struct copy *copy);
+/* What it takes by itself: 12 GB/s over the bus, 500 GB/s on the card, and 2 us to begin. */
 uint64_t copy_ns(const struct copy *copy);
 
 struct copy copy_linear(uint64_t to, uint64_t from, uint64_t bytes);

@@ -101,6 +101,7 @@ int engine_open_stream(struct engine *engine, uint32_t tenant)
 		stream->is_closing = 0;
 		stream->head = stream->tail = 0;
 		stream->marked = stream->reached = 0;
+		stream->is_copying = 0;
 		stream->is_open = 1;
 		if (engine->streams_ever <= (uint32_t)i)
 			engine->streams_ever = (uint32_t)i + 1;
@@ -158,6 +159,16 @@ static uint64_t kernel_ns(struct engine *engine, const struct engine_stream *str
 	return ns;
 }
 
+/* More of the stream's time for an event that costs something, right behind a queued kernel. */
+static uint64_t behind_ns(const struct engine *engine, const struct engine_stream *stream)
+{
+	const struct engine_item *front = &stream->items[(stream->tail - 1) % ENGINE_ITEMS];
+
+	return stream->tail != stream->head && front->kind == ENGINE_KERNEL
+		       ? engine->costs.event_behind_ns
+		       : 0;
+}
+
 /* A process killed between the two stores leaves an empty entry's number in both lists: harmless.
  */
 static void activate(struct engine *engine, uint32_t stream)
@@ -183,9 +194,13 @@ bool engine_push(struct engine *engine, int stream, struct engine_item item, uin
 	fits = target->tail - target->head < ENGINE_ITEMS;
 	if (fits && item.kind == ENGINE_MARKER) {
 		item.number = ++target->marked;
+		item.other = target->is_copying;
+		item.amount += item.amount ? behind_ns(engine, target) : 0;
 		if (number)
 			*number = item.number;
 	}
+	if (fits && (item.kind == ENGINE_KERNEL || item.kind == ENGINE_COPY))
+		target->is_copying = item.kind == ENGINE_COPY;
 	if (fits && item.kind == ENGINE_KERNEL)
 		item.amount = kernel_ns(engine, target, &item, now_ns);
 	if (fits && !merge(target, &item)) {

@@ -8,10 +8,11 @@
  * Processes take turns on the card, round robin, as NVIDIA's resource manager
  * lets them: a turn lasts a time slice, or until its process has no kernel next.
  * A kernel that is longer goes on in its process's next turn. Within a turn each
- * stream of the process that has a kernel next gets an equal part. Copies have
- * engines of their own and take their full time. A kernel is thought to fill the
- * card: two kernels of one process take as long together as one after the other.
- * What costs time beside that is in `struct engine_costs`: nothing, unless it is set.
+ * stream of the process that has a kernel next gets an equal part. Copies, and
+ * events right behind them, need no turn; those in one direction of the bus share it,
+ * whichever process they are of. A kernel is thought to fill the card: two kernels of one process
+ * take as long together as one after the other. What costs time beside that is in `struct
+ * engine_costs`: nothing, unless it is set.
  *
  * A tenant is a process on the card; its number is its slot in the node's
  * process table (state.h), so that who reaps there knows whom to bury here.
@@ -24,7 +25,7 @@
 #include <stdint.h>
 
 enum {
-	ENGINE_LAYOUT = 4,
+	ENGINE_LAYOUT = 5,
 	ENGINE_TENANTS = 1024, /* GPUSIM_PROCESSES */
 	ENGINE_STREAMS = 1024, /* with work or open, on one card */
 	ENGINE_ITEMS = 64,     /* queued in one stream, then the caller waits */
@@ -39,15 +40,19 @@ enum {
 /* The driver samples utilisation every sixth of a second. */
 #define ENGINE_WINDOW_NS (1000000000ULL / 6)
 
-/* What the resource manager gives by itself: 128 << 3 us. */
-#define ENGINE_TIMESLICE_NS 1024000ULL
+/* As measured on an H100 with driver 580.159. */
+#define ENGINE_TIMESLICE_NS 2090000ULL
+
+enum engine_bus { ENGINE_ON_CARD, ENGINE_TO_CARD, ENGINE_TO_HOST, ENGINE_BUSES };
 
 enum engine_kind {
 	ENGINE_KERNEL = 1, /* amount: time on an otherwise idle card */
-	ENGINE_COPY,       /* amount: time on the copy engine */
-	ENGINE_MARKER, /* number: remembers when the stream came here; amount: what that takes */
-	ENGINE_WAIT,   /* until marker `number` of stream `other` */
-	ENGINE_HOST,   /* until the owner has run its function: engine_pop_host */
+	ENGINE_COPY,       /* amount: time by itself; other: an engine_bus */
+	/* number: remembers when the stream came here; amount: what that takes; other: 1 behind a
+	   copy */
+	ENGINE_MARKER,
+	ENGINE_WAIT, /* until marker `number` of stream `other` */
+	ENGINE_HOST, /* until the owner has run its function: engine_pop_host */
 };
 
 struct engine_item {
@@ -67,8 +72,10 @@ struct engine_stream {
 	uint32_t is_closing; /* destroyed, its work goes on */
 	uint32_t head;       /* items [head, tail), modulo ENGINE_ITEMS */
 	uint32_t tail;
-	uint64_t marked;  /* number of the last marker queued */
-	uint64_t reached; /* number of the last marker reached */
+	uint64_t marked;     /* number of the last marker queued */
+	uint64_t reached;    /* number of the last marker reached */
+	uint32_t is_copying; /* the last kernel or copy that was queued is a copy */
+	uint32_t reserved;
 	uint64_t marker_ns[ENGINE_MARKERS];
 	struct engine_item items[ENGINE_ITEMS];
 };
@@ -93,6 +100,7 @@ struct engine_turn {
 /* What a card takes beside the work itself; 0: nothing. */
 struct engine_costs {
 	uint64_t event_ns;             /* of a stream's time, for an event */
+	uint64_t event_behind_ns;      /* and more right behind a queued kernel */
 	uint64_t change_ns;            /* until another process is on the card */
 	uint64_t jitter_permille;      /* by how much a kernel's time differs, to both sides */
 	uint64_t clock_permille;       /* by how much longer it is on a card that is busy */
@@ -108,12 +116,12 @@ struct engine_window {
 struct engine {
 	uint32_t layout; /* 0: not laid out; set last */
 	uint32_t active_count;
-	pthread_mutex_t lock;  /* shared and robust */
-	uint32_t streams_ever; /* all beyond were never open: nobody need look there */
-	uint32_t reserved;
-	uint64_t now_ns;       /* all items are as they are at this time */
-	uint64_t busy_ns;      /* time with a kernel on the card, in all */
-	uint64_t timeslice_ns; /* of a turn */
+	pthread_mutex_t lock;           /* shared and robust */
+	uint32_t streams_ever;          /* all beyond were never open: nobody need look there */
+	uint32_t copying[ENGINE_BUSES]; /* streams with a copy next, at the last look */
+	uint64_t now_ns;                /* all items are as they are at this time */
+	uint64_t busy_ns;               /* time with a kernel on the card, in all */
+	uint64_t timeslice_ns;          /* of a turn */
 	struct engine_costs costs;
 	uint64_t seed; /* of the next jitter */
 	struct engine_turn turns[ENGINE_PARTITIONS];
@@ -186,6 +194,8 @@ bool engine_take_turns(struct engine *engine);
  * ENGINE_ALONE; 0: not at all.
  */
 uint64_t engine_divisor(const struct engine *engine, const struct engine_stream *stream);
+/* The same of a copy. */
+uint64_t engine_copy_divisor(const struct engine *engine, const struct engine_item *copy);
 /* Time until the first turn ends, at most `limit`. */
 uint64_t engine_turns_end(const struct engine *engine, uint64_t limit);
 void engine_spend_turns(struct engine *engine, uint64_t step);

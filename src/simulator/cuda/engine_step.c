@@ -57,12 +57,15 @@ static void settle(struct engine *engine)
 /* The same of any head; one that takes no time has ended. */
 static uint64_t divisor(const struct engine *engine, struct engine_stream *stream)
 {
-	switch (engine_head(stream)->kind) {
-	case ENGINE_KERNEL:
+	const struct engine_item *head = engine_head(stream);
+
+	switch (head->kind) {
 	case ENGINE_MARKER:
+		return head->other ? ENGINE_ALONE : engine_divisor(engine, stream);
+	case ENGINE_KERNEL:
 		return engine_divisor(engine, stream);
 	case ENGINE_COPY:
-		return ENGINE_ALONE;
+		return engine_copy_divisor(engine, head);
 	default:
 		return 0;
 	}

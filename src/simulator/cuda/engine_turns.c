@@ -1,6 +1,8 @@
 /* Which tenant's kernels are on the card, and for how long: processes take turns. */
 #include "engine.h"
 
+#include <string.h>
+
 static uint64_t timeslice(const struct engine *engine)
 {
 	return engine->timeslice_ns << ENGINE_FRACTION;
@@ -15,8 +17,10 @@ static bool has_kernel(struct engine *engine, uint32_t active)
 {
 	const struct engine_item *head = engine_head(&engine->streams[engine->active[active]]);
 
-	/* Events that cost something are done by the card too. */
-	return head && (head->kind == ENGINE_KERNEL || head->kind == ENGINE_MARKER);
+	/* Events that cost something are done by the card too; those behind a copy by its engine.
+	 */
+	return head &&
+	       (head->kind == ENGINE_KERNEL || (head->kind == ENGINE_MARKER && !head->other));
 }
 
 /* Notes for each tenant how many of its streams have a kernel next. True when any has. */
@@ -28,8 +32,15 @@ static bool count_kernels(struct engine *engine)
 		engine->turns[i].tenants = 0;
 		engine->tenants[engine->turns[i].holder].runnable = 0;
 	}
-	for (uint32_t i = 0; i < engine->active_count; i++)
-		engine->tenants[engine->streams[engine->active[i]].tenant].runnable = 0;
+	memset(engine->copying, 0, sizeof(engine->copying));
+	for (uint32_t i = 0; i < engine->active_count; i++) {
+		struct engine_stream *stream = &engine->streams[engine->active[i]];
+		const struct engine_item *head = engine_head(stream);
+
+		engine->tenants[stream->tenant].runnable = 0;
+		if (head && head->kind == ENGINE_COPY)
+			engine->copying[head->other % ENGINE_BUSES]++;
+	}
 	for (uint32_t i = 0; i < engine->active_count; i++) {
 		struct engine_tenant *tenant =
 			&engine->tenants[engine->streams[engine->active[i]].tenant];
@@ -96,6 +107,13 @@ uint64_t engine_divisor(const struct engine *engine, const struct engine_stream 
 		return ENGINE_ALONE;
 	return (uint64_t)tenant->runnable * ENGINE_ALONE * 100 /
 	       (100 + engine->costs.overlap_percent);
+}
+
+uint64_t engine_copy_divisor(const struct engine *engine, const struct engine_item *copy)
+{
+	const uint32_t bus = copy->other % ENGINE_BUSES;
+
+	return bus == ENGINE_ON_CARD ? ENGINE_ALONE : (uint64_t)engine->copying[bus] * ENGINE_ALONE;
 }
 
 uint64_t engine_turns_end(const struct engine *engine, uint64_t limit)

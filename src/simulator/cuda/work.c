@@ -20,8 +20,9 @@ static CUresult run_kernel(struct stream *stream, const struct work *work)
 static CUresult run_copy(struct stream *stream, const struct work *work)
 {
 	copy_run(&work->copy);
-	return stream_push(
-		stream, (struct engine_item){.kind = ENGINE_COPY, .amount = copy_ns(&work->copy)});
+	return stream_push(stream, (struct engine_item){.kind = ENGINE_COPY,
+							.amount = copy_ns(&work->copy),
+							.other = copy_bus(&work->copy)});
 }
 
 CUresult work_run(struct stream *stream, const struct work *work)

@@ -3,6 +3,7 @@
 #include "library.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { NO_SLOT = GPUSIM_CARDS, SWITCH = GPUSIM_CARDS + 1, SWITCHES_BUS = 0xc0, SWITCHES = 6 };
 
@@ -126,5 +127,23 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevic
 	else
 		*pathInfo = one->pci_socket == other->pci_socket ? NVML_TOPOLOGY_HOSTBRIDGE
 								 : NVML_TOPOLOGY_SYSTEM;
+	return leave(&call, NVML_SUCCESS);
+}
+
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
+{
+	struct call call;
+	nvmlReturn_t result = enter_card(&call, device, __func__);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!info)
+		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
+	if (!call.card->clique)
+		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
+	memset(info, 0, sizeof(*info));
+	memset(info->clusterUuid, 0x5a, sizeof(info->clusterUuid));
+	info->cliqueId = call.card->clique;
+	info->state = NVML_GPU_FABRIC_STATE_COMPLETED;
 	return leave(&call, NVML_SUCCESS);
 }

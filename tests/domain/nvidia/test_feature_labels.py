@@ -64,6 +64,7 @@ def test_eight_whole_cards_have_every_label() -> None:
         "gpu.compute.minor": "0",
         "mig.capable": "true",
         "mps.capable": "false",
+        "vgpu.present": "false",
     }
 
 

@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.nvidia.nvidia_scheme import preferred
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import choose_preferred
 from gpu_device_plugin.domain.nvidia.offers import Offered, offers
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
@@ -52,7 +52,7 @@ def test_replicas_go_by_what_their_cards_have_given(
     """R-703."""
     free = {device.id for device in replicas()} - ids(*taken)
 
-    chosen = preferred(replicas(), free, (), size, policy)
+    chosen = choose_preferred(replicas(), free, (), size, policy)
 
     assert list(chosen) == [f"GPU-{each.replace(':', '::')}" for each in wanted]
 
@@ -62,31 +62,34 @@ def test_instances_are_counted_by_card() -> None:
     offered = offers(sevenths(2), SINGLE).resources[GPU]
     free = {device.id for device in offered}
 
-    assert preferred(offered, free, (), 3, DISTRIBUTED) == ("MIG-0-0", "MIG-1-0", "MIG-0-1")
-    assert preferred(offered, free - {"MIG-1-4"}, (), 2, PACKED) == ("MIG-1-0", "MIG-1-1")
+    assert choose_preferred(offered, free, (), 3, DISTRIBUTED) == ("MIG-0-0", "MIG-1-0", "MIG-0-1")
+    assert choose_preferred(offered, free - {"MIG-1-4"}, (), 2, PACKED) == ("MIG-1-0", "MIG-1-1")
 
 
 def test_what_the_container_has_already_comes_first_and_counts() -> None:
     """Units of an init container are reused."""
     free = {device.id for device in replicas()}
 
-    assert preferred(replicas(), free, ids("0:2"), 2, DISTRIBUTED) == ("GPU-0::2", "GPU-1::0")
+    assert choose_preferred(replicas(), free, ids("0:2"), 2, DISTRIBUTED) == (
+        "GPU-0::2",
+        "GPU-1::0",
+    )
 
 
 def test_whole_cards_go_by_their_links() -> None:
     """Without links the lowest."""
     offered = offers([card(2), card(5)], Configuration()).resources[GPU]
 
-    assert preferred(offered, {"GPU-5", "GPU-2"}, (), 1, DISTRIBUTED) == ("GPU-2",)
+    assert choose_preferred(offered, {"GPU-5", "GPU-2"}, (), 1, DISTRIBUTED) == ("GPU-2",)
 
 
 def test_an_unknown_device_is_named() -> None:
     """R-703: the kubelet still counts a device of an earlier configuration."""
     with pytest.raises(RequestError, match="unknown device: GPU-9"):
-        preferred(replicas(), ids("0:0", "9:1"), (), 1, DISTRIBUTED)
+        choose_preferred(replicas(), ids("0:0", "9:1"), (), 1, DISTRIBUTED)
 
 
 def test_too_few_are_refused() -> None:
     """With both numbers."""
     with pytest.raises(DoesNotFitError, match="2 asked, 1 free"):
-        preferred(replicas(), ids("0:0"), (), 2, DISTRIBUTED)
+        choose_preferred(replicas(), ids("0:0"), (), 2, DISTRIBUTED)

@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.registry import Schemes, shipped
+from gpu_device_plugin.domain.registry import Schemes, default_schemes
 from gpu_device_plugin.errors import RequestError
 
 SEVENTH = "nvidia.com/mig-1g.5gb"
@@ -38,7 +38,7 @@ def node(mode: NodeMode, cards: Sequence[Card]) -> NodeState:
 
 
 def schemes(configuration: Configuration) -> Schemes:
-    return Schemes(*shipped(lambda: configuration))
+    return Schemes(*default_schemes(lambda: configuration))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_is_offered_is_served_whatever_profiles_the_card_has(profile: str) 
 
     assert pool.resource == f"nvidia.com/mig-{profile.replace('+', '.')}"
     assert every.offers(state)
-    assert every.serving(pool.resource, state)[0] is every.recorder(pool.resource)
+    assert every.find_serving(pool.resource, state)[0] is every.recorder(pool.resource)
 
 
 def test_a_card_that_single_leaves_out_beside_fractions_is_named() -> None:

@@ -1036,6 +1036,72 @@ static CUresult launch_between_copies(uint64_t duration_ns)
 	return result ? result : CALL(cuMemcpyDtoHAsync_v2, data, there, sizeof(data), NULL);
 }
 
+/* What a bandwidth test copies at a time. */
+enum { TESTED_BYTES = 32000000 };
+
+static CUdeviceptr tested_memory(void)
+{
+	static CUdeviceptr there;
+
+	return there || !CALL(cuMemAlloc_v2, &there, TESTED_BYTES) ? there : 0;
+}
+
+static void *tested_pinned(void)
+{
+	static void *here;
+
+	return here || !CALL(cuMemHostAlloc, &here, TESTED_BYTES, 0) ? here : NULL;
+}
+
+static CUresult copy_to_card(uint64_t duration_ns)
+{
+	static char here[TESTED_BYTES];
+
+	(void)duration_ns;
+	return CALL(cuMemcpyHtoD_v2, tested_memory(), here, sizeof(here));
+}
+
+static CUresult copy_to_card_in_a_row(uint64_t duration_ns)
+{
+	(void)duration_ns;
+	return CALL(cuMemcpyHtoDAsync_v2, tested_memory(), tested_pinned(), TESTED_BYTES, NULL);
+}
+
+static CUresult copy_box_to_host(uint64_t duration_ns)
+{
+	const CUDA_MEMCPY2D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+				   .srcDevice = tested_memory(),
+				   .dstMemoryType = CU_MEMORYTYPE_HOST,
+				   .dstHost = tested_pinned(),
+				   .WidthInBytes = TESTED_BYTES / 1000,
+				   .Height = 1000};
+
+	(void)duration_ns;
+	return CALL(cuMemcpy2D_v2, &box);
+}
+
+static CUresult copy_anything(uint64_t duration_ns)
+{
+	(void)duration_ns;
+	return CALL(cuMemcpyAsync_ptsz, tested_memory(), (CUdeviceptr)(uintptr_t)tested_pinned(),
+		    TESTED_BYTES, NULL);
+}
+
+/* As a training loop does: the data of the next step beside the kernel of this one. */
+static CUresult launch_beside_a_copy(uint64_t duration_ns)
+{
+	static CUstream beside;
+	CUresult result = beside ? CUDA_SUCCESS
+				 : CALL(cuStreamCreate, &beside, CU_STREAM_NON_BLOCKING);
+
+	if (!result)
+		result = CALL(cuMemcpyHtoDAsync_v2, tested_memory(), tested_pinned(), TESTED_BYTES,
+			      beside);
+	if (!result)
+		result = launch(duration_ns, 0);
+	return result ? result : CALL(cuStreamSynchronize, beside);
+}
+
 static CUresult launch_graph(uint64_t duration_ns)
 {
 	(void)duration_ns;
@@ -1079,6 +1145,11 @@ static const struct kind kinds[] = {
 	{"cooperative", launch_cooperative, 200, 0},
 	{"retained", launch_retained, 200, 0},
 	{"copies", launch_between_copies, 20, 0},
+	{"copying", copy_to_card, 1, 0},
+	{"copying_async", copy_to_card_in_a_row, 20, 0},
+	{"copying_box", copy_box_to_host, 1, 0},
+	{"copying_unified", copy_anything, 20, 0},
+	{"prefetch", launch_beside_a_copy, 1, 0},
 	{"cooperative_ptsz", launch_cooperative_per_thread, 200, 0},
 };
 

@@ -221,12 +221,12 @@ static void the_dead_leave_the_card_to_the_living(void)
 	int two = tenant_stream(engine, 1);
 	uint64_t first;
 
-	push(engine, one, ENGINE_KERNEL, 20 * MS, 0);
+	push(engine, one, ENGINE_KERNEL, 40 * MS, 0);
 	first = mark(engine, one, 0);
 	push(engine, two, ENGINE_KERNEL, 1000 * MS, 0);
-	engine_look(engine, one, 10 * MS);
+	engine_look(engine, one, 10 * SLICE);
 	engine_close_tenant(engine, 1);
-	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 20 * MS + 5 * SLICE);
+	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 40 * MS + 5 * SLICE);
 }
 
 static void a_full_ring_refuses_and_takes_again(void)

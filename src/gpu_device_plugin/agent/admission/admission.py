@@ -7,6 +7,7 @@ plugin API gives units as well, one resource a call: it calls `grant` with its o
 import asyncio
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
@@ -24,35 +25,29 @@ from gpu_device_plugin.errors import NodeError, StorageError
 _SLICE_ID_BYTES = 8
 
 
+@dataclass(eq=False)
 class Admission:
     """Turns decisions into grants."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a grant is made of and kept in
-        self,
-        ledger_store: LedgerStore,
-        setup: ContainerSetup,
-        recorder: EventRecorder,
-        state: StateReader,
-        schemes: Schemes,
-        wall_seconds: Callable[[], float],
-    ) -> None:
-        self._ledger_store = ledger_store
-        self._setup = setup
-        self._recorder = recorder
-        self._schemes = schemes
-        self._wall_seconds = wall_seconds
-        self._state = state
+    ledger_store: LedgerStore
+    setup: ContainerSetup
+    recorder: EventRecorder
+    state: StateReader
+    schemes: Schemes
+    wall_seconds: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._reserving = asyncio.Lock()
 
     @property
     def ledger(self) -> Ledger:
         """All grants, now."""
-        return self._ledger_store.ledger
+        return self.ledger_store.ledger
 
     @property
     def may_lack_grants(self) -> bool:
         """Whether grants may have been lost with a damaged file."""
-        return self._ledger_store.may_lack_grants
+        return self.ledger_store.may_lack_grants
 
     async def reserve(
         self, holder: Holder, demand: Demand, devices: Collection[str] = (), slice_id: str = ""
@@ -65,17 +60,17 @@ class Admission:
             held = self.ledger.of_holder(holder)
             if held:
                 return await self.answer_again(held[0])
-            state = self._state()
-            scheme, view = self._schemes.reserving(state)
+            state = self.state()
+            scheme, view = self.schemes.find_reserving(state)
             chosen = scheme.reserve(holder, demand, self.ledger, view, devices)
             slice_id = slice_id or secrets.token_hex(_SLICE_ID_BYTES)
-            new = NewGrant(slice_id, self._wall_seconds(), state.isolates)
+            new = NewGrant(slice_id, self.wall_seconds(), state.isolates)
             grant = scheme.with_size(scheme.grant(chosen, new, view), view)
             _check_library(grant, state)
             failpoint("allocate.before-grant")
-            await self._ledger_store.hold(grant)
-            self._recorder.decided(Caller(holder.pod), chosen)
-            self._recorder.reserved(grant)
+            await self.ledger_store.hold(grant)
+            self.recorder.decided(Caller(holder.pod), chosen)
+            self.recorder.reserved(grant)
             return await self.answer_again(grant)
 
     async def release(self, holder: Holder) -> None:
@@ -84,30 +79,30 @@ class Admission:
             held = self.ledger.of_holder(holder)
             if not held:
                 return
-            await self._ledger_store.release(grant.slice_id for grant in held)
+            await self.ledger_store.release(grant.slice_id for grant in held)
             for grant in held:
-                self._setup.files.remove(grant.slice_id)
-                self._recorder.released(grant)
+                self.setup.files.remove(grant.slice_id)
+                self.recorder.released(grant)
 
     async def grant(
         self, pending: Pending, call: Call, scheme: WeChooseDevices, view: NodeState
     ) -> Grant:
         """The container's grant, now holding the call's units as well."""
-        known = self._ledger_store.ledger.grants.get(pending.slice_id)
+        known = self.ledger_store.ledger.grants.get(pending.slice_id)
         first = known or scheme.grant(pending.chosen, self._new(pending, view), view)
-        is_known = pending.asker.container is not None
+        is_known = pending.caller.container is not None
         grant = scheme.give(first, call, view, is_known=is_known)
         _check_library(grant, view)
         failpoint("allocate.before-grant")
-        await self._ledger_store.hold(
-            grant, self._superseded(grant, call.must_include, self._schemes.scope(scheme))
+        await self.ledger_store.hold(
+            grant, self._superseded(grant, call.must_include, self.schemes.scope(scheme))
         )
         return await self.answer_again(grant)
 
     async def answer_again(self, grant: Grant) -> Grant:
         """The same grant, after making its missing files."""
         try:
-            await self._setup.make_files(grant)
+            await self.setup.make_files(grant)
         except StorageError as error:
             raise NodeError(
                 f"{error}; free the disk, or use another node", reason=error.reason
@@ -115,15 +110,15 @@ class Admission:
         return grant
 
     def _new(self, pending: Pending, state: NodeState) -> NewGrant:
-        container = pending.asker.container
+        container = pending.caller.container
         wants_none = container is not None and container.wants_no_isolation
         if wants_none and state.isolates and not state.honors_disable:
-            self._recorder.ignored_disable(pending.asker)
-        request = pending.asker.request
+            self.recorder.ignored_disable(pending.caller)
+        request = pending.caller.request
         if request and request.compute_policy is not None and not state.honors_pod_policy:
-            self._recorder.ignored_policy(pending.asker)
+            self.recorder.ignored_policy(pending.caller)
         isolated = state.isolates and not (wants_none and state.honors_disable)
-        return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self._wall_seconds(), isolated)
+        return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self.wall_seconds(), isolated)
 
     def _superseded(self, grant: Grant, ids: frozenset[str], scope: Scope) -> set[str]:
         """Grants that end with this one.
@@ -131,9 +126,9 @@ class Admission:
         Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
         and what this container held of the same scheme before, if the kubelet admits it again.
         """
-        mine = scope.ledger(self._ledger_store.ledger).of_pod(grant.pod)
+        mine = scope.ledger(self.ledger_store.ledger).of_pod(grant.pod)
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
-        others = {g.slice_id for g in self._ledger_store.ledger.rivals(grant.pod, ids)}
+        others = {g.slice_id for g in self.ledger_store.ledger.rivals(grant.pod, ids)}
         return (others | before) - {grant.slice_id}
 
 

@@ -5,7 +5,7 @@ long as this node has a state directory; NVML's index may change.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
@@ -32,35 +32,26 @@ from gpu_device_plugin.domain.grants.card_numbers import assign_numbers
 from gpu_device_plugin.errors import RequestError
 
 
+@dataclass(eq=False)
 class CardInventory:
     """Keeps the node's cards and their health; remembers numbers and faults over restarts."""
 
-    def __init__(  # noqa: PLR0913 - what decides whether a card may serve
-        self,
-        node_store: NodeStore,
-        recorder: EventRecorder,
-        memory: Memory[CardsRecord],
-        rules: HealthRules,
-        boot_id: str,
-        *,
-        boot_seconds: Callable[[], float],
-        held_numbers: Callable[[], Collection[CardNumber] | None],
-        takes_mig: Callable[[CardReport], bool],
-        on_driver_changed: Callable[[DriverChanged], None],
-    ) -> None:
-        self._node_store = node_store
-        self._recorder = recorder
-        self._memory = memory
-        self._rules = rules
+    node_store: NodeStore
+    recorder: EventRecorder
+    memory: Memory[CardsRecord]
+    rules: HealthRules
+    boot_id: str
+    boot_seconds: Callable[[], float]
+    held_numbers: Callable[[], Collection[CardNumber] | None]
+    takes_mig: Callable[[CardReport], bool]
+    on_driver_changed: Callable[[DriverChanged], None]
+
+    def __post_init__(self) -> None:
         self._numbers: dict[str, CardNumber] = {}
         self._remembered: list[Card] = []
-        self._health = Health(boot_id)
-        self._boot_seconds = boot_seconds
-        self._held_numbers = held_numbers
-        self._takes_mig = takes_mig
+        self._health = Health(self.boot_id)
         self._inventory: Inventory | None = None
         self._used: dict[str, int | None] = {}
-        self._on_driver_changed = on_driver_changed
         self.driver_version = ""
         self.cuda_version = ""
         self.has_inventory = False
@@ -72,7 +63,7 @@ class CardInventory:
         `known` numbers, of grants and the kubelet's checkpoint, win over the file: running
         containers hold units by them.
         """
-        found, bad = await self._memory.load(now_seconds)
+        found, bad = await self.memory.load(now_seconds)
         self._remembered = cards_of(found)
         if found.health is not None:
             self._health = restore_health(health_of(found.health), self._health.boot_id)
@@ -83,14 +74,14 @@ class CardInventory:
 
     def observe(self, report: NvmlReport) -> None:
         """Take in one report."""
-        cards = self._node_store.read().cards
+        cards = self.node_store.read().cards
         match report:
             case DriverChanged():
-                self._on_driver_changed(report)
+                self.on_driver_changed(report)
                 return
             case Inventory():
                 self._inventory = report
-                self._rules = replace(self._rules, takes_mig=self._taken(report))
+                self.rules = replace(self.rules, takes_mig=self._taken(report))
                 cards = self._enumerate(report)
             case DriverMissing():
                 self.missing = report.reason
@@ -100,13 +91,13 @@ class CardInventory:
                 self._used.clear()
             case _:
                 pass
-        health, changes = observe(self._health, report, self._boot_seconds(), self._rules)
+        health, changes = observe(self._health, report, self.boot_seconds(), self.rules)
         # Most of the time nothing changes, for instance with a clean probe of a healthy card.
         if health != self._health or isinstance(report, Inventory):
             self._health = health
             self._publish(cards)
         for change in changes:
-            self._recorder.card_changed(change)
+            self.recorder.card_changed(change)
 
     def used_bytes(self, uuid: str) -> int | None:
         """Memory of a card that is in use, by its last probe; None if that did not say."""
@@ -115,19 +106,19 @@ class CardInventory:
     def follow_mig(self) -> None:
         """Take or leave cards in MIG mode, where configuration or holders have changed that."""
         found = self._inventory
-        if found is not None and self._taken(found) != self._rules.takes_mig:
+        if found is not None and self._taken(found) != self.rules.takes_mig:
             self.observe(found)
 
     def _taken(self, inventory: Inventory) -> frozenset[str]:
         cut = (report for report in inventory.cards if report.is_mig)
-        return frozenset(report.uuid for report in cut if self._takes_mig(report))
+        return frozenset(report.uuid for report in cut if self.takes_mig(report))
 
     @property
     def machine(self) -> tuple[Sequence[Card], str, str] | None:
         """Every card that NVML shows, those left out too, driver and CUDA version; None while unknown."""
         if self._inventory is None:
             return None
-        cards = tuple(self._card(report, CardNumber(0)) for report in self._inventory.cards)
+        cards = tuple(report.as_card(CardNumber(0)) for report in self._inventory.cards)
         return cards, self.driver_version, self.cuda_version
 
     def recover(self, uuid: str) -> bool:
@@ -139,7 +130,7 @@ class CardInventory:
             raise RequestError(f"card {uuid} stays out: {against}", reason="StillFaulty")
         self._health, changes = recover(self._health, uuid)
         for change in changes:
-            self._recorder.card_changed(change)
+            self.recorder.card_changed(change)
         self.republish()
         return True
 
@@ -155,20 +146,17 @@ class CardInventory:
         """The cards to show from now on."""
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
-        known = self._node_store.read().cards
-        served = [
-            report
-            for report in inventory.cards
-            if unshareable(report, 0, self._rules.takes_mig) is None
-        ]
+        known = self.node_store.read().cards
+        found = [(unshareable(card, 0, self.rules.takes_mig), card) for card in inventory.cards]
+        served = [report for fault, report in found if fault is None]
+        why = next((f": {fault.text}" for fault, _ in found if fault is not None), "")
         for report in inventory.cards:
             self._note_left_out(report, known)
         self.has_inventory = True
-        self.missing = "" if served else "the driver shows no card that can be shared"
+        self.missing = "" if served else f"the driver shows no card that can be shared{why}"
         shown = {report.uuid for report in served}
         cards = [
-            self._card(report, self._numbers[report.uuid])
-            for report in self._numbered(served, known)
+            report.as_card(self._numbers[report.uuid]) for report in self._numbered(served, known)
         ]
         # A card that is gone stays in the list, unhealthy, while the kubelet may still count it;
         # one whose instances are offered no more does not, because a card in MIG mode is no device.
@@ -182,44 +170,32 @@ class CardInventory:
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""
-        found = unshareable(report, 0, self._rules.takes_mig)
+        found = unshareable(report, 0, self.rules.takes_mig)
         if found is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
-            self._recorder.node_note(reason, f"{name} is left out: {found.text}")
-
-    @staticmethod
-    def _card(report: CardReport, number: CardNumber) -> Card:
-        return Card(
-            uuid=report.uuid,
-            number=number,
-            index=CardIndex(report.index),
-            minor=report.minor,
-            model=report.model,
-            memory_mib=report.memory_mib,
-            hardware=report.hardware,
-        )
+            self.recorder.node_note(reason, f"{name} is left out: {found.text}")
 
     def _numbered(self, served: Sequence[CardReport], known: Iterable[Card]) -> list[CardReport]:
         """Those that have a number now; with 36 cards, gone ones included, all may be taken."""
         present = [report.uuid for report in served]
         if not self._numbers.keys() >= set(present):
             there = [*present, *(card.uuid for card in known)]
-            self._numbers = assign_numbers(self._numbers, there, self._held_numbers())
+            self._numbers = assign_numbers(self._numbers, there, self.held_numbers())
         for report in served:
             if report.uuid not in self._numbers:
                 text = f"card {report.index} ({report.uuid}) is left out: no card number is free"
-                self._recorder.node_note("CardSkipped", text)
+                self.recorder.node_note("CardSkipped", text)
         return [report for report in served if report.uuid in self._numbers]
 
     def republish(self) -> None:
         """Publish health, and store it."""
-        self._publish(self._node_store.read().cards)
+        self._publish(self.node_store.read().cards)
 
     def _publish(self, cards: tuple[Card, ...]) -> None:
         """Publish cards and their health together, so that no card seems healthy in between."""
-        self._node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
-        self._memory.save(cards_record(self._numbers, cards, self._health))
+        self.node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
+        self.memory.save(cards_record(self._numbers, cards, self._health))
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
         return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}

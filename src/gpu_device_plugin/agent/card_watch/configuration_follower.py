@@ -31,49 +31,42 @@ class InForce:
     current: Configuration  # the settings alone while no file was read
 
 
+@dataclass(eq=False)
 class ConfigurationFollower:
     """Follows NVIDIA's configuration file, and the label that chooses it among several."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a configuration depends on
-        self,
-        settings: Settings,
-        node_store: NodeStore,
-        labels: Callable[[], Mapping[str, str] | None],
-        holders: Callable[[], Sequence[PodRef] | None],
-        recorder: EventRecorder,
-        in_force: InForce,
-        remember: Callable[[], None],
-    ) -> None:
-        self._settings = settings
-        self._node_store = node_store
-        self._labels = labels
-        self._holders = holders
-        self._recorder = recorder
-        self._in_force = in_force
-        self._remember = remember
+    settings: Settings
+    node_store: NodeStore
+    labels: Callable[[], Mapping[str, str] | None]
+    holders: Callable[[], Sequence[PodRef] | None]
+    recorder: EventRecorder
+    in_force: InForce
+    remember: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self.changed = Signal[None]()  # emitted when another configuration is in force
         self._thread = Writer()
         self._is_wanted = asyncio.Event()
-        self._base = in_force.current
+        self._base = self.in_force.current
         self._has_profile = False
         self._refused = ""
         self._is_missing_reported = False
         self._found = LastRead()
-        self._is_in_force = not settings.config_file_srcdir
-        if settings.config_file:
-            self._found = read_if_changed(settings, None, self._found)
+        self._is_in_force = not self.settings.config_file_srcdir
+        if self.settings.config_file:
+            self._found = read_if_changed(self.settings, None, self._found)
 
     def run(self, _: None = None) -> None:
         """Look at labels and files; `follow` reads the files."""
         if not self._is_in_force and self._found.result is None:
-            text = f"the node's label {self._settings.node_label} has not been read yet"
-            self._node_store.set_fault("ConfigurationMissing", text)
-        has_file = self._settings.config_file or self._settings.config_file_srcdir
-        if not self._has_profile and self._labels() is not None:
+            text = f"the node's label {self.settings.node_label} has not been read yet"
+            self.node_store.set_fault("ConfigurationMissing", text)
+        has_file = self.settings.config_file or self.settings.config_file_srcdir
+        if not self._has_profile and self.labels() is not None:
             self._has_profile = True
-            kept = self._node_store.read().mig_profile
+            kept = self.node_store.read().mig_profile
             profile = self._asked_profile() if kept is None else kept
-            self._put_in_force(replace(self._in_force.current, mig_profile=profile))
+            self._put_in_force(replace(self.in_force.current, mig_profile=profile))
         if has_file:
             self._is_wanted.set()
         else:
@@ -87,12 +80,12 @@ class ConfigurationFollower:
             await self._read()
 
     async def _read(self) -> None:
-        labels, name = self._labels(), None
-        if self._settings.config_file_srcdir:
+        labels, name = self.labels(), None
+        if self.settings.config_file_srcdir:
             if labels is None:
                 return  # not read yet
-            name = labels.get(self._settings.node_label, "")
-        job = partial(read_if_changed, self._settings, name, self._found)
+            name = labels.get(self.settings.node_label, "")
+        job = partial(read_if_changed, self.settings, name, self._found)
         found = await self._thread.run(job)
         is_new, self._found = found is not self._found, found
         if isinstance(found.result, Configuration):
@@ -105,25 +98,25 @@ class ConfigurationFollower:
     def _refuse(self, error: ConfigError) -> None:
         if self._is_in_force:
             text = f"{error}; the previous configuration stays in force"
-            self._recorder.node_note("ConfigurationRefused", text)
+            self.recorder.node_note("ConfigurationRefused", text)
         else:
             self._is_missing_reported = True
-            self._recorder.fault(self._node_store, "ConfigurationMissing", str(error))
+            self.recorder.fault(self.node_store, "ConfigurationMissing", str(error))
 
     def _put_in_force(self, wanted: Configuration) -> None:
         """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
-        self._in_force.current = wanted
-        if wanted.mig_profile != self._node_store.read().mig_profile:
-            self._node_store.update(mig_profile=wanted.mig_profile)
-            self._remember()
+        self.in_force.current = wanted
+        if wanted.mig_profile != self.node_store.read().mig_profile:
+            self.node_store.update(mig_profile=wanted.mig_profile)
+            self.remember()
 
     def _asked_profile(self) -> str:
-        return (self._labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
+        return (self.labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
 
     def _profile(self, holders: Sequence[PodRef]) -> str:
         """The MIG profile: on a node in use it does not change (R-204), nor to one that its cards lack."""
-        asked, kept = self._asked_profile(), self._in_force.current.mig_profile
-        wrong = wrong_profile(self._node_store.read().cards, asked)
+        asked, kept = self._asked_profile(), self.in_force.current.mig_profile
+        wrong = wrong_profile(self.node_store.read().cards, asked)
         if asked == kept or not (holders or wrong):
             self._refused = ""
             return asked
@@ -133,25 +126,25 @@ class ConfigurationFollower:
             f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {why}"
         )
         if text != self._refused:
-            self._recorder.node_note("MigProfileRefused", text)
+            self.recorder.node_note("MigProfileRefused", text)
         self._refused = text
         return kept
 
     def _take(self, base: Configuration) -> None:
         """Put it in force with the MIG profile that is asked for, once the holders are known."""
-        holders = self._holders()
+        holders = self.holders()
         if holders is None:
             return  # who holds what now is not known
         wanted = replace(base, mig_profile=self._profile(holders))
-        if wanted == self._in_force.current and self._is_in_force:
+        if wanted == self.in_force.current and self._is_in_force:
             return
         self._put_in_force(wanted)
         was_in_force, self._is_in_force = self._is_in_force, True
         if was_in_force:
             text = f"{self._found.path or 'another configuration'} is in force"
-            self._recorder.node_note("ConfigurationChanged", text, is_warning=False)
+            self.recorder.node_note("ConfigurationChanged", text, is_warning=False)
         if self._is_missing_reported:
             self._is_missing_reported = False
-            self._recorder.fault(self._node_store, "ConfigurationMissing", None)
-        self._node_store.set_fault("ConfigurationMissing", None)
+            self.recorder.fault(self.node_store, "ConfigurationMissing", None)
+        self.node_store.set_fault("ConfigurationMissing", None)
         self.changed.emit(None)

@@ -5,6 +5,7 @@ and does not guess, because a node that offers the wrong resources attracts the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
@@ -44,6 +45,7 @@ from gpu_device_plugin.settings.agent_settings import Settings
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
+@dataclass(eq=False)
 class ModeFollower:
     """Follows the node's labels; a switch waits until no pod holds a slice.
 
@@ -51,21 +53,14 @@ class ModeFollower:
     plugin may have given.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a node's mode depends on
-        self,
-        node_store: NodeStore,
-        recorder: EventRecorder,
-        memory: Memory[NodeRecord],
-        settings: Settings,
-        holders: Callable[[Callable[[str], bool]], Sequence[PodRef] | None],
-        recorder_of: Callable[[str], object | None],
-    ) -> None:
-        self._node_store = node_store
-        self._recorder = recorder
-        self._memory = memory
-        self._settings = settings
-        self._holders = holders
-        self._recorder_of = recorder_of
+    node_store: NodeStore
+    recorder: EventRecorder
+    memory: Memory[NodeRecord]
+    settings: Settings
+    holders: Callable[[Callable[[str], bool]], Sequence[PodRef] | None]
+    recorder_of: Callable[[str], object | None]
+
+    def __post_init__(self) -> None:
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
@@ -73,7 +68,7 @@ class ModeFollower:
         self._is_synced = False
         self._foreign = self._answering = ""
         self.allocation_api_choice = AllocationApiChoice(
-            settings, self._note, node_store.read().door
+            self.settings, self._note, self.node_store.read().door
         )
         self.registered: frozenset[str] = frozenset()
         """Resources that this node registered with the kubelet, also in earlier runs."""
@@ -86,19 +81,19 @@ class ModeFollower:
 
         `granted` is mode and unit of grants of that run: they count if its record is lost.
         """
-        content, bad = await self._memory.load(now_seconds)
+        content, bad = await self.memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
         self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
         if self._mode is None and granted is not None:
             self._mode, self._unit = granted
         # If the operator has changed the setting since, it replaces the remembered label's mode.
-        is_same_wish = content.wished == str(self._settings.mode)
+        is_same_wish = content.wished == str(self.settings.mode)
         self._is_from_label = content.is_from_label and is_same_wish
         self.registered = frozenset(content.registered)
         root = content.mps_root
-        self._node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
+        self.node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
         if content.mig_profile is not None:
-            self._node_store.update(mig_profile=content.mig_profile)
+            self.node_store.update(mig_profile=content.mig_profile)
         self.allocation_api_choice.load(content.door)
         self.note_foreign(content.foreign)
         if self._mode is not None and content.labels is not None:
@@ -154,7 +149,7 @@ class ModeFollower:
             ALLOCATION_API_LABEL,
         )
         self._is_synced = True
-        wanted = (*own, MIG_PROFILE_LABEL, self._settings.node_label)
+        wanted = (*own, MIG_PROFILE_LABEL, self.settings.node_label)
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.republish()
 
@@ -162,29 +157,29 @@ class ModeFollower:
         """Decide again; called when labels change and when the last holder may be gone."""
         if self._labels is None:
             return
-        holders = self._holders(self._keeps_mode)
-        unit = next_unit(self._unit, self._settings.memory_unit, holders)
+        holders = self.holders(self._keeps_mode)
+        unit = next_unit(self._unit, self.settings.memory_unit, holders)
         self._note("unit", unit.note_reason, unit.note)
         label = self._labels.get(MODE_LABEL)
-        mps = self._node_store.read().mps_keeper
+        mps = self.node_store.read().mps_keeper
         mode = next_mode(
-            self._mode, label, self._settings.mode, holders, mps, is_from_label=self._is_from_label
+            self._mode, label, self.settings.mode, holders, mps, is_from_label=self._is_from_label
         )
         self._note("mode", mode.note_reason, mode.note)
-        self._mode, self._unit = mode.mode, unit.unit
+        self._mode, self._unit = mode.value, unit.value
         # A remembered label may have been removed since: only one that is there now counts more.
         self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         if self._mode is not NodeMode.DISABLED:
             self._check_foreign()
-        self._node_store.update(
-            mode=mode.mode,
-            unit=unit.unit,
+        self.node_store.update(
+            mode=mode.value,
+            unit=unit.value,
             policy=self._policy(),
             compute_policy=self._compute_policy(),
             max_pods=self._max_pods(),
             door=self.allocation_api_choice.decide(
-                self._labels.get(ALLOCATION_API_LABEL), mode.mode
+                self._labels.get(ALLOCATION_API_LABEL), mode.value
             ),
         )
         # A fault ends only when its mode has: in between the node would offer the other's cards.
@@ -193,7 +188,7 @@ class ModeFollower:
 
     def _keeps_mode(self, resource: str) -> bool:
         """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
-        return resource in self.registered or self._recorder_of(resource) is None
+        return resource in self.registered or self.recorder_of(resource) is None
 
     def republish_if_waiting(self) -> None:
         """Decide again, if a switch waits until no pod holds a slice."""
@@ -202,8 +197,8 @@ class ModeFollower:
 
     def _policy(self) -> PlacementPolicy:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
-        policy = self._settings.placement if text is None else parse_policy(text)
-        kept, known = self._node_store.read().policy, ", ".join(PlacementPolicy)
+        policy = self.settings.placement if text is None else parse_policy(text)
+        kept, known = self.node_store.read().policy, ", ".join(PlacementPolicy)
         self._note(
             "placement",
             "UnknownPlacement",
@@ -215,7 +210,7 @@ class ModeFollower:
 
     def _max_pods(self) -> int | None:
         text = (self._labels or {}).get(MAX_PODS_LABEL)
-        wanted, kept = parse_max_pods(text or ""), self._node_store.read().max_pods
+        wanted, kept = parse_max_pods(text or ""), self.node_store.read().max_pods
         is_wrong = text is not None and wanted is None
         self._note(
             "max pods",
@@ -229,8 +224,8 @@ class ModeFollower:
 
     def _compute_policy(self) -> ComputePolicy:
         text = (self._labels or {}).get(COMPUTE_POLICY_KEY)
-        wanted = self._settings.compute_policy if text is None else parse_compute_policy(text)
-        kept = self._node_store.read().compute_policy
+        wanted = self.settings.compute_policy if text is None else parse_compute_policy(text)
+        kept = self.node_store.read().compute_policy
         self._note(
             "compute policy",
             "UnknownComputePolicy",
@@ -244,7 +239,7 @@ class ModeFollower:
     def _check_foreign(self) -> None:
         """A node that is disabled gives nothing away: there another plugin is no fault."""
         text = "" if self._mode is NodeMode.DISABLED else self._foreign or self._answering
-        self._recorder.fault(self._node_store, "OtherPlugin", text or None)
+        self.recorder.fault(self.node_store, "OtherPlugin", text or None)
 
     def _note(self, topic: str, reason: str, text: str | None) -> None:
         """Report a thing once, not at every check."""
@@ -252,7 +247,7 @@ class ModeFollower:
             self._last_notes.pop(topic, None)
         elif self._last_notes.get(topic) != text:
             self._last_notes[topic] = text
-            self._recorder.node_note(reason, text, is_warning=reason not in _GOOD_NEWS)
+            self.recorder.node_note(reason, text, is_warning=reason not in _GOOD_NEWS)
 
     def remember(self) -> None:
         """Store what the next run begins with, once the labels are known."""
@@ -263,29 +258,27 @@ class ModeFollower:
             unit=self._unit.value if self._unit else "",
             labels=dict(self._labels or {}),
             is_from_label=self._is_from_label,
-            wished=str(self._settings.mode),
+            wished=str(self.settings.mode),
             foreign=self._foreign,
             registered=sorted(self.registered),
-            mps_root=self._node_store.read().mps_root,
-            mig_profile=self._node_store.read().mig_profile,
+            mps_root=self.node_store.read().mps_root,
+            mig_profile=self.node_store.read().mig_profile,
             door=str(self.allocation_api_choice.kept),
         )
-        self._memory.save(content)
+        self.memory.save(content)
 
 
+@dataclass(eq=False)
 class AllocationApiChoice:
     """Which allocation API serves."""
 
-    def __init__(
-        self, settings: Settings, note: Callable[[str, str, str | None], None], kept: AllocationApi
-    ) -> None:
-        self._settings = settings
-        self._note = note
-        self.kept = kept
-        """The last one, which an unknown name does not change; also that of the run before."""
-        self.kubelet_version = ""  # for instance `v1.36.3`; empty while unknown
-        self.refused = ""
-        """What the API server said when it took no offer for claims; empty where it may."""
+    settings: Settings
+    _note: Callable[[str, str, str | None], None]
+    kept: AllocationApi
+    """The last one, which an unknown name does not change; also that of the run before."""
+    kubelet_version: str = ""  # for instance `v1.36.3`; empty while unknown
+    refused: str = ""
+    """What the API server said when it took no offer for claims; empty where it may."""
 
     def load(self, door: str) -> None:
         """Start with the allocation API of the last run, if it was stored."""
@@ -293,7 +286,7 @@ class AllocationApiChoice:
 
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
         """The allocation API that serves now."""
-        wanted, known = parse_allocation_api(text or self._settings.door), ", ".join(AllocationApi)
+        wanted, known = parse_allocation_api(text or self.settings.door), ", ".join(AllocationApi)
         self._note(
             "unknown door",
             "UnknownDoor",
@@ -326,7 +319,7 @@ class AllocationApiChoice:
         )
 
     def _lacks_claims(self, mode: NodeMode) -> str:
-        if self._settings.standalone:
+        if self.settings.standalone:
             return "claims need an API server (--standalone)"
         if is_whole(mode):
             return f"mode {mode} gives whole cards"

@@ -147,7 +147,7 @@ class ClaimEndpoint:
         """The cards as claims may get them now."""
         state = self._parts.node_store.read()
         try:
-            scheme, view = self._parts.schemes.reserving(state)
+            scheme, view = self._parts.schemes.find_reserving(state)
         except RequestError:
             return []
         found, ledger = [], self._parts.admission.ledger

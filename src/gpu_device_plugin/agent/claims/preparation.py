@@ -29,7 +29,7 @@ from gpu_device_plugin.domain.grants.claims import (
     cdi_spec,
     check_allocation_api,
     claim_of_spec,
-    prepared,
+    prepare_devices,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
@@ -64,14 +64,8 @@ class Preparation:
     """Prepares claims and gives them back; each call of the kubelet's is about one of them."""
 
     def __init__(self, parts: ClaimParts) -> None:
-        self._admission = parts.admission
-        self._setup = parts.setup
-        self._cdi = parts.cdi
-        self._claims = parts.claims
+        self._parts = parts
         self._state = parts.node_store.read
-        self._schemes = parts.schemes
-        self._gate = parts.gate
-        self._recorder = parts.recorder
         self._one_at_a_time = asyncio.Lock()  # a grant with its CDI file is made or ended
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
@@ -85,32 +79,32 @@ class Preparation:
         """
         pod: PodRef | None = None
         try:
-            claim = await self._claims.fetch(ref.namespace, ref.name)
+            claim = await self._parts.claims.fetch(ref.namespace, ref.name)
             if claim is None or claim.ref.uid != ref.uid:
                 found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
                 raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
             pod = claim.pod
             return await self._prepared(ref, claim)
         except GpuPluginError as error:
-            self._recorder.claim_refused(ref, pod, error)
+            self._parts.recorder.claim_refused(ref, pod, error)
             raise
 
     async def _prepared(self, ref: ClaimRef, claim: Claim) -> Sequence[PreparedDevice]:
         _check_owner(claim)
         ours = self._ours(claim)
         # The gate: the device plugin's calls decide on the same ledger.
-        async with self._gate.lock, self._one_at_a_time:
+        async with self._parts.gate.lock, self._one_at_a_time:
             grant = await self._reserved(claim, ours)
             edits = self._write(ref, grant)
         failpoint("prepare.before-answer")
-        return prepared(claim, ours, edits)
+        return prepare_devices(claim, ours, edits)
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """End the grant, and remove what it left. NodeError: the claim holds its slice as before."""
         failpoint("unprepare.before-release")
         async with self._one_at_a_time:
-            await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
-            self._cdi.remove(ref.uid)
+            await self._parts.admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
+            self._parts.cdi.remove(ref.uid)
 
     def restore(self) -> None:
         """After a start: each claim's file is there as its grant says, and no other one.
@@ -120,20 +114,20 @@ class Preparation:
         """
         held = self._held()
         for uid, grant in held.items():
-            known = claim_of_spec(uid, self._cdi.read(uid))
+            known = claim_of_spec(uid, self._parts.cdi.read(uid))
             with _only_this_claim(uid, "a CDI file is not restored"):
                 self._write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
-        if not self._admission.may_lack_grants:
-            for uid in self._cdi.present() - held.keys():
+        if not self._parts.admission.may_lack_grants:
+            for uid in self._parts.cdi.present() - held.keys():
                 with _only_this_claim(uid, "a CDI file is not removed"):
-                    self._cdi.remove(uid)
+                    self._parts.cdi.remove(uid)
 
     @property
     def lost(self) -> frozenset[str]:
         """Uids of the claims that have a CDI file, and whose grant may have been lost."""
-        if not self._admission.may_lack_grants:
+        if not self._parts.admission.may_lack_grants:
             return frozenset()
-        return self._cdi.present() - self._held().keys()
+        return self._parts.cdi.present() - self._held().keys()
 
     async def rebuild(self) -> None:
         """Make lost grants again from the CDI files that are left, as far as their claims live.
@@ -145,28 +139,32 @@ class Preparation:
 
     async def _rebuild(self, uid: str) -> None:
         """Also one that several pods have now: their containers run, so its cards are held."""
-        known = claim_of_spec(uid, self._cdi.read(uid))
+        known = claim_of_spec(uid, self._parts.cdi.read(uid))
         with _only_this_claim(uid, "a lost grant is not made again"):
-            claim = await self._claims.fetch(known[0].namespace, known[0].name) if known else None
+            claim = (
+                await self._parts.claims.fetch(known[0].namespace, known[0].name) if known else None
+            )
             if known is None or claim is None or claim.pod is None or claim.ref.uid != uid:
                 return
-            async with self._gate.lock, self._one_at_a_time:
-                if self._cdi.read(uid):  # not given back meanwhile
+            async with self._parts.gate.lock, self._one_at_a_time:
+                if self._parts.cdi.read(uid):  # not given back meanwhile
                     await self._reserved(claim, self._ours(claim), known[1])
 
     def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
         """The CDI file of a claim that holds a grant; what stands in it."""
-        scheme = self._schemes.decider(grant)
-        edits = self._setup.edits(scheme, grant, self._state()) if scheme else ContainerEdits()
+        scheme = self._parts.schemes.decider(grant)
+        edits = (
+            self._parts.setup.edits(scheme, grant, self._state()) if scheme else ContainerEdits()
+        )
         try:
-            self._cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
+            self._parts.cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
         except StorageError as error:
             raise NodeError(str(error), reason="CdiDirNotWritable") from error
         return edits
 
     def _held(self) -> dict[str, Grant]:
         """Claim's uid -> its grant."""
-        grants = self._admission.ledger.grants.values()
+        grants = self._parts.admission.ledger.grants.values()
         return {grant.holder.claim: grant for grant in grants if grant.holder.claim}
 
     async def _reserved(
@@ -175,16 +173,16 @@ class Preparation:
         pod = claim.pod or PodRef(claim.ref.namespace, "")
         name = claim.name_in_pod or claim.ref.name
         holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
-        held = self._admission.ledger.of_holder(holder)
+        held = self._parts.admission.ledger.of_holder(holder)
         if held:  # also where the node has changed its mode since
-            return await self._admission.answer_again(held[0])
+            return await self._parts.admission.answer_again(held[0])
         state = self._state()
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in ours]
-        check_allocation_api(uuids, state, self._admission.ledger)
-        scheme, view = self._schemes.reserving(state)
+        check_allocation_api(uuids, state, self._parts.admission.ledger)
+        scheme, view = self._parts.schemes.find_reserving(state)
         needed = scheme.claim_demand(ours, view)
-        return await self._admission.reserve(holder, needed, uuids, slice_id)
+        return await self._parts.admission.reserve(holder, needed, uuids, slice_id)
 
     def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
         """The claim's cards of this node. RequestError: none, one twice, or an unknown one."""

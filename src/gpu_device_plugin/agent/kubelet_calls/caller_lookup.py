@@ -12,7 +12,8 @@ import structlog
 
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
-from gpu_device_plugin.domain.grants.ledger import Ledger, live
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.registry import EVERYTHING, Scope
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
@@ -34,7 +35,7 @@ class Sources:
 class FoundCaller:
     """Who asks, and the grants that still count for the decision."""
 
-    asker: Caller
+    caller: Caller
     live: Ledger
     """Grants of the call's scheme, of pods that the kubelet still has; not of an older namesake."""
     others: Ledger  # such grants of other schemes, and of claims
@@ -82,12 +83,12 @@ class CallerLookup:
             session = None
         ledger = scope.ledger(self._live.ledger)
         mine, known = scope.listed(listed), scope.specs(specs)
-        asker = find_caller(call, mine, known, ledger, seen, session, admitting)
+        caller = find_caller(call, mine, known, ledger, seen, session, admitting)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]
         there = live(self._live.ledger, keys, uids, ended - {""})
-        return FoundCaller(asker, scope.ledger(there), scope.others(there), _held(asker, listed))
+        return FoundCaller(caller, scope.ledger(there), scope.others(there), _held(caller, listed))
 
     async def _listed(self) -> Sequence[ListedPod]:
         try:
@@ -137,7 +138,7 @@ class CallerLookup:
         return any(grant.ids(resource) and grant.container in entry.held for grant in grants)
 
 
-def _held(asker: Caller, listed: Iterable[ListedPod]) -> frozenset[str]:
-    container = asker.container.name if asker.container else ""
-    mine = (entry.held.get(container, {}) for entry in listed if entry.pod.is_same_name(asker.pod))
+def _held(caller: Caller, listed: Iterable[ListedPod]) -> frozenset[str]:
+    container = caller.container.name if caller.container else ""
+    mine = (entry.held.get(container, {}) for entry in listed if entry.pod.is_same_name(caller.pod))
     return frozenset().union(*(ids for by_resource in mine for ids in by_resource.values()))

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpu_device_plugin.agent.admission.admission import Admission
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
@@ -41,6 +41,7 @@ from gpu_device_plugin.errors import NodeError, RefusalError
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
 
 
+@dataclass(eq=False)
 class KubeletCalls:
     """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
 
@@ -48,32 +49,19 @@ class KubeletCalls:
     to hold what no grant tells yet, and a reconcile pass has to find out which one.
     """
 
-    def __init__(  # noqa: PLR0913 - what calls are answered with
-        self,
-        *,
-        caller_lookup: CallerLookup,
-        holders: HolderCheck,
-        admission: Admission,
-        setup: ContainerSetup,
-        prestart: PreStart,
-        recorder: EventRecorder,
-        state: StateReader,
-        gate: CallGate,
-        schemes: Schemes,
-        metrics: AgentMetrics,
-        note_answer: Callable[[], None],
-    ) -> None:
-        self._identifier = caller_lookup
-        self._holders = holders
-        self._admission = admission
-        self._setup = setup
-        self._prestart = prestart
-        self._recorder = recorder
-        self._node = state
-        self._gate = gate
-        self._schemes = schemes
-        self._metrics = metrics
-        self._note_answer = note_answer
+    caller_lookup: CallerLookup
+    holders: HolderCheck
+    admission: Admission
+    setup: ContainerSetup
+    prestart: PreStart
+    recorder: EventRecorder
+    state: StateReader
+    gate: CallGate
+    schemes: Schemes
+    metrics: AgentMetrics
+    note_answer: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._calls = CallState()
 
     async def prefer(
@@ -82,9 +70,9 @@ class KubeletCalls:
         """The units that the container gets: exactly `size` ids. RefusalError says why not."""
         call = Call(resource, size, frozenset(must_include))
         free = frozenset(available) | call.must_include
-        recording = self._schemes.recorder(resource)
+        recording = self.schemes.recorder(resource)
         if recording is not None:
-            return recording.prefer(call, free, self._schemes.view(recording, self._node()))
+            return recording.prefer(call, free, self.schemes.view(recording, self.state()))
         async with self._answering(call):
             return await self._prefer(call, free)
 
@@ -94,24 +82,24 @@ class KubeletCalls:
         started = time.perf_counter()
         try:
             async with self._answering(call):
-                recording = self._schemes.recorder(resource)
+                recording = self.schemes.recorder(resource)
                 if recording is not None:
                     return await self._allocate_chosen(recording, call)
                 return await self._allocate(call)
         finally:
-            self._metrics.observe_allocate(time.perf_counter() - started)
+            self.metrics.observe_allocate(time.perf_counter() - started)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
         """Returns when the container may start; what is only recorded has nothing to wait for."""
-        if self._schemes.recorder(resource) is None:
-            await self._prestart.check(resource, ids)
+        if self.schemes.recorder(resource) is None:
+            await self.prestart.check(resource, ids)
 
     @asynccontextmanager
     async def _answering(self, call: Call) -> AsyncIterator[None]:
         """One call at a time; one that is refused or cut off ends its decision, and is reported."""
         is_begun = False
         try:
-            async with self._gate.lock:
+            async with self.gate.lock:
                 is_begun, self._calls = True, replace(self._calls, caller=None)
                 try:
                     yield
@@ -124,19 +112,19 @@ class KubeletCalls:
                     raise
         except asyncio.CancelledError:
             if not is_begun:  # what was decided is of the call that it waited for
-                self._recorder.refused(None, call, self._asked_text(call), _cut_off())
+                self.recorder.refused(None, call, self._asked_text(call), _cut_off())
             raise
 
     async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
-        scheme, view = self._schemes.deciding(call.resource, self._node())
+        scheme, view = self.schemes.find_deciding(call.resource, self.state())
         known = self._open(call.resource)
         check_door(view, known)
-        scope, session = self._schemes.scope(scheme), known.asker if known else None
-        found = await self._identifier.identify(call, session, scope, self._admitting())
-        self._calls = replace(self._calls, caller=found.asker)
+        scope, session = self.schemes.scope(scheme), known.caller if known else None
+        found = await self.caller_lookup.identify(call, session, scope, self._admitting())
+        self._calls = replace(self._calls, caller=found.caller)
         offer = Offer(call, free, found.live, found.others, held=found.held)
-        if known is None or not known.is_for(found.asker):
-            self._decide(found.asker, offer, scheme, view)
+        if known is None or not known.is_for(found.caller):
+            self._decide(found.caller, offer, scheme, view)
         chosen = scheme.choose(self._calls.decided, offer, view)
         self._calls = self._calls.tell(call.resource, frozenset(chosen))
         self._answered()
@@ -146,78 +134,80 @@ class KubeletCalls:
     async def _allocate(self, call: Call) -> ContainerEdits:
         """Make the grant durable, then answer; only one resource of a container carries the edits."""
         grant = await self._grant(call)
-        scheme, _ = self._schemes.deciding(call.resource, self._node())  # the mode may have changed
+        scheme, _ = self.schemes.find_deciding(
+            call.resource, self.state()
+        )  # the mode may have changed
         edits = ContainerEdits()
         if scheme.answers(call.resource):
-            edits = self._setup.edits(scheme, grant, self._node())
+            edits = self.setup.edits(scheme, grant, self.state())
         failpoint("allocate.before-answer")
         self._answered()
         # Reported after the answer is sent, because the kubelet waits for that.
-        asyncio.get_running_loop().call_soon(self._recorder.granted, grant, call.resource)
+        asyncio.get_running_loop().call_soon(self.recorder.granted, grant, call.resource)
         return edits
 
     async def _grant(self, call: Call) -> Grant:
-        scheme, view = self._schemes.deciding(call.resource, self._node())
+        scheme, view = self.schemes.find_deciding(call.resource, self.state())
         if not self._calls.awaits(call):
-            scope, known = self._schemes.scope(scheme), self._open(call.resource)
+            scope, known = self.schemes.scope(scheme), self._open(call.resource)
             found = find_allocating_caller(
                 call,
-                scope.specs(self._identifier.specs()),
-                scope.ledger(self._admission.ledger),
-                known.asker if known else None,
+                scope.specs(self.caller_lookup.specs()),
+                scope.ledger(self.admission.ledger),
+                known.caller if known else None,
             )
             if isinstance(found, Grant):
-                return await self._admission.answer_again(found)
+                return await self.admission.answer_again(found)
             self._calls = replace(self._calls, caller=found)
             check_door(view, known)
             await self._hand_on(found, call, scheme, view)
         pending = self._calls.decided
-        self._calls = replace(self._calls, caller=pending.asker)
+        self._calls = replace(self._calls, caller=pending.caller)
         check_door(view, pending)
         check_in_service(pending, view)
-        grant = await self._admission.grant(pending, call, scheme, view)
+        grant = await self.admission.grant(pending, call, scheme, view)
         self._calls = self._calls.grant(call.resource, grant.slice_id)
         return grant
 
     async def _hand_on(
-        self, asker: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
+        self, caller: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
     ) -> None:
         """The kubelet did not ask first: it hands on the units of an init container."""
-        ids, ledger = call.must_include, self._admission.ledger
-        await self._holders.check_free(ledger.rivals(asker.pod, ids), ids)
+        ids, ledger = call.must_include, self.admission.ledger
+        await self.holders.check_free(ledger.rivals(caller.pod, ids), ids)
         known = self._open(call.resource)
-        if known is None or not known.is_for(asker):
-            scope, ledger = self._schemes.scope(scheme), self._admission.ledger
+        if known is None or not known.is_for(caller):
+            scope, ledger = self.schemes.scope(scheme), self.admission.ledger
             live, others = scope.ledger(ledger), scope.others(ledger)
             offer = Offer(call, ids, live, others, is_given=True)
-            scheme.check_given(asker, offer, view)
-            self._decide(asker, offer, scheme, view)
+            scheme.check_given(caller, offer, view)
+            self._decide(caller, offer, scheme, view)
         scheme.check_follows(self._calls.decided, ids)
         self._calls = self._calls.tell(call.resource, ids)
 
     def _decide(
-        self, asker: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
+        self, caller: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
     ) -> None:
-        self._calls = self._calls.decide(scheme.decide(asker, offer, view))
-        self._recorder.decided(asker, self._calls.decided.chosen)
+        self._calls = self._calls.decide(scheme.decide(caller, offer, view))
+        self.recorder.decided(caller, self._calls.decided.chosen)
 
     async def _allocate_chosen(self, scheme: KubeletChoosesDevices, call: Call) -> ContainerEdits:
         """The answer for the container, whichever it is, that the kubelet gives these units."""
         view = self._checked(scheme, call)
-        ledger, devices = self._admission.ledger, scheme.devices(call, view)
-        beside = self._schemes.scope(scheme).others(ledger).grants.values()
+        ledger, devices = self.admission.ledger, scheme.devices(call, view)
+        beside = self.schemes.scope(scheme).others(ledger).grants.values()
         sharing = [grant for grant in beside if devices.intersection(grant.devices)]
         holders = ledger.holders(call.must_include)
-        await self._holders.check_chosen(call, devices, holders, sharing)
+        await self.holders.check_chosen(call, devices, holders, sharing)
         view = self._checked(scheme, call)  # as it is after waiting for the kubelet
-        self._note_answer()
-        edits = self._setup.recorded(scheme, call, view)
-        self._gate.expect_noting()
-        self._recorder.given(call)
+        self.note_answer()
+        edits = self.setup.recorded(scheme, call, view)
+        self.gate.expect_noting()
+        self.recorder.given(call)
         return edits
 
     def _checked(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
-        _, view = self._schemes.serving(call.resource, self._node())
+        _, view = self.schemes.find_serving(call.resource, self.state())
         scheme.check_call(call, view)
         return view
 
@@ -225,7 +215,7 @@ class KubeletCalls:
         """The refusal with pod, container, node and what was asked, where its text has them not."""
         if str(error).startswith("pod "):
             return error
-        state, caller = self._node(), self._calls.caller
+        state, caller = self.state(), self._calls.caller
         who = f"pod {caller.pod}" if caller else "a pod"
         if caller and caller.container:
             who += f", container {caller.container.name},"
@@ -234,29 +224,29 @@ class KubeletCalls:
         return type(error)(text, reason=error.reason)
 
     def _asked_text(self, call: Call) -> str:
-        scheme = self._schemes.of(call.resource)
-        return scheme.asked_text(call.resource, call.size, self._node())
+        scheme = self.schemes.of(call.resource)
+        return scheme.asked_text(call.resource, call.size, self.state())
 
     def _refuse(self, call: Call, error: RefusalError) -> None:
         """Report, and forget the decision: the kubelet makes no further call for this pod."""
-        if self._schemes.recorder(call.resource) is None:
+        if self.schemes.recorder(call.resource) is None:
             self._calls = self._calls.refuse()
-        self._gate.expect_noting()
-        self._recorder.refused(self._calls.caller, call, self._asked_text(call), error)
+        self.gate.expect_noting()
+        self.recorder.refused(self._calls.caller, call, self._asked_text(call), error)
 
     def _answered(self) -> None:
         self._calls = replace(self._calls, answered_at=asyncio.get_running_loop().time())
         if self._calls.awaits_allocate:
-            self._gate.expect_allocate()
+            self.gate.expect_allocate()
         else:
-            self._gate.expect_noting()
+            self.gate.expect_noting()
 
     def _open(self, resource: str) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""
         known = self._calls.pending
         if known is None or resource in known.preferred or self._admitting() is None:
             return None
-        of = self._schemes.of
+        of = self.schemes.of
         return known if any(of(other) is of(resource) for other in known.preferred) else None
 
     def _admitting(self) -> PodRef | None:

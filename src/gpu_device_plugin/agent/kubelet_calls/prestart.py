@@ -8,6 +8,7 @@ List is not.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -39,14 +40,14 @@ _NOTHING: frozenset[str] = frozenset()
 _log = structlog.get_logger("holders")
 
 
+@dataclass(eq=False)
 class HolderCheck:
-    """Asks the kubelet who holds units."""
+    """Asks the kubelet who holds units; `is_behind` says whether the ledger may lack who was given some."""
 
-    def __init__(
-        self, get_pod: Callable[[PodRef], Awaitable[ListedPod | None]], snapshots: SnapshotReader
-    ) -> None:
-        self._get_pod = get_pod
-        self._snapshots = snapshots
+    get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
+    snapshots: SnapshotReader
+    specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    is_behind: Callable[[], bool]
 
     async def check_free(self, rivals: Iterable[Grant], ids: frozenset[str]) -> None:
         """DoesNotFitError if a pod of these grants has any of `ids`, or the kubelet does not say."""
@@ -69,7 +70,11 @@ class HolderCheck:
         """
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
-        answers = await self._held({grant.pod for grant, _ in asked})
+        noted = self._noted(call.must_include)
+        answers = await self._held({*(grant.pod for grant, _ in asked), *noted})
+        for pod in noted:
+            if call.must_include & (answers[pod] or _NOTHING):
+                raise _double_booked(pod)
         if None in answers.values():
             told = self._told_by_checkpoint()
             answers = {p: told.get(p.uid, _NOTHING) if a is None else a for p, a in answers.items()}
@@ -89,11 +94,21 @@ class HolderCheck:
     async def check_start(self, grant: Grant, resource: str) -> None:
         """UnknownPodError if the kubelet says that another container holds the grant's units."""
         listed = await self._listed(grant.pod) if grant.pod.name else None
-        check_holder(grant, resource, listed, self._snapshots.readable_entries())
+        check_holder(grant, resource, listed, self.snapshots.readable_entries())
 
     def named(self, grant: Grant) -> tuple[str, str]:
         """Uid and container of a grant, as far as they are known."""
-        return complete_holder(grant, self._snapshots.readable_entries())
+        return complete_holder(grant, self.snapshots.readable_entries())
+
+    def _noted(self, ids: frozenset[str]) -> set[PodRef]:
+        """Pods that have any of these units by the checkpoint, as far as the ledger may lack them.
+
+        The checkpoint alone proves nothing: they may have ended, or be handed on by an init container.
+        """
+        if not self.is_behind():
+            return set()
+        uids = {e.pod_uid for e in self.snapshots.readable_entries() if not ids.isdisjoint(e.ids)}
+        return {spec.ref for spec in self.specs().values() if spec.ref.uid in uids}
 
     async def _held(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str] | None]:
         """The units that each pod holds by Get; None where the kubelet does not say.
@@ -112,7 +127,7 @@ class HolderCheck:
     async def _listed(self, pod: PodRef) -> ListedPod | None:
         """What Get says, of a pod that is gone that it holds nothing; None where it does not answer."""
         try:
-            return await self._get_pod(pod) or ListedPod(pod)
+            return await self.get_pod(pod) or ListedPod(pod)
         except KubeletError as error:
             _log.info("PodResources Get does not answer", pod=str(pod), error=str(error))
             return None
@@ -120,7 +135,7 @@ class HolderCheck:
     def _told_by_checkpoint(self) -> Mapping[str, frozenset[str]]:
         """Pod uid -> the units that it holds."""
         found: dict[str, frozenset[str]] = {}
-        for entry in self._snapshots.readable_entries():
+        for entry in self.snapshots.readable_entries():
             found[entry.pod_uid] = found.get(entry.pod_uid, _NOTHING).union(entry.ids)
         return found
 
@@ -133,64 +148,53 @@ def _double_booked(pod: PodRef) -> DoesNotFitError:
     )
 
 
+@dataclass(eq=False)
 class PreStart:
     """Checks grants at container start. It runs beside admissions, so it never calls List."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a start is checked against
-        self,
-        ledger_store: LedgerStore,
-        setup: ContainerSetup,
-        holders: HolderCheck,
-        recorder: EventRecorder,
-        state: StateReader,
-        schemes: Schemes,
-        *,
-        fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]],
-        adopt: Callable[[], Awaitable[bool]],
-    ) -> None:
-        self._ledger_store = ledger_store
-        self._setup = setup
-        self._holders = holders
-        self._recorder = recorder
-        self._state = state
-        self._schemes = schemes
-        self._fetch_spec = fetch_spec
-        self._adopt = adopt
+    ledger_store: LedgerStore
+    setup: ContainerSetup
+    holders: HolderCheck
+    recorder: EventRecorder
+    state: StateReader
+    schemes: Schemes
+    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
+    adopt: Callable[[], Awaitable[bool]]
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """Return when the container that holds `ids` may start. RefusalError: it may not."""
         try:
             grants = await self._grants(resource, frozenset(ids))
             for grant in grants:
-                await self._holders.check_start(grant, resource)
+                await self.holders.check_start(grant, resource)
                 await self._check(grant)
         except RefusalError as error:
-            pod = next((g.pod for g in self._ledger_store.ledger.holders(ids)), None)
-            self._recorder.start_refused(pod, resource, error)
+            pod = next((g.pod for g in self.ledger_store.ledger.holders(ids)), None)
+            self.recorder.start_refused(pod, resource, error)
             raise
 
     async def _grants(self, resource: str, ids: frozenset[str]) -> list[Grant]:
         """The grants of exactly these units: an app container may reuse its init container's."""
         found = self._exact(resource, ids)
-        if not found and await self._adopt():
+        if not found and await self.adopt():
             found = self._exact(resource, ids)
         if not found:
             raise UnknownPodError(
-                f"no grant of node {self._state().node} holds exactly these {len(ids)} units of "
+                f"no grant of node {self.state().node} holds exactly these {len(ids)} units of "
                 f"{resource}; the container's slice is not known, create the pod again",
                 reason="NoGrant",
             )
         return found
 
     def _exact(self, resource: str, ids: frozenset[str]) -> list[Grant]:
-        holders = self._ledger_store.ledger.holders(ids)
+        holders = self.ledger_store.ledger.holders(ids)
         return [grant for grant in holders if frozenset(grant.ids(resource)) == ids]
 
     async def _check(self, grant: Grant) -> None:
-        state = self._state()
+        state = self.state()
         grant = await self._check_late(self._standing(grant), state)
         try:  # the grant's own version of the library counts, whatever new containers get
-            if await self._setup.make_files(grant, is_start=True):
+            if await self.setup.make_files(grant, is_start=True):
                 _log.warning(
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
                 )
@@ -200,7 +204,7 @@ class PreStart:
 
     def _standing(self, grant: Grant) -> Grant:
         """The grant as it is now. UnknownPodError: a reconcile pass has ended it during the check."""
-        now = self._ledger_store.ledger.grants.get(grant.slice_id)
+        now = self.ledger_store.ledger.grants.get(grant.slice_id)
         if now is None:
             raise UnknownPodError(
                 f"the slice of pod {grant.pod}, container {grant.container or '(not known)'}, was "
@@ -213,25 +217,25 @@ class PreStart:
         """Rules that need the pod spec, for a grant made while the API was away."""
         while not grant.is_checked:
             checked_grant = await self._checked(grant, state)
-            if self._ledger_store.replace(grant, checked_grant):
+            if self.ledger_store.replace(grant, checked_grant):
                 return checked_grant
             grant = self._standing(grant)
         return grant
 
     async def _checked(self, grant: Grant, state: NodeState) -> Grant:
         """The grant with what is known now; without the pod spec it stays unchecked."""
-        uid, name = self._holders.named(grant)
+        uid, name = self.holders.named(grant)
         named = rename_holder(grant, uid, name)
-        scheme, spec = self._schemes.of_grant(grant), await self._spec(named.pod)
+        scheme, spec = self.schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:
-            named = scheme.checked(named, spec, state)
-        decider = self._schemes.decider(named)
+            named = scheme.check_spec(named, spec, state)
+        decider = self.schemes.decider(named)
         if decider is not None:
             decider.check_shape(named, state)
         return named
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:
         try:
-            return await self._fetch_spec(pod.namespace, pod.name)
+            return await self.fetch_spec(pod.namespace, pod.name)
         except ClusterError:
             return None

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,20 +115,14 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
     return str(answer.get("text", ""))
 
 
+@dataclass(eq=False)
 class AdminCommands:
     """Answers the CLI's commands through the admin socket."""
 
-    def __init__(
-        self,
-        recorder: EventRecorder,
-        ledger_store: LedgerStore,
-        cards: CardInventory,
-        state: StateReader,
-    ) -> None:
-        self._recorder = recorder
-        self._ledger_store = ledger_store
-        self._cards = cards
-        self._state = state
+    recorder: EventRecorder
+    ledger_store: LedgerStore
+    cards: CardInventory
+    state: StateReader
 
     def by_name(self) -> Mapping[str, Command]:
         """The commands."""
@@ -135,13 +130,13 @@ class AdminCommands:
 
     def _why(self, question: Mapping[str, Any]) -> str:
         namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))
-        return self._recorder.why(namespace, name, self._ledger_store.living)
+        return self.recorder.why(namespace, name, self.ledger_store.living)
 
     def _recover(self, question: Mapping[str, Any]) -> str:
         wanted = str(question.get("card", ""))
-        shown = [card for card in self._state().cards if card.is_shown]
+        shown = [card for card in self.state().cards if card.is_shown]
         card = next((c for c in shown if wanted in (c.uuid, str(c.index))), None)
-        if not self._cards.recover(card.uuid if card else wanted):
+        if not self.cards.recover(card.uuid if card else wanted):
             known = ", ".join(f"{c.index} ({c.uuid})" for c in shown) or "none"
             raise NotKnownError(f"no card {wanted!r} on this node; known: {known}")
         if card is None:

@@ -1,4 +1,4 @@
-"""Checks of the node, every few seconds; the table of them is in `wiring_checks`.
+"""Checks of the node, every few seconds; the table of them is in `check_table`.
 
 R-722: images with CUDA set NVIDIA_VISIBLE_DEVICES=all. If the NVIDIA runtime is the node's default
 and accepts that variable from unprivileged containers, each of them sees all cards. The runtime's
@@ -47,21 +47,17 @@ class Check(Generic[_Found]):
     """Whether that keeps the node from serving until it is over; else it is reported once a run."""
 
 
+@dataclass(eq=False)
 class NodeChecks:
     """Runs the checks in order, again and again; those that wait for a disk hold up no other."""
 
-    def __init__(
-        self,
-        node_store: NodeStore,
-        recorder: EventRecorder,
-        checks: Sequence[Check[str | None]],
-        disk_checks: Sequence[Check[Awaitable[str | None]]],
-    ) -> None:
+    node_store: NodeStore
+    recorder: EventRecorder
+    checks: Sequence[Check[str | None]]
+    disk_checks: Sequence[Check[Awaitable[str | None]]]
+
+    def __post_init__(self) -> None:
         self.has_checked = asyncio.Event()  # set when each has run once
-        self._node_store = node_store
-        self._recorder = recorder
-        self._checks = checks
-        self._disk_checks = disk_checks
         self._reported: set[str] = set()
 
     async def run(self) -> None:
@@ -70,24 +66,24 @@ class NodeChecks:
 
     async def _run_checks(self) -> None:
         while True:
-            for check in self._checks:
+            for check in self.checks:
                 if check.reason not in self._reported:
                     self._report(check.reason, check.find(), is_fault=check.is_fault)
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _run_disk_checks(self) -> None:
         while True:
-            for check in self._disk_checks:
+            for check in self.disk_checks:
                 self._report(check.reason, await check.find(), is_fault=check.is_fault)
             self.has_checked.set()
             await asyncio.sleep(CHECK_SECONDS)
 
     def _report(self, reason: str, text: str | None, *, is_fault: bool) -> None:
         if reason and is_fault:
-            self._recorder.fault(self._node_store, reason, text)
+            self.recorder.fault(self.node_store, reason, text)
         elif reason and text:
             self._reported.add(reason)
-            self._recorder.node_note(reason, text)
+            self.recorder.node_note(reason, text)
 
 
 def too_old_text(kubelet_version: str) -> str | None:
@@ -137,36 +133,32 @@ class Exposure:
             return True  # nothing is proven
 
 
+@dataclass(eq=False)
 class LayoutCheck:
     """The node's devices must fit what it is to offer; what is left out or waits is reported once."""
 
-    def __init__(
-        self,
-        schemes: Schemes,
-        node_store: NodeStore,
-        recorder: EventRecorder,
-        on_waited: Callable[[], None],
-    ) -> None:
-        self._schemes = schemes
-        self._node_store = node_store
-        self._recorder = recorder
-        self._on_waited = on_waited
+    schemes: Schemes
+    node_store: NodeStore
+    recorder: EventRecorder
+    on_waited: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._left_out: tuple[str, ...] = ()
         self.waiting: tuple[str, ...] = ()
         """For each card that waits for its pods, what it waits for."""
 
     def run(self) -> None:
         """Check the layout."""
-        found = self._schemes.layout(self._node_store.read())
-        self._recorder.fault(self._node_store, "LayoutNotServed", found.problem or None)
+        found = self.schemes.layout(self.node_store.read())
+        self.recorder.fault(self.node_store, "LayoutNotServed", found.problem or None)
         self._report_new("DeviceLeftOut", found.left_out, self._left_out)
         self._report_new("ConfigurationWaits", found.waiting, self.waiting)
         self._left_out = found.left_out
         if found.waiting != self.waiting:
             self.waiting = found.waiting
-            self._on_waited()
+            self.on_waited()
 
     def _report_new(self, reason: str, texts: Sequence[str], before: Sequence[str]) -> None:
         for text in texts:
             if text not in before:
-                self._recorder.node_note(reason, text)
+                self.recorder.node_note(reason, text)

@@ -91,7 +91,7 @@ async def _ask(api: ApiServer, node: str) -> str:
             query = {"fieldSelector": f"metadata.name={node}"}
             found = [each async for each in list_items(api, "/api/v1/nodes", Bare, query)]
             if found:
-                return (found[0].metadata.labels or {}).get(SETTINGS_LABEL, "")
+                return found[0].labels.get(SETTINGS_LABEL, "")
             text = f"the API server has no node {node}"
         except ClusterError as error:
             text = str(error)

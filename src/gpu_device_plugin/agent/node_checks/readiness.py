@@ -1,6 +1,7 @@
 """Whether the node can place pods now, and if not, why not."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
@@ -9,61 +10,54 @@ from gpu_device_plugin.domain.node.modes import is_served
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
 
 
+@dataclass(eq=False)
 class Readiness:
     """What /readyz says."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what readiness depends on
-        self,
-        state: StateReader,
-        cards: CardInventory,
-        device_lists: DeviceLists,
-        cluster: Cluster,
-        offers: Callable[[NodeState], bool],
-        state_dir: str,
-        claims_trouble: Callable[[], str],
-    ) -> None:
-        self._state = state
-        self._cards = cards
-        self._device_lists = device_lists
-        self._cluster = cluster
-        self._offers = offers
-        self._state_dir = state_dir
-        self._claims_trouble = claims_trouble
+    state: StateReader
+    cards: CardInventory
+    device_lists: DeviceLists
+    cluster: Cluster
+    offers: Callable[[NodeState], bool]
+    state_dir: str
+    claims_trouble: Callable[[], str]
+
+    def __post_init__(self) -> None:
         self.has_read_state = False
         self.is_prepared = False
 
     def tell(self) -> tuple[bool, str]:
         """Whether the node is ready, and the reasons, one per line."""
-        state = self._state()
+        state = self.state()
         return self._without_resources(state) or self._with_resources(state)
 
     def _without_resources(self, state: NodeState) -> tuple[bool, str] | None:
         """What there is to say before it is known what to offer, or if that is nothing."""
         if not self.has_read_state:
-            return False, f"state: {self._state_dir} is not read yet; its disk is slow or stuck"
+            return False, f"state: {self.state_dir} is not read yet; its disk is slow or stuck"
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
             return True, f"ready: withdrawn from this node, which is to be uninstalled; {kept}"
         if state.mode is None:
-            trouble = self._cluster.node_trouble or "the API server has not answered"
+            trouble = self.cluster.node_trouble or "the API server has not answered"
             return False, f"mode: waiting for the node's labels; {trouble}"
-        if not self._offers(state):
+        if not self.offers(state):
             later = "" if is_served(state.mode) else ", which is not served yet"
             return True, f"ready: mode {state.mode}{later}; no resources"
         return None
 
     def _with_resources(self, state: NodeState) -> tuple[bool, str]:
         problems = [f"{reason}: {text}" for reason, text in state.faults.items()]
-        if self._cards.missing:
-            problems.append(f"cards: {self._cards.missing}")
+        if self.cards.missing:
+            problems.append(f"cards: {self.cards.missing}")
         if not self.is_prepared:
             problems.append("grants: still comparing with what the kubelet holds")
-        problems += self._device_lists.not_ready(state)
-        if trouble := self._claims_trouble():
+        problems += self.device_lists.not_ready(state)
+        if trouble := self.claims_trouble():
             problems.append(f"claims: {trouble}")
         if problems:
             return False, "\n".join(problems)
-        served = ", ".join(self._device_lists.served(state))
+        served = ", ".join(self.device_lists.served(state))
         out = ", ".join(
             f"card {c.index if c.is_shown else c.uuid} {state.unhealthy[c.uuid]}"
             for c in state.cards

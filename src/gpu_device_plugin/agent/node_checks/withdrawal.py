@@ -9,6 +9,7 @@ removed and has no effect. When the mark is gone, the agent serves again.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -24,63 +25,55 @@ from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole, parse_mode
 from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.errors import StorageError
-from gpu_device_plugin.kubernetes.objects.node_object import ForeignPlugin, OwnNode
+from gpu_device_plugin.kubernetes.objects.node_object import OwnNode
 from gpu_device_plugin.settings.agent_settings import Settings
 
 _log = structlog.get_logger("withdrawal")
 
 
+@dataclass(eq=False)
 class Withdrawal:
     """Follows the mark on the node."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what leaves a node, and who says that it may
-        self,
-        node_store: NodeStore,
-        ledger_store: LedgerStore,
-        cluster: Cluster,
-        recorder: EventRecorder,
-        reconciler: Reconciler,
-        library: LibraryInstaller,
-        remains: Remains,
-        resources: Collection[str],
-    ) -> None:
-        self._node_store = node_store
-        self._ledger_store = ledger_store
-        self._cluster = cluster
-        self._recorder = recorder
-        self._reconciler = reconciler
-        self._library = library
-        self._remains = remains
-        self._resources = resources
+    node_store: NodeStore
+    ledger_store: LedgerStore
+    cluster: Cluster
+    recorder: EventRecorder
+    reconciler: Reconciler
+    library: LibraryInstaller
+    remains: Remains
+    resources: Collection[str]
+
+    def __post_init__(self) -> None:
         self._is_clean = False
         self._waited_for = ""
         self._reason_told = ""
-        reconciler.passed.subscribe(self._after_pass)
+        self.reconciler.passed.subscribe(self._after_pass)
 
     def follow(self) -> None:
         """Act on the node's mark, as the API shows it now."""
-        node = self._cluster.node
+        node = self.cluster.node
         if node is None:
             return
         mark = node.annotations.get(UNINSTALL_ANNOTATION, "")
-        ours = self._cluster.installation
+        ours = self.cluster.installation
         if mark and not ours:
             return  # our own pod is not known yet, so it is not known whom the mark means
         if mark and mark != ours:
-            self._cluster.drop(annotation=UNINSTALL_ANNOTATION)
+            self.cluster.drop(annotation=UNINSTALL_ANNOTATION)
             mark = ""
-        if mark != self._node_store.read().mark:
+        if mark != self.node_store.read().mark:
             self._turn(mark)
         elif mark:
             self._report(node)
 
     def _after_pass(self, _: None) -> None:
         """After a reconcile pass: what no grant names is removed, if nothing is uncertain."""
-        if not self._node_store.read().mark:
+        if not self.node_store.read().mark:
             return
-        self._is_clean = self._reconciler.is_idle
+        self._is_clean = self.reconciler.is_idle
         if self._is_clean:
-            self._remains.sweep()
+            self.remains.sweep()
         self.follow()
 
     def end(self) -> None:
@@ -88,25 +81,25 @@ class Withdrawal:
 
         Unless something is uncertain: an empty ledger alone may be one that was lost.
         """
-        is_given_up = bool(self._node_store.read().mark) and self._is_clean
-        if not is_given_up or self._ledger_store.ledger.grants:
+        is_given_up = bool(self.node_store.read().mark) and self._is_clean
+        if not is_given_up or self.ledger_store.ledger.grants:
             return
         try:
-            _log.info("records of this node are removed", files=list(self._remains.forget()))
+            _log.info("records of this node are removed", files=list(self.remains.forget()))
         except StorageError as error:
             _log.error("files stay on this node", error=str(error))
 
     def _turn(self, mark: str) -> None:
         self._is_clean = False
-        self._library.leave(is_leaving=bool(mark))
-        self._node_store.update(mark=mark, kept=None)
+        self.library.leave(is_leaving=bool(mark))
+        self.node_store.update(mark=mark, kept=None)
         if mark:
             text = "this node is marked for uninstalling: it offers nothing any more"
-            self._recorder.node_note("Withdrawing", text, is_warning=False)
-            self._reconciler.request_pass()
+            self.recorder.node_note("Withdrawing", text, is_warning=False)
+            self.reconciler.request_pass()
         else:
             text = "the mark for uninstalling was removed: the node serves again"
-            self._recorder.node_note("WithdrawalEnded", text, is_warning=False)
+            self.recorder.node_note("WithdrawalEnded", text, is_warning=False)
 
     def _report(self, view: OwnNode) -> None:
         """Answer when nothing is uncertain, all files are gone and the node counts 0 units."""
@@ -117,31 +110,31 @@ class Withdrawal:
                 _log.info("not withdrawn yet", reason=reason)
         if reason:
             return
-        pods = (str(grant.pod) for grant in self._ledger_store.ledger.grants.values())
+        pods = (str(grant.pod) for grant in self.ledger_store.ledger.grants.values())
         kept = tuple(sorted(set(pods)))
-        if kept != self._node_store.read().kept:
+        if kept != self.node_store.read().kept:
             _log.info("withdrawn", kept=list(kept))
-            self._node_store.update(kept=kept)
+            self.node_store.update(kept=kept)
 
     def _reason(self, view: OwnNode) -> str:
         """Why the node cannot be given up yet."""
         if not self._is_clean:
             return "it is not certain yet which pods have ended"
-        counted = [name for name in self._resources if view.allocatable.get(name, "0") != "0"]
+        counted = [name for name in self.resources if view.allocatable.get(name, "0") != "0"]
         if counted:
             return f"the kubelet still counts {', '.join(counted)}"
         return self._waits_for_claims()
 
     def _waits_for_claims(self) -> str:
         """Without the agent the kubelet cannot give claims back: their pods would never end."""
-        grants = self._ledger_store.ledger.grants.values()
+        grants = self.ledger_store.ledger.grants.values()
         pods = ", ".join(sorted({str(grant.pod) for grant in grants if grant.holder.claim}))
         if not pods:
             self._waited_for = ""
             return ""
         text = f"the uninstall waits for pods with claims, which could not end without the agent: {pods}"
         if pods != self._waited_for:
-            self._recorder.node_note("WithdrawalWaits", text)
+            self.recorder.node_note("WithdrawalWaits", text)
         self._waited_for = pods
         return text
 
@@ -149,43 +142,36 @@ class Withdrawal:
 CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
 
 
+@dataclass(eq=False)
 class NodeFollower:
     """Passes a change of the node on to the parts, in the order in which it matters."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        mode: ModeFollower,
-        withdrawal: Withdrawal,
-        state: StateReader,
-        settings: Settings,
-    ) -> None:
-        self._cluster = cluster
-        self._mode = mode
-        self._withdrawal = withdrawal
-        self._state = state
-        self._settings = settings
+    cluster: Cluster
+    mode: ModeFollower
+    withdrawal: Withdrawal
+    state: StateReader
+    settings: Settings
 
     def node_changed(self, _: None) -> None:
         """The API server reports a change of our node."""
-        node = self._cluster.node
+        node = self.cluster.node
         if node is None:
             return
         foreign = self._foreign(node.labels)
-        self._mode.note_foreign(f"{foreign.text}; {CURE}" if foreign else "")
+        self.mode.note_foreign(f"{foreign}; {CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
-        self._withdrawal.follow()
-        self._mode.note_kubelet(node.kubelet_version)
-        self._mode.follow(node.labels)
+        self.withdrawal.follow()
+        self.mode.note_kubelet(node.kubelet_version)
+        self.mode.follow(node.labels)
 
-    def _foreign(self, labels: Mapping[str, str]) -> ForeignPlugin | None:
-        """Another plugin on our cards, as the API server shows it.
+    def _foreign(self, labels: Mapping[str, str]) -> str:
+        """Evidence of another plugin on our cards, as the API server shows it; empty if none.
 
         Where whole cards are offered, NVIDIA's names are our own; so are names that we registered
-        earlier, which the kubelet goes on counting for a while. There a socket tells (`wiring_checks`).
+        earlier, which the kubelet goes on counting for a while. There a socket tells (`check_table`).
         """
-        mode = self._state().mode
-        wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self._settings.mode
-        has_whole, registered = is_whole(mode) or is_whole(wanted), self._mode.registered
-        found = self._cluster.foreign_plugin(lambda name: has_whole or name in registered)
-        return None if self._settings.allow_other_plugin else found
+        mode = self.state().mode
+        wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self.settings.mode
+        has_whole, registered = is_whole(mode) or is_whole(wanted), self.mode.registered
+        found = self.cluster.foreign_plugin(lambda name: has_whole or name in registered)
+        return "" if self.settings.allow_other_plugin else found

@@ -18,7 +18,7 @@ from gpu_device_plugin.kubernetes.objects.metadata_writer import (
     PodAnnotations,
     Wanted,
 )
-from gpu_device_plugin.kubernetes.objects.node_object import ForeignPlugin, NodeWatch, OwnNode
+from gpu_device_plugin.kubernetes.objects.node_object import NodeWatch, OwnNode
 from gpu_device_plugin.kubernetes.objects.pod_watch import PodWatch
 from gpu_device_plugin.kubernetes.objects.resource_slices import (
     ResourceSlices,
@@ -125,7 +125,7 @@ class ApiCluster:
         )
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
         self.foreign_plugin = self._node.foreign_plugin
-        """Another plugin on our cards, or None if none is known."""
+        """Evidence of another plugin on our cards; empty if there is none."""
         self.post = self._events.post
         self.describe_node = self._metadata.put
         """Wants labels and annotations on our node; None removes a key."""
@@ -234,9 +234,9 @@ class NoCluster:
     runtime_class: str | None = None
     is_reachable: bool | None = None
 
-    def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
+    def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> str:
         """None is known."""
-        return None
+        return ""
 
     def specs(self) -> Specs:
         """No pod specs."""

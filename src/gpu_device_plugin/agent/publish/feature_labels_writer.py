@@ -7,6 +7,7 @@ removed only where this run wrote it, or the annotation tells that an earlier ru
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,27 +29,21 @@ from gpu_device_plugin.settings.nvidia_configuration import FeatureSettings
 _log = structlog.get_logger("features")
 
 
+@dataclass(eq=False)
 class FeatureLabels:
     """Keeps the labels to cards and configuration.
 
     A change of a label is one patch, so that no label vanishes in between.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what feature labels depend on
-        self,
-        settings: Callable[[], FeatureSettings],
-        labels_of: Callable[[Sequence[Card], NodeState, Machine], Mapping[str, str]],
-        machine: Callable[[], tuple[Sequence[Card], str, str] | None],
-        state: StateReader,
-        cluster: Cluster,
-        recorder: EventRecorder,
-    ) -> None:
-        self._settings = settings
-        self._labels_of = labels_of
-        self._machine = machine
-        self._state = state
-        self._cluster = cluster
-        self._recorder = recorder
+    settings: Callable[[], FeatureSettings]
+    labels_of: Callable[[Sequence[Card], NodeState, Machine], Mapping[str, str]]
+    machine: Callable[[], tuple[Sequence[Card], str, str] | None]
+    state: StateReader
+    cluster: Cluster
+    recorder: EventRecorder
+
+    def __post_init__(self) -> None:
         self._thread = Writer()
         self._written: dict[str, str] = {}
         self._stamp = 0
@@ -57,23 +52,23 @@ class FeatureLabels:
 
     async def run(self) -> None:
         """Write what has changed."""
-        settings, state = self._settings(), self._state()
+        settings, state = self.settings(), self.state()
         if not settings.is_on or state.mark:
             path = self._file or (settings.output_file if self._ours() else "")
             self._want({})
             if await self._keep_file(path, None):
                 self._file = ""
             return
-        found = self._machine()
+        found = self.machine()
         if found is None or state.mode is None or "ConfigurationMissing" in state.faults:
             return  # what stands there stays
         cards, driver, cuda = found
         kind = await self._thread.run(partial(_read, settings.machine_type_file))
-        labels = dict(self._labels_of(cards, state, Machine(driver, cuda, kind)))
+        labels = dict(self.labels_of(cards, state, Machine(driver, cuda, kind)))
         if labels != self._written:
             self._written, self._stamp = labels, int(time.time())
         if not settings.omits_timestamp:
-            stamped = self._labels_of((), state, Machine("", "", timestamp=self._stamp))
+            stamped = self.labels_of((), state, Machine("", "", timestamp=self._stamp))
             labels = {**stamped, **labels}
         self._want(labels)
         text = "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
@@ -82,27 +77,27 @@ class FeatureLabels:
 
     def _ours(self) -> frozenset[str]:
         """Our labels on the node, those of an earlier run too."""
-        node = self._cluster.node
+        node = self.cluster.node
         return listed_features(node.annotations.get(FEATURES_ANNOTATION, "") if node else "")
 
     def _want(self, labels: Mapping[str, str]) -> None:
-        node = self._cluster.node
+        node = self.cluster.node
         if node is None:
             return
         ours = self._ours()
         taken = tuple(sorted(key for key in labels if key in node.labels and key not in ours))
         if taken and taken != self._taken:
             text = f"labels that somebody else has set on this node stay as they are: {', '.join(taken)}"
-            self._recorder.node_note("FeatureLabelsTaken", text)
+            self.recorder.node_note("FeatureLabelsTaken", text)
         self._taken = taken
         wanted = {key: value for key, value in labels.items() if key not in taken}
         for key in ours - wanted.keys():
-            self._cluster.drop(label=key)
+            self.cluster.drop(label=key)
         if wanted:
             named = {FEATURES_ANNOTATION: named_features(wanted)}
-            self._cluster.describe_node(labels=wanted, annotations=named)
+            self.cluster.describe_node(labels=wanted, annotations=named)
         elif FEATURES_ANNOTATION in node.annotations:
-            self._cluster.drop(annotation=FEATURES_ANNOTATION)
+            self.cluster.drop(annotation=FEATURES_ANNOTATION)
 
     async def _keep_file(self, path: str, text: str | None) -> bool:
         """Keep the file as it should be (None: no file), even if it was removed; whether it is so."""

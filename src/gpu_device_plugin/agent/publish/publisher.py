@@ -39,7 +39,7 @@ from gpu_device_plugin.domain.node.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
-from gpu_device_plugin.domain.registry import Schemes, merged
+from gpu_device_plugin.domain.registry import Schemes, merge
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 APART_SECONDS = 5.0
@@ -64,14 +64,14 @@ class _Seen:
     now_ns: int
 
 
+@dataclass(eq=False)
 class UsageReader:
     """Reads the regions of capped slices, one after the other."""
 
-    def __init__(
-        self, read: Callable[[str], Mapping[str, CardUsage]], ledger: Callable[[], Ledger]
-    ) -> None:
-        self._read = read
-        self._ledger = ledger
+    read: Callable[[str], Mapping[str, CardUsage]]
+    ledger: Callable[[], Ledger]
+
+    def __post_init__(self) -> None:
         self._seen: dict[_Key, _Seen] = {}
         self._usage: dict[_Key, SliceUsage] = {}
         self._read_ns: int | None = None
@@ -88,12 +88,12 @@ class UsageReader:
         self._read_ns = now_ns
         seen: dict[_Key, _Seen] = {}
         usage: dict[_Key, SliceUsage] = {}
-        for number, grant in enumerate(tuple(self._ledger().grants.values())):
+        for number, grant in enumerate(tuple(self.ledger().grants.values())):
             if number % _A_TURN == 0:
                 await asyncio.sleep(0)
             if not grant.is_isolated:
                 continue
-            for uuid, found in self._read(grant.slice_id).items():
+            for uuid, found in self.read(grant.slice_id).items():
                 key = grant.slice_id, uuid
                 seen[key] = _Seen(found, int(asyncio.get_running_loop().time() * 1e9))
                 ratio = _core_ratio(self._seen.get(key), seen[key])
@@ -116,39 +116,27 @@ _BYTES_PER_MIB = 1024 * 1024
 _WHOLE_CARD = 100
 
 
-@dataclass(frozen=True, slots=True)
-class PublisherInputs:
-    """What the publisher needs besides the node state."""
-
-    ledger: Callable[[], Ledger]
-    driver: Callable[[], tuple[str, str]]
-    drift: Callable[[], int]
-    wall_seconds: Callable[[], float]
-    usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
-    """What a slice uses of a card, by slice id and UUID; None if it is not known."""
-    used_bytes: Callable[[str], int | None] = lambda _uuid: None
-    """Memory of a card in use, by its UUID; None if it is not known."""
-    by_claims: Callable[[NodeState], Collection[str]] = lambda _state: ()
-    """UUIDs of the cards that are given by claims, and by nothing else."""
-    specs: Callable[[], Specs] = dict
-
-
+@dataclass(eq=False)
 class Publisher:
     """Publishes soon after a change; many changes at once are published together."""
 
-    def __init__(
-        self,
-        metrics: AgentMetrics,
-        cluster: Cluster,
-        facts: PublisherInputs,
-        state: StateReader,
-        schemes: Schemes,
-    ) -> None:
-        self._metrics = metrics
-        self._cluster = cluster
-        self._facts = facts
-        self._state = state
-        self._schemes = schemes
+    metrics: AgentMetrics
+    cluster: Cluster
+    state: StateReader
+    schemes: Schemes
+    ledger: Callable[[], Ledger]
+    driver: Callable[[], tuple[str, str]]  # version of the driver and of CUDA
+    drift: Callable[[], int]
+    wall_seconds: Callable[[], float]
+    usage: Callable[[str, str], SliceUsage | None]
+    """What a slice uses of a card, by slice id and UUID; None if it is not known."""
+    used_bytes: Callable[[str], int | None]
+    """Memory of a card in use, by its UUID; None if it is not known."""
+    by_claims: Callable[[NodeState], Collection[str]]
+    """UUIDs of the cards that are given by claims, and by nothing else."""
+    specs: Callable[[], Specs]
+
+    def __post_init__(self) -> None:
         self._changed = asyncio.Event()
         # What was told of a pod last, and by which grants; both by its uid.
         self._published: dict[str, tuple[Grant, ...]] = {}
@@ -168,21 +156,21 @@ class Publisher:
 
     def show(self) -> None:
         """Show in the metrics what is known now."""
-        state, ledger = self._state(), self._facts.ledger()
-        views = self._schemes.views(self._schemes.all, state)
-        counts = merged(scheme.counts(view, ledger) for scheme, view in views)
-        self._metrics.publish(
+        state, ledger = self.state(), self.ledger()
+        views = self.schemes.views(self.schemes.all, state)
+        counts = merge(scheme.counts(view, ledger) for scheme, view in views)
+        self.metrics.publish(
             Snapshot(
-                cards=tuple(_card_samples(state, counts, ledger, self._facts)),
+                cards=tuple(self._card_samples(state, counts, ledger)),
                 slices=tuple(self._slice_samples(state, ledger)),
-                drift=self._facts.drift(),
-                is_api_reachable=self._cluster.is_reachable,
+                drift=self.drift(),
+                is_api_reachable=self.cluster.is_reachable,
                 faults=tuple(state.faults),
             )
         )
 
     def _publish(self) -> None:
-        state, ledger = self._state(), self._facts.ledger()
+        state, ledger = self.state(), self.ledger()
         self._describe(state, ledger)
         self._annotate(state, ledger)
 
@@ -191,7 +179,7 @@ class Publisher:
         if state.mark:
             self._drop_series()
             answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
-            self._cluster.describe_node(
+            self.cluster.describe_node(
                 labels=dict.fromkeys(NODE_LABELS),
                 annotations={
                     CARDS_ANNOTATION: None,
@@ -200,35 +188,33 @@ class Publisher:
                 },
             )
             return
-        self._cluster.describe_node(annotations={WITHDRAWN_ANNOTATION: None})
+        self.cluster.describe_node(annotations={WITHDRAWN_ANNOTATION: None})
         shown = tuple(card for card in state.cards if card.is_shown)
         if state.mode is not None and shown:
-            found = node_labels(shown, *self._facts.driver())
-            claimed = ledger.claimed()
+            found = node_labels(shown, *self.driver())
+            claimed = ledger.use_by_claims()
             cards = cards_annotation(
                 shown,
                 state.healthy,
                 state.terms,
-                merged(
-                    s.replicas(v) for s, v in self._schemes.views(self._schemes.recorders, state)
-                ),
-                {uuid: claimed.get(uuid, DeviceUse()) for uuid in self._facts.by_claims(state)},
+                merge(s.replicas(v) for s, v in self.schemes.views(self.schemes.recorders, state)),
+                {uuid: claimed.get(uuid, DeviceUse()) for uuid in self.by_claims(state)},
             )
-            self._cluster.describe_node(
+            self.cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},
                 annotations={CARDS_ANNOTATION: cards},
             )
 
     def _drop_series(self) -> None:
         """The series is the controller's to write, but it may be gone before the agents are."""
-        node = self._cluster.node
+        node = self.cluster.node
         if node is not None:
             written = node.annotations.get(SERIES_ANNOTATION)
             change = withdrawn_series(node.labels.get(MODEL_LABEL), written)
             for label in change.labels:
-                self._cluster.drop(label=label)
+                self.cluster.drop(label=label)
             for annotation in change.annotations:
-                self._cluster.drop(annotation=annotation)
+                self.cluster.drop(annotation=annotation)
 
     def _annotate(self, state: NodeState, ledger: Ledger) -> None:
         by_pod: dict[PodRef, list[Grant]] = {}
@@ -240,10 +226,10 @@ class Publisher:
             published = tuple(grants)
             if self._published.get(pod.uid) != published:
                 assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
-                assume_time_ns = assume_time_ns or int(self._facts.wall_seconds() * 1e9)
+                assume_time_ns = assume_time_ns or int(self.wall_seconds() * 1e9)
                 values = self._annotations(grants, state, assume_time_ns)
                 if values:
-                    self._cluster.annotate_pod(pod, values)
+                    self.cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
                 devices = held_devices(values.get(DEVICES_ANNOTATION, "{}")).values()
                 shown = [card for card in state.cards if card.is_shown]
@@ -255,15 +241,15 @@ class Publisher:
         self._published = {uid: self._published[uid] for uid in known & self._published.keys()}
         self._holdings = {uid: self._holdings[uid] for uid in known & self._holdings.keys()}
         # Before cards and pods are known, what an agent before this one said still counts.
-        if not state.mark and state.cards and self._cluster.is_synced():
+        if not state.mark and state.cards and self.cluster.is_synced():
             self._tell_holdings(by_pod)
 
     def _annotations(
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
     ) -> Mapping[str, str]:
         """What a pod's annotations say of its grants; nothing where they have to wait."""
-        schemes = self._schemes
-        return merged(
+        schemes = self.schemes
+        return merge(
             scheme.annotations(
                 [grant for grant in grants if schemes.of_grant(grant) is scheme],
                 view,
@@ -273,20 +259,20 @@ class Publisher:
         )
 
     def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
-        specs = self._facts.specs()
+        specs = self.specs()
         told = {
             pod.uid: self._holdings[pod.uid]
             for pod, grants in by_pod.items()
             if pod.uid in self._holdings and is_complete(grants, specs.get(pod.key))
         }
-        self._cluster.describe_node(annotations={HOLDINGS_ANNOTATION: holdings_annotation(told)})
+        self.cluster.describe_node(annotations={HOLDINGS_ANNOTATION: holdings_annotation(told)})
 
     def _slice_samples(self, state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
-        specs = self._facts.specs()
+        specs = self.specs()
         for grant in ledger.grants.values():
             if not grant.pod.name:
                 continue  # adopted from the kubelet's checkpoint; its pod is not known yet
-            container = self._schemes.container_of(grant, specs.get(grant.pod.key))
+            container = self.schemes.container_of(grant, specs.get(grant.pod.key))
             for share in grant.shares:
                 card = state.card(share.device)
                 if card is not None and share.memory_bytes is not None:
@@ -299,45 +285,55 @@ class Publisher:
                         core_percent=share.core_percent,
                         claim=grant.holder.claim_name,
                     )
-                    usage = self._facts.usage(grant.slice_id, share.device)
+                    usage = self.usage(grant.slice_id, share.device)
                     yield _with_usage(sample, usage, card)
 
+    def _card_samples(
+        self, state: NodeState, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger
+    ) -> Iterable[CardSample]:
+        healthy, by_claims, use = state.healthy, self.by_claims(state), ledger.use()
+        for card in state.cards:
+            fault = state.unhealthy.get(card.uuid, "")
+            yield CardSample(
+                _card_label(card),
+                card.uuid,
+                healthy[card.uuid],
+                tuple(counts.get(card.uuid, ())),
+                fault,
+                self._unexplained(card, ledger),
+                str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
+                state.node,
+                card.model,
+                card.memory_mib,
+                *_allocated(card, use, card.capacity(state.unit) * state.unit.mib),
+            )
 
-def _card_samples(
-    state: NodeState,
-    counts: Mapping[str, Sequence[UnitCount]],
-    ledger: Ledger,
-    facts: PublisherInputs,
-) -> Iterable[CardSample]:
-    healthy, by_claims = state.healthy, facts.by_claims(state)
-    for card in state.cards:
-        fault = state.unhealthy.get(card.uuid, "")
-        yield CardSample(
-            _card_label(card),
-            card.uuid,
-            healthy[card.uuid],
-            tuple(counts.get(card.uuid, ())),
-            fault,
-            _unexplained(card, ledger, facts),
-            str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
-        )
+    def _unexplained(self, card: Card, ledger: Ledger) -> int | None:
+        """Memory of a card in use beside what its slices have written down.
+
+        Not known where a container has the card without a limit, or only an instance of it.
+        """
+        used = self.used_bytes(card.uuid)
+        if used is None or card.hardware.is_mig:
+            return None
+        for grant in ledger.grants.values():
+            if card.uuid in grant.devices:
+                if not grant.is_isolated:
+                    return None
+                usage = self.usage(grant.slice_id, card.uuid)
+                used -= usage.memory_bytes if usage else 0
+        return max(0, used)
 
 
-def _unexplained(card: Card, ledger: Ledger, facts: PublisherInputs) -> int | None:
-    """Memory of a card in use beside what its slices have written down.
-
-    Not known where a container has the card without a limit, or only an instance of it.
-    """
-    used = facts.used_bytes(card.uuid)
-    if used is None or card.hardware.is_mig:
-        return None
-    for grant in ledger.grants.values():
-        if card.uuid in grant.devices:
-            if not grant.is_isolated:
-                return None
-            usage = facts.usage(grant.slice_id, card.uuid)
-            used -= usage.memory_bytes if usage else 0
-    return max(0, used)
+def _allocated(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
+    """ACK's allocation mode of a card (R-580), and the held part of the memory that it gives away."""
+    parts = {card.uuid: card.memory_mib}
+    parts |= {each.uuid: each.memory_mib for each in card.hardware.instances}
+    held = {uuid: use[uuid] for uuid in parts if uuid in use}
+    # Who has a device for itself need not have asked for memory.
+    mib = sum(u.memory_mib or u.is_exclusive * parts[uuid] for uuid, u in held.items())
+    is_whole = card.uuid in held and held[card.uuid].is_exclusive
+    return (1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib))
 
 
 def _card_label(card: Card) -> int | str:

@@ -1,7 +1,7 @@
 """The files of slices and the library versions: made where a grant names them, removed late.
 
 Before a removal it must be certain that the pod is gone: ledger, PodResources List and the
-kubelet's checkpoint all have to be readable, and to agree (`domain.ledger.strays`). What is missing is
+kubelet's checkpoint all have to be readable, and to agree (`domain.grants.lifetime.orphan_files`). What is missing is
 made at once.
 """
 
@@ -15,7 +15,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
-from gpu_device_plugin.domain.grants.ledger import orphan_files
+from gpu_device_plugin.domain.grants.lifetime import orphan_files
 from gpu_device_plugin.errors import NodeError, StorageError
 
 _REPAIRS_A_TURN = 8

@@ -29,10 +29,9 @@ from gpu_device_plugin.domain.grants.kubelet_snapshot import (
     pass_on_units,
     rename_holder,
 )
-from gpu_device_plugin.domain.grants.ledger import (
+from gpu_device_plugin.domain.grants.ledger import Ledger, drift
+from gpu_device_plugin.domain.grants.lifetime import (
     KUBELET_SETTLE_SECONDS,
-    Ledger,
-    drift,
     expired_grants,
     is_over,
     live,
@@ -92,6 +91,10 @@ class Holders:
         self.unadopted: Sequence[PodRef] = ()
         """Pods of whose units no grant could be made, for instance because their card is away."""
 
+    def is_behind(self) -> bool:
+        """Whether a pod may hold, by an answer of a scheme that records, what no grant has yet."""
+        return bool(self.unreconciled_allocations) or not self.has_passed
+
     def every(self) -> Sequence[PodRef] | None:
         """Pods that hold slices now; None where it is not known.
 
@@ -113,9 +116,9 @@ class Holders:
         return tuple(dict.fromkeys((*known, *self.unadopted)))
 
 
-@dataclass(frozen=True, slots=True)
-class ReconcilerParts:
-    """What the reconciler works with."""
+@dataclass(eq=False)
+class Reconciler:
+    """A pass every 30 s, sooner when a pod has gone, a mode switch waits or a pass failed."""
 
     ledger_store: LedgerStore
     setup: ContainerSetup
@@ -133,19 +136,13 @@ class ReconcilerParts:
     wall_seconds: Callable[[], float]
     schemes: Schemes
 
-
-class Reconciler:
-    """A pass every 30 s, sooner when a pod has gone, a mode switch waits or a pass failed."""
-
-    def __init__(self, parts: ReconcilerParts) -> None:
-        self._parts = parts
+    def __post_init__(self) -> None:
         self._absent_since: Mapping[str, float] = {}
         self._kubelet: tuple[object | None, float | None] = (None, None)
-        self._holders = parts.holders
         self._absent: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
         self._reported = ""
-        self.files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
+        self.files = FileKeeper(self.ledger_store, self.setup, self.recorder)
         """The files of slices, also between two passes."""
         self.drift = 0
         self.passed = Signal[None]()
@@ -155,19 +152,17 @@ class Reconciler:
 
     def request_pass(self) -> None:
         """Run a pass soon, because a pod is gone or something waits for the last slice to end."""
-        self._holders.requested.set()
+        self.holders.requested.set()
 
     def pod_gone(self, pod: PodRef) -> None:
         """A pod has ended; most hold nothing, and refused ones come by the hundred."""
-        if self._parts.ledger_store.ledger.of_pod(pod):
+        if self.ledger_store.ledger.of_pod(pod):
             self.request_pass()
 
     @property
     def is_idle(self) -> bool:
         """Whether no grant and no file waits for its end, or its holder, to be certain."""
-        return (
-            not self._holders.unreconciled_allocations and not self._absent and self.files.is_idle
-        )
+        return not self.holders.unreconciled_allocations and not self._absent and self.files.is_idle
 
     async def run(self, is_waited_for: Callable[[], bool] = lambda: False) -> None:
         """Run passes, until cancelled; more often while something waits until no pod holds a slice."""
@@ -178,19 +173,19 @@ class Reconciler:
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes with a request.
                 async with asyncio.timeout(seconds):
-                    await self._holders.requested.wait()
+                    await self.holders.requested.wait()
                 # Pods often end together: one pass serves them all.
                 await asyncio.sleep(1.0)
-            self._holders.requested.clear()
+            self.holders.requested.clear()
 
     async def run_pass(self) -> bool:
         """One reconcile pass; whether the kubelet answered."""
         try:
-            async with self._parts.gate.quiet():
+            async with self.gate.quiet():
                 begun = asyncio.get_running_loop().time()
-                self._correct(self._current(await self._parts.snapshots.take()))
-                self._holders.unreconciled_allocations.were_read(begun)
-            self._holders.has_passed = True
+                self._correct(self._current(await self.snapshots.take()))
+                self.holders.unreconciled_allocations.were_read(begun)
+            self.holders.has_passed = True
             await self.files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
@@ -211,13 +206,13 @@ class Reconciler:
 
         Where we offer nothing the kubelet may not write it again: List and the API server decide.
         """
-        if self._parts.registrations.is_any or not self._parts.is_synced():
+        if self.registrations.is_any or not self.is_synced():
             return snapshot
-        specs = self._parts.specs().values()
+        specs = self.specs().values()
         return snapshot.without_gone({spec.ref.uid for spec in specs if not spec.is_finished})
 
     def _correct(self, snapshot: KubeletSnapshot) -> None:
-        ledger_store, specs = self._parts.ledger_store, self._parts.specs()
+        ledger_store, specs = self.ledger_store, self.specs()
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         over, self._absent_since = expired_grants(
             ledger_store.ledger,
@@ -245,7 +240,7 @@ class Reconciler:
         if is_stale or any(grants[key].pod.uid in snapshot.uids for key in self._absent):
             self.checkpoint_stale.emit(None)
         listed = frozenset(entry.pod for entry in snapshot.listed)
-        self._parts.on_steady(listed & self._listed)
+        self.on_steady(listed & self._listed)
         self._listed = listed
 
     def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
@@ -254,7 +249,7 @@ class Reconciler:
         A kubelet that has just started, or has not reached the API server since, lists few pods
         or none. If they all counted as gone, a waiting mode switch would happen under them.
         """
-        grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
+        grants, specs = self.ledger_store.ledger.grants, self.specs()
         since, found = self._kubelet_since(), set[str]()
         is_settled = (
             since is not None
@@ -262,16 +257,16 @@ class Reconciler:
         )
         if is_settled and snapshot.has_checkpoint:
             found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
-        if self._parts.is_synced():
+        if self.is_synced():
             found |= {key for key in absent if is_over(grants[key].pod, specs)}
         return frozenset(found)
 
     def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants about which more is known now than when they were made."""
-        specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
+        specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
-        there = ledger.release(snapshot.displaced(ledger))
-        schemes, state = self._parts.schemes, self._parts.state()
+        there = ledger.release(snapshot.find_displaced(ledger))
+        schemes, state = self.schemes, self.state()
         found = []
         for grant in ledger.grants.values():
             named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
@@ -282,10 +277,10 @@ class Reconciler:
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
-                    named = schemes.of_grant(named).checked(named, spec, state)
+                    named = schemes.of_grant(named).check_spec(named, spec, state)
                 except RequestError as error:
                     # It runs already, and stays unchecked: PreStart refuses the next start.
-                    self._parts.recorder.found_against_rules(named, error)
+                    self.recorder.found_against_rules(named, error)
             is_more = named.units != grant.units and not schemes.decider(grant)
             if is_more or not named.is_sized:
                 named = schemes.of_grant(named).with_size(named, state)
@@ -297,27 +292,27 @@ class Reconciler:
         self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
     ) -> list[Grant]:
         """Grants for containers that hold units without a grant."""
-        state = self._parts.state()
-        self._holders.unadopted = ()
-        ledger = ledger.release(snapshot.displaced(ledger))
+        state = self.state()
+        self.holders.unadopted = ()
+        ledger = ledger.release(snapshot.find_displaced(ledger))
         if not ledger.unknown(held):
             return []  # as nearly always
-        specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
+        specs = [spec for spec in self.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
         unknown = ledger.unknown(living)
         there = state if state.mode is not None else replace(state, cards=())
-        adopted = self._parts.schemes.adopt(unknown, specs, there)
+        adopted = self.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))
-        self._holders.unadopted = tuple(
+        self.holders.unadopted = tuple(
             {units.pod for units in unknown if units.ids.isdisjoint(known)}
         )
-        for grant in filter(self._parts.schemes.decider, adopted):
-            self._parts.recorder.adopted(grant)  # of a scheme that records this is the usual way
-        now = self._parts.wall_seconds()
+        for grant in filter(self.schemes.decider, adopted):
+            self.recorder.adopted(grant)  # of a scheme that records this is the usual way
+        now = self.wall_seconds()
         return [replace(grant, created_seconds=now) for grant in adopted]
 
     def _kubelet_since(self) -> float | None:
-        identity = self._parts.kubelet_identity()
+        identity = self.kubelet_identity()
         if identity != self._kubelet[0]:
             self._kubelet = (
                 identity,

@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -53,28 +54,24 @@ class CallGate:
             await asyncio.sleep(0.02)
 
 
+@dataclass(eq=False)
 class SnapshotReader:
     """Takes snapshots of what the kubelet knows of our units."""
 
-    def __init__(
-        self,
-        list_pods: Callable[[], Awaitable[Sequence[ListedPod]]],
-        checkpoint: Callable[[], Sequence[CheckpointEntry] | None],
-    ) -> None:
-        self._list_pods = list_pods
-        self._checkpoint = checkpoint
+    list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
+    checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
 
     async def take(self) -> KubeletSnapshot:
         """Read both now. Call it only while no Allocate of ours is in flight.
 
         KubeletError: one of them does not answer, and nothing may be concluded from the other.
         """
-        listed, entries = await self._list_pods(), self._checkpoint()
+        listed, entries = await self.list_pods(), self.checkpoint()
         return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)
 
     def entries(self) -> Sequence[CheckpointEntry]:
         """The checkpoint alone, which may be read at any time."""
-        return self._checkpoint() or ()
+        return self.checkpoint() or ()
 
     def readable_entries(self) -> Sequence[CheckpointEntry]:
         """The same; none, and a line in the log, where it cannot be read."""

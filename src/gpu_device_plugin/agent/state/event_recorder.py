@@ -1,6 +1,7 @@
 """The event recorder: one log line, metric, Event and line of `why` for what happens."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -25,33 +26,28 @@ _KEPT = 1000
 _log = structlog.get_logger("agent")
 
 
+@dataclass(eq=False)
 class EventRecorder:
     """Takes what the parts of the agent report."""
 
-    def __init__(
-        self,
-        metrics: AgentMetrics,
-        post: Callable[[EventNote], None],
-        state: StateReader,
-        wall_seconds: Callable[[], float],
-        schemes: Schemes,
-    ) -> None:
-        self._metrics = metrics
-        self._post = post
-        self._state = state
-        self._wall_seconds = wall_seconds
-        self._schemes = schemes
+    metrics: AgentMetrics
+    post: Callable[[EventNote], None]
+    state: StateReader
+    wall_seconds: Callable[[], float]
+    schemes: Schemes
+
+    def __post_init__(self) -> None:
         self._decisions = DecisionLog(_KEPT)
 
-    def decided(self, asker: Caller, chosen: Reservation) -> None:
+    def decided(self, caller: Caller, chosen: Reservation) -> None:
         """A holder has been given cards; units, where there are any, follow."""
         cards = ", ".join(f"card {card.index}" for card in chosen.cards)
-        self._keep(asker, chosen.asked, outcome=f"{cards}: {chosen.why}", rooms=chosen.rooms)
+        self._keep(caller, chosen.asked, outcome=f"{cards}: {chosen.why}", rooms=chosen.rooms)
 
     def reserved(self, grant: Grant) -> None:
         """A claim has its grant."""
         claim, cards = grant.holder.claim, list(grant.devices)
-        self._metrics.count("claims", "granted")
+        self.metrics.count("claims", "granted")
         _log.info(
             "claim prepared", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id
         )
@@ -59,7 +55,7 @@ class EventRecorder:
     def claim_refused(self, claim: ClaimRef, pod: PodRef | None, error: GpuPluginError) -> None:
         """A claim is not prepared; the kubelet writes the Event, and asks again."""
         reason = error.reason if isinstance(error, RefusalError) else type(error).__name__
-        self._metrics.count("claims", "refused", reason)
+        self.metrics.count("claims", "refused", reason)
         _log.warning(
             "claim refused", claim=str(claim), uid=claim.uid, reason=reason, text=str(error)
         )
@@ -76,7 +72,7 @@ class EventRecorder:
 
     def granted(self, grant: Grant, resource: str) -> None:
         """One resource of a container is granted."""
-        self._metrics.count("allocations", resource, "granted")
+        self.metrics.count("allocations", resource, "granted")
         _log.info(
             "granted",
             pod=str(grant.pod),
@@ -89,32 +85,32 @@ class EventRecorder:
 
     def given(self, call: Call) -> None:
         """Units that the kubelet has chosen are given; who has them is recorded later."""
-        self._metrics.count("allocations", call.resource, "granted")
+        self.metrics.count("allocations", call.resource, "granted")
         _log.info("chosen units given", resource=call.resource, units=sorted(call.must_include))
 
-    def refused(self, asker: Caller | None, call: Call, asked: str, error: RefusalError) -> None:
+    def refused(self, caller: Caller | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
-        self._metrics.count("allocations", call.resource, "refused", error.reason)
-        pod = asker.pod if asker else None
+        self.metrics.count("allocations", call.resource, "refused", error.reason)
+        pod = caller.pod if caller else None
         _log.warning(
             "refused",
             pod=str(pod or ""),
-            container=asker.container.name if asker and asker.container else "",
+            container=caller.container.name if caller and caller.container else "",
             asked=str(call),
             reason=error.reason,
             text=str(error),
         )
         rooms = error.rooms if isinstance(error, DoesNotFitError) else ()
-        self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason, rooms=rooms)
+        self._keep(caller, asked, outcome=f"refused: {error}", reason=error.reason, rooms=rooms)
         if pod is not None and pod.name:
-            self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
+            self.post(EventNote(pod, error.reason, str(error), owner=_owner(caller)))
 
     def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
         """A container may not start."""
-        self._metrics.count("allocations", resource, "start-refused", error.reason)
+        self.metrics.count("allocations", resource, "start-refused", error.reason)
         _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
         if pod is not None and pod.name:
-            self._post(EventNote(pod, error.reason, str(error)))
+            self.post(EventNote(pod, error.reason, str(error)))
             outcome = f"refused: {error}"
             # The kubelet tries again and again; `why` shows it once.
             if all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
@@ -128,42 +124,42 @@ class EventRecorder:
             return
         _log.warning("against the rules", pod=str(grant.pod), reason=error.reason, text=str(error))
         self._keep(Caller(grant.pod), "", outcome=outcome, reason=error.reason)
-        self._post(EventNote(grant.pod, error.reason, str(error)))
+        self.post(EventNote(grant.pod, error.reason, str(error)))
 
-    def ignored_disable(self, asker: Caller) -> None:
+    def ignored_disable(self, caller: Caller) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
         text = (
-            f"container {asker.container.name if asker.container else ''}: CGPU_DISABLE is ignored "
-            f"on node {self._state().node}; the operator allows it with --honor-cgpu-disable"
+            f"container {caller.container.name if caller.container else ''}: CGPU_DISABLE is ignored "
+            f"on node {self.state().node}; the operator allows it with --honor-cgpu-disable"
         )
-        name = asker.container.name if asker.container else ""
-        _log.info("CGPU_DISABLE ignored", pod=str(asker.pod), container=name)
-        self._post(EventNote(asker.pod, "IsolationKept", text))
+        name = caller.container.name if caller.container else ""
+        _log.info("CGPU_DISABLE ignored", pod=str(caller.pod), container=name)
+        self.post(EventNote(caller.pod, "IsolationKept", text))
 
-    def ignored_policy(self, asker: Caller) -> None:
+    def ignored_policy(self, caller: Caller) -> None:
         """A pod's annotation asks for a compute policy, and the operator does not allow that."""
-        state = self._state()
+        state = self.state()
         text = (
             f"annotation {COMPUTE_POLICY_KEY} is ignored on node {state.node}: the policy is "
             f"{state.compute_policy}; the operator allows it with --honor-pod-compute-policy"
         )
-        _log.info("compute policy of a pod ignored", pod=str(asker.pod))
-        self._post(EventNote(asker.pod, "ComputePolicyKept", text))
+        _log.info("compute policy of a pod ignored", pod=str(caller.pod))
+        self.post(EventNote(caller.pod, "ComputePolicyKept", text))
 
     def card_changed(self, change: Change) -> None:
         """A card went out, came back, or reported something."""
-        card = self._state().card(change.uuid) if change.uuid else None
+        card = self.state().card(change.uuid) if change.uuid else None
         index = card.index if card and card.is_shown else None
         name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
         _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
-        self._metrics.count("card_changes", change.uuid or "", change.reason)
+        self.metrics.count("card_changes", change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
-        self._post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
+        self.post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
 
     def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
         """Something about the node as a whole."""
         (_log.warning if is_warning else _log.info)("node", reason=reason, text=text)
-        self._post(EventNote(None, reason, text, is_warning=is_warning))
+        self.post(EventNote(None, reason, text, is_warning=is_warning))
 
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
         """A fault keeps the whole node from serving, or (None) has ended; each text is reported once."""
@@ -176,22 +172,22 @@ class EventRecorder:
 
     def file_set_aside(self, text: str) -> None:
         """A file of the state directory was damaged and set aside."""
-        self._metrics.count("state_files_set_aside")
+        self.metrics.count("state_files_set_aside")
         self.node_note("StateFileBad", text)
 
     def adopted(self, grant: Grant) -> None:
         """A container held units for which there was no grant."""
-        self._metrics.count("slice_repairs", "SliceAdopted")
+        self.metrics.count("slice_repairs", "SliceAdopted")
         _log.warning(
             "slice adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id
         )
         text = f"{grant.holder}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
-        self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
+        self.post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
         """A slice lacks files that its container needs to start, and they cannot be made."""
         _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
-        self._post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
+        self.post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
 
     def library_made_again(self, grant: Grant, ours: str) -> None:
         """The version that a slice mounts was missing from the node."""
@@ -199,23 +195,23 @@ class EventRecorder:
         if grant.library_version != ours:
             text += f" with the content of {ours}"
         _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
-        self._metrics.count("slice_repairs", "IsolationLibraryMadeAgain")
-        self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
+        self.metrics.count("slice_repairs", "IsolationLibraryMadeAgain")
+        self.post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
     def file_grown(self, grant: Grant, file: str, size: int) -> None:
         """A container made a file that it may write larger than it may be."""
         text = f"{grant.holder}: its {file} had grown to {size} bytes and was cut back"
         _log.warning("a container enlarged its file", pod=str(grant.pod), file=file, bytes=size)
-        self._metrics.count("slice_repairs", "RegionGrown")
-        self._post(EventNote(grant.pod, "RegionGrown", text))
+        self.metrics.count("slice_repairs", "RegionGrown")
+        self.post(EventNote(grant.pod, "RegionGrown", text))
 
     def why(self, namespace: str, name: str, ledger: Ledger) -> str:
         """What was decided about a pod and what it holds, for people; NotKnownError: nothing."""
         wanted = f"{namespace}/{name}"
         text = self._decisions.why(wanted)
-        state = self._state()
+        state = self.state()
         held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
-        lines = [_held_line(g, self._schemes.of_grant(g).held_text(g), state.card) for g in held]
+        lines = [_held_line(g, self.schemes.of_grant(g).held_text(g), state.card) for g in held]
         if not lines and not text:
             raise NotKnownError(f"pod {wanted}: {NOTHING_DECIDED}")
         text = text or f"{NOTHING_DECIDED}\n"
@@ -223,7 +219,7 @@ class EventRecorder:
 
     def _keep(
         self,
-        asker: Caller | None,
+        caller: Caller | None,
         asked: str,
         *,
         outcome: str,
@@ -231,20 +227,20 @@ class EventRecorder:
         rooms: tuple[str, ...] = (),
     ) -> None:
         decision = Decision(
-            pod=str(asker.pod) if asker else "",
-            container=asker.container.name if asker and asker.container else "",
+            pod=str(caller.pod) if caller else "",
+            container=caller.container.name if caller and caller.container else "",
             asked=asked,
             rooms=rooms,
             outcome=outcome,
             reason=reason,
-            at_seconds=self._wall_seconds(),
-            owner=_owner(asker),
+            at_seconds=self.wall_seconds(),
+            owner=_owner(caller),
         )
         self._decisions.add(decision)
 
 
-def _owner(asker: Caller | None) -> str:
-    return asker.request.owner if asker and asker.request else ""
+def _owner(caller: Caller | None) -> str:
+    return caller.request.owner if caller and caller.request else ""
 
 
 def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -> str:

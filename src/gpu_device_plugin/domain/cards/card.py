@@ -44,6 +44,8 @@ class Hardware:
         compute_capability: Major and minor.
         pci_class: The class of its PCI function, for instance 0x0302 (3D controller); 0 unknown.
         links: UUID of another card -> how well it is linked, in points (R-703).
+        is_virtual: It is a virtual GPU of this machine, which is a guest.
+        fabric: Cluster's UUID and clique, `5a5a….1`, of an NVLink domain that spans nodes; "" of none.
     """
 
     compute_capability: tuple[int, int] = (0, 0)
@@ -53,6 +55,8 @@ class Hardware:
     instances: tuple[Instance, ...] = ()
     links: Mapping[str, int] = field(default_factory=dict)
     numa_node: int | None = None
+    is_virtual: bool = False
+    fabric: str = ""
 
 
 UNKNOWN = Hardware()

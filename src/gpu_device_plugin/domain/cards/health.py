@@ -80,8 +80,9 @@ def unshareable(report: CardReport, now_seconds: float, takes_mig: Collection[st
     """Why a card that the driver shows cannot be shared; None if it can."""
     if report.is_mig and report.uuid not in takes_mig:
         text = (
-            "the card is in MIG mode, and its instances are not offered: the MIG strategy is none, "
-            "or pods hold what the card was before"
+            "the card is in MIG mode, and its instances are not offered: pods hold what the card was "
+            "before, or the MIG strategy is none; then set --mig-strategy mixed or single (chart: "
+            f"migStrategy), or end MIG mode with `nvidia-smi -i {report.index} -mig 0`"
         )
         return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
     if report.memory_mib <= 0:
@@ -100,7 +101,7 @@ def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
     return Fault("Unplugged", text, Recovery.PROBE, now_seconds, now_seconds)
 
 
-def shown(
+def apply_inventory(
     card: CardHealth, report: CardReport, now_seconds: float, takes_mig: Collection[str]
 ) -> CardHealth:
     """The card with exactly those faults of an inventory that this one has."""
@@ -112,12 +113,12 @@ def shown(
     return replace(card, faults=tuple(kept))
 
 
-def clean(
+def apply_probe(
     card: CardHealth, probe: Probe, now_seconds: float, recovery_seconds: float
 ) -> CardHealth:
     """The card after a clean probe."""
     if probe.recovery_action:
-        card = _action_asked(card, probe.recovery_action, now_seconds)
+        card = _note_action(card, probe.recovery_action, now_seconds)
     clean_since = now_seconds if card.clean_since_seconds is None else card.clean_since_seconds
     quiet_since = max([clean_since, *(fault.last_seconds for fault in card.faults)])
     is_settled = now_seconds - quiet_since >= recovery_seconds
@@ -132,7 +133,7 @@ def clean(
     )
 
 
-def _action_asked(card: CardHealth, action: int, now_seconds: float) -> CardHealth:
+def _note_action(card: CardHealth, action: int, now_seconds: float) -> CardHealth:
     """The card, out while NVML asks for an action, also where the XID before it was missed."""
     if any(fault.recovery is Recovery.RESET for fault in card.faults):
         return card
@@ -164,7 +165,7 @@ def with_fault(card: CardHealth, fault: Fault) -> CardHealth:
     return replace(card, faults=tuple(seen if old is again else old for old in card.faults))
 
 
-def reset(card: CardHealth) -> CardHealth:
+def apply_reset(card: CardHealth) -> CardHealth:
     """The card after a fresh load of the driver."""
     kept = tuple(fault for fault in card.faults if fault.recovery is not Recovery.RESET)
     return replace(card, faults=kept, recovery_action=None)
@@ -179,9 +180,9 @@ def observe(
     """Health after a report, and what that changed."""
     match report:
         case Inventory():
-            after = _enumerated(health, report, now_seconds, rules.takes_mig)
+            after = _after_inventory(health, report, now_seconds, rules.takes_mig)
         case Probe():
-            after = _probed(health, report, now_seconds, rules.recovery_seconds)
+            after = _after_probe(health, report, now_seconds, rules.recovery_seconds)
         case Xid():
             return _xid(health, report, now_seconds, rules)
         case Stalled():
@@ -243,17 +244,17 @@ def restore_health(saved: Health, boot_id: str) -> Health:
     return Health(boot_id)
 
 
-def _enumerated(
+def _after_inventory(
     health: Health, inventory: Inventory, now_seconds: float, takes_mig: Collection[str]
 ) -> Health:
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
     is_fresh = _is_fresh(health.driver, driver)
-    known = {card.uuid: reset(card) if is_fresh else card for card in health.cards}
+    known = {card.uuid: apply_reset(card) if is_fresh else card for card in health.cards}
     gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
-        found = shown(card, report, now_seconds, takes_mig)
+        found = apply_inventory(card, report, now_seconds, takes_mig)
         known[report.uuid] = replace(found, is_shown=True)
     for uuid in known.keys() - {card.uuid for card in inventory.cards}:
         card = with_fault(known[uuid], gone)
@@ -270,12 +271,14 @@ def _is_fresh(before: str, now: str) -> bool:
     return version != version_now or (load != load_now and bool(load and load_now))
 
 
-def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:
+def _after_probe(
+    health: Health, probe: Probe, now_seconds: float, recovery_seconds: float
+) -> Health:
     """A probe begins a fault, or brings one nearer to its end."""
 
     def change(card: CardHealth) -> CardHealth:
         if probe.error is None:
-            return clean(card, probe, now_seconds, recovery_seconds)
+            return apply_probe(card, probe, now_seconds, recovery_seconds)
         reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
         text = f"NVML says {probe.error}"
         fault = Fault(reason, text, Recovery.PROBE, now_seconds, now_seconds)

@@ -6,7 +6,7 @@ come and go.
 
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.cards.card import UNKNOWN, Hardware
+from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNumber, Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,11 @@ class CardReport:
     pci_bus_id: str
     is_mig: bool
     hardware: Hardware = UNKNOWN
+
+    def as_card(self, number: CardNumber) -> Card:
+        """The card that it reports, under this number."""
+        where = number, CardIndex(self.index), self.minor
+        return Card(self.uuid, *where, self.model, self.memory_mib, self.hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Probe:
 
     Attributes:
         recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
-        used_bytes: Memory of the card that is in use, by whomever; None where NVML does not tell.
+        used_bytes: Memory of the card that is in use; None where NVML does not tell.
     """
 
     uuid: str

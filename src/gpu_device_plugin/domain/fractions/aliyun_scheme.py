@@ -184,7 +184,7 @@ class AliyunScheme(FractionDecisions):
         sized = zip(grant.shares, sizes, strict=True)
         return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
 
-    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+    def check_spec(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
         """The percentage, the label for several cards, and what goes with what."""
         container = spec.container(grant.container)
         if container is None:
@@ -229,7 +229,7 @@ class AliyunScheme(FractionDecisions):
         """
         known = {card.number for card in state.cards}
         return tuple(
-            _adopted(each, state)
+            _adopt(each, state)
             for each in ungranted_units(held, specs)
             if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
         )
@@ -238,7 +238,7 @@ class AliyunScheme(FractionDecisions):
         """Units, their size, and the node mode."""
         return to_record(fraction_of(grant))
 
-    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+    def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A slice of a mode without isolation has no cap, whatever was written (R-505)."""
         check_ids(grant.units)
         own = of_record(record)
@@ -300,7 +300,7 @@ def _with_claims(counts: Iterable[UnitCount], claims: Sequence[Grant]) -> tuple[
     )
 
 
-def _adopted(of: UngrantedUnits, state: NodeState) -> Grant:
+def _adopt(of: UngrantedUnits, state: NodeState) -> Grant:
     """The id is that of the checkpoint's answer, whose files running containers have mounted.
 
     Without one it is derived from pod and container, so that adopting twice gives the same. What

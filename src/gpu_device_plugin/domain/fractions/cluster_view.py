@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.container_sums import ContainerSums, Share, Shares, one_copy
+from gpu_device_plugin.domain.fractions.container_sums import ContainerSums, Shares, one_copy
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     ALLOCATION,
@@ -23,14 +23,16 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     INIT_ALLOCATION,
     V1_ASSIGNED,
     V1_ASSUME_TIME,
+    V1_CAPACITY,
     V1_INDEX,
+    V1_UNITS,
     believed_holds,
     card_count,
 )
 from gpu_device_plugin.domain.fractions.requests import wants_whole_card
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
-from gpu_device_plugin.domain.grants.holdings import MOST_ON_A_NODE, Holding
+from gpu_device_plugin.domain.grants.holdings import MOST_ON_A_NODE, Holding, UnitsAndPercent
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import (
     MAX_PODS_LABEL,
@@ -59,7 +61,7 @@ class Claimed:
     percent: int
 
 
-def _claimed(entry: Mapping[str, object]) -> Claimed:
+def _parse_claimed(entry: Mapping[str, object]) -> Claimed:
     index, plain = entry["index"], entry["claimed"]
     told = plain if isinstance(plain, dict) else {}
     pods, units, percent = (told.get(key) for key in ("pods", "units", "percent"))
@@ -132,9 +134,9 @@ class PodHold:
     is_exclusive: bool = False
     is_by_claims: bool = False
 
-    def by_card(self) -> dict[CardIndex, Share]:
+    def by_card(self) -> dict[CardIndex, UnitsAndPercent]:
         """What it holds of each card, over all containers."""
-        found: dict[CardIndex, Share] = {}
+        found: dict[CardIndex, UnitsAndPercent] = {}
         for shares in (*self.by_container.values(), self.extra):
             for card, (units, percent) in shares.items():
                 before = found.get(card, (0, 0))
@@ -171,15 +173,15 @@ def parse_offer(
         mode=mode,
         unit=unit,
         cards=tuple(sorted(cards, key=lambda card: card.index)),
-        healthy=_shared(tuple(sorted(healthy))),
+        healthy=_one_set(tuple(sorted(healthy))),
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
-        by_claims=_shared(tuple(sorted(by_claims))),
-        claimed=tuple(_claimed(entry) for entry in entries if "claimed" in entry),
+        by_claims=_one_set(tuple(sorted(by_claims))),
+        claimed=tuple(_parse_claimed(entry) for entry in entries if "claimed" in entry),
     )
 
 
-_shared: Callable[[tuple[CardIndex, ...]], frozenset[CardIndex]] = lru_cache(maxsize=1024)(
+_one_set: Callable[[tuple[CardIndex, ...]], frozenset[CardIndex]] = lru_cache(maxsize=1024)(
     frozenset
 )
 """One set for all nodes of a kind: thousands of them have the same."""
@@ -255,7 +257,7 @@ def hold_of(
         pod.ref,
         one_copy(take.apps),
         one_copy({0: take.extra()})[0],
-        _unplaced(pod, left) if pod.door is AllocationApi.DEVICE_PLUGIN else (),
+        _demands_without_card(pod, left) if pod.door is AllocationApi.DEVICE_PLUGIN else (),
         inits=one_copy(take.inits),
         is_exclusive=wants_whole_card(pod),
         is_by_claims=pod.door is AllocationApi.DRA,
@@ -269,7 +271,7 @@ def told_hold(pod: PodRef, told: Holding) -> PodHold:
     )
 
 
-def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
+def _demands_without_card(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
     """The demands of containers without a card; app containers take over what inits hold."""
     amounts = {
         kind: [(c.amount(Resource.MEM), c.amount(Resource.CORE)) for c in left if c.kind is kind]
@@ -301,13 +303,16 @@ def _object(text: str, what: str) -> Mapping[str, object]:
     return plain
 
 
-def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -> dict[str, str]:
+def wish_annotations(
+    hold: PodHold, now_ns: int, before: Collection[str] = (), offer: NodeOffer | None = None
+) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
     Neither names sidecars and init containers: they have an annotation of ours.
 
     `before` are keys that the pod has already, for instance as the copy of another: a binding removes
-    none, so those of which the wish says nothing are emptied.
+    none, so those of which the wish says nothing are emptied. `offer` is of the pod's node, which tells
+    how many units the card has.
     """
     values = {
         **{key: "{}" for key in (CORE_ALLOCATION, INIT_ALLOCATION) if key in before},
@@ -323,8 +328,12 @@ def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -
     if hold.inits:
         values[INIT_ALLOCATION] = _amounts(hold.inits, 0)
     if len(by_card) == len(hold.by_container) == 1:
-        values |= {V1_INDEX: str(next(iter(by_card))), V1_ASSIGNED: "false"}
+        ((index, (units, _)),) = next(iter(hold.by_container.values())).items()
+        values |= {V1_INDEX: str(index), V1_UNITS: str(units), V1_ASSIGNED: "false"}
         values[V1_ASSUME_TIME] = str(now_ns)
+        if offer:
+            sizes = {card.index: card.capacity(offer.unit) for card in offer.cards}
+            values |= {V1_CAPACITY: str(sizes.get(index, 0))}
     return values
 
 

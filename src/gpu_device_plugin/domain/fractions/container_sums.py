@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.grants.holdings import UnitsAndPercent
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest
 
-Share = tuple[int, int]
-"""Memory units and percent of compute on one card."""
-Shares = Mapping[CardIndex, Share]
-NOTHING: Share = (0, 0)
+Shares: TypeAlias = Mapping[CardIndex, UnitsAndPercent]
+NOTHING: UnitsAndPercent = (0, 0)
 _MOST_SHARED = 16
 """Most shares of a pod that is taken to hold as others do."""
 
@@ -25,12 +25,12 @@ class ContainerSums:
         inits: Index in `spec.initContainers` -> card index -> share; sidecars are among them.
     """
 
-    kept: dict[CardIndex, Share] = field(default_factory=dict)
-    taken: dict[CardIndex, Share] = field(default_factory=dict)
+    kept: dict[CardIndex, UnitsAndPercent] = field(default_factory=dict)
+    taken: dict[CardIndex, UnitsAndPercent] = field(default_factory=dict)
     apps: dict[int, Shares] = field(default_factory=dict)
     inits: dict[int, Shares] = field(default_factory=dict)
 
-    def fresh(self, card: CardIndex, share: Share) -> Share:
+    def fresh(self, card: CardIndex, share: UnitsAndPercent) -> UnitsAndPercent:
         """What of a share on this card no init container hands on."""
         pool = self.kept.get(card, NOTHING)
         return max(0, share[0] - pool[0]), max(0, share[1] - pool[1])
@@ -48,7 +48,7 @@ class ContainerSums:
         named = self.apps if container.kind is ContainerKind.APP else self.inits
         named[container.index] = shares
 
-    def extra(self) -> dict[CardIndex, Share]:
+    def extra(self) -> dict[CardIndex, UnitsAndPercent]:
         """What was taken beyond the app containers' shares, by card index."""
         found = dict(self.taken)
         for shares in self.apps.values():
@@ -71,6 +71,6 @@ def one_copy(shares: Mapping[int, Shares]) -> Mapping[int, Shares]:
 
 @lru_cache(maxsize=4096)
 def _one_copy(
-    shares: tuple[tuple[int, tuple[tuple[CardIndex, Share], ...]], ...],
+    shares: tuple[tuple[int, tuple[tuple[CardIndex, UnitsAndPercent], ...]], ...],
 ) -> Mapping[int, Shares]:
     return {number: dict(cards) for number, cards in shares}

@@ -47,7 +47,7 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
     return " and ".join(parts) + spread + alone
 
 
-def no_room_text(asker: Caller, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
+def no_room_text(caller: Caller, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
     """Why no card has room for this container: the largest free slice, and each card."""
     largest = "nothing is free on any healthy card"
     if room := found.largest:
@@ -62,9 +62,9 @@ def no_room_text(asker: Caller, demand: Demand, found: NoRoom, terms: NodeTerms)
     if len(found.rooms) < demand.cards:
         cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
     on_one = ", all from one card" if demand.cards == 1 else ""
-    container = f", container {asker.container.name}," if asker.container else ""
+    container = f", container {caller.container.name}," if caller.container else ""
     return (
-        f"pod {asker.pod}{container} on node {terms.node} (mode {terms.mode}) asks "
+        f"pod {caller.pod}{container} on node {terms.node} (mode {terms.mode}) asks "
         f"{demand_text(demand, terms)}{on_one}: {largest}. {cards}. "
         f"Ask less, free a slice, or send the pod to another node"
     )
@@ -121,50 +121,50 @@ def follows(ids: Iterable[str], cards: Sequence[Card]) -> bool:
 class FractionDecisions(WeChooseDevices):
     """What of the scheme chooses cards and units."""
 
-    def decide(self, asker: Caller, offer: Offer, state: NodeState) -> Pending:
+    def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""
-        compute_policy_of(asker.request, state)
-        needed = _needed(asker, offer.call, state)
-        begun = _begun(asker, needed, offer, state)
+        compute_policy_of(caller.request, state)
+        needed = _demand_of(caller, offer.call, state)
+        begun = _follow_grant(caller, needed, offer, state)
         if begun is not None:
             return begun
         ahead = needed
-        if asker.request is not None and asker.container is not None:
-            ahead = demand_ahead(asker.request, asker.container, needed)
-        views = _views(asker, offer, state)
+        if caller.request is not None and caller.container is not None:
+            ahead = demand_ahead(caller.request, caller.container, needed)
+        views = _views(caller, offer, state)
         found = place(
             views,
             needed,
-            policy_of(asker.request, state.policy),
+            policy_of(caller.request, state.policy),
             ahead=ahead,
-            prefer=_cards_of_pod(asker.pod, offer.live),
-            wish=_wish(asker),
+            prefer=_cards_of_pod(caller.pod, offer.live),
+            wish=_wish(caller),
             must=cards_of(offer.call.must_include),
         )
         if isinstance(found, NoRoom):
-            text = no_room_text(asker, needed, found, state.terms)
+            text = no_room_text(caller, needed, found, state.terms)
             raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
         asked, lines = demand_text(needed, state.terms), room_lines(views, needed)
-        holder, request = asker.holder, asker.request
+        holder, request = caller.holder, caller.request
         return Pending(
-            asker, Reservation(holder, needed, found.cards, found.why, asked, lines, request)
+            caller, Reservation(holder, needed, found.cards, found.why, asked, lines, request)
         )
 
     def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
         """In equal parts on the cards decided on."""
-        call, asker = offer.call, pending.asker
-        if asker.container is None:
+        call, caller = offer.call, pending.caller
+        if caller.container is None:
             # The pod spec is not known, so only the size of each call can be checked.
-            demand_from_size(asker.pod, call.resource, call.size, state.terms)
-        usable, cards = _usable(asker, offer), pending.chosen.cards
+            demand_from_size(caller.pod, call.resource, call.size, state.terms)
+        usable, cards = _usable(caller, offer), pending.chosen.cards
         chosen = pick_units(call.resource, usable, call.must_include, cards, call.size)
         if chosen is None:
             raise _no_units(pending, offer, state)
         return chosen
 
-    def check_given(self, asker: Caller, offer: Offer, state: NodeState) -> None:
+    def check_given(self, caller: Caller, offer: Offer, state: NodeState) -> None:
         """In equal parts on as many cards as asked."""
-        needed, ids = _needed(asker, offer.call, state), offer.call.must_include
+        needed, ids = _demand_of(caller, offer.call, state), offer.call.must_include
         numbers = cards_of(ids)
         cards = [card for card in state.cards if card.number in numbers]
         if len(numbers) != needed.cards or not follows(ids, cards):
@@ -219,15 +219,15 @@ def compute_policy_of(spec: PodRequest | None, state: NodeState) -> ComputePolic
     return policy or state.compute_policy
 
 
-def _begun(asker: Caller, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
+def _follow_grant(caller: Caller, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
     """The decision already made for its other resource, before agent or kubelet restarted.
 
     A kubelet that has lost its checkpoint asks for all again. It may fail after the first resource
     and ask for the second one later: then the grant has units of both, and those of the first count.
     """
-    if asker.container is None:
+    if caller.container is None:
         return None
-    grant = offer.live.of_container(asker.pod, asker.container.name)
+    grant = offer.live.of_container(caller.pod, caller.container.name)
     if grant is None:
         return None
     others = grant.all_ids - frozenset(grant.ids(offer.call.resource))
@@ -238,8 +238,8 @@ def _begun(asker: Caller, needed: Demand, offer: Offer, state: NodeState) -> Pen
         return None
     why = "the card of its other resource"
     asked = demand_text(needed, state.terms)
-    chosen = Reservation(asker.holder, needed, cards, why, asked, request=asker.request)
-    return Pending(asker, chosen, slice_id=grant.slice_id)
+    chosen = Reservation(caller.holder, needed, cards, why, asked, request=caller.request)
+    return Pending(caller, chosen, slice_id=grant.slice_id)
 
 
 def _unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
@@ -255,18 +255,18 @@ def _unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
 
 def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
     """The refusal if the card was chosen for the other resource and lacks this one."""
-    call, asker = offer.call, pending.asker
+    call, caller = offer.call, pending.caller
     lacking = pending.chosen.demand
     if call.resource == Resource.MEM:
         lacking = replace(lacking, mem_units=call.size)
     elif call.resource == Resource.CORE:
         lacking = replace(lacking, core_percent=call.size)
     numbers = frozenset(card.number for card in pending.chosen.cards)
-    views = _views(asker, offer, state)
+    views = _views(caller, offer, state)
     found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)
     if isinstance(found, NoRoom):
         return DoesNotFitError(
-            no_room_text(asker, lacking, found, state.terms), reason=found.reason
+            no_room_text(caller, lacking, found, state.terms), reason=found.reason
         )
     indexes = ", ".join(str(card.index) for card in pending.chosen.cards)
     return DoesNotFitError(
@@ -276,28 +276,28 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
     )
 
 
-def _needed(asker: Caller, call: Call, state: NodeState) -> Demand:
-    if asker.request is not None and asker.container is not None:
-        return demand(asker.request, asker.container, state.terms)
-    return demand_from_size(asker.pod, call.resource, call.size, state.terms)
+def _demand_of(caller: Caller, call: Call, state: NodeState) -> Demand:
+    if caller.request is not None and caller.container is not None:
+        return demand(caller.request, caller.container, state.terms)
+    return demand_from_size(caller.pod, call.resource, call.size, state.terms)
 
 
-def _usable(asker: Caller, offer: Offer) -> frozenset[str]:
+def _usable(caller: Caller, offer: Offer) -> frozenset[str]:
     """The forced ids, and free ones that no other live pod holds (see kubernetes #137534)."""
     held = {
         text
         for grant in offer.live.holders(offer.available)
-        if not grant.pod.is_same_name(asker.pod)
+        if not grant.pod.is_same_name(caller.pod)
         for text in grant.ids(offer.call.resource)
     }
     return (offer.available - held) | offer.call.must_include
 
 
-def _views(asker: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
+def _views(caller: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
     """What all cards have left; of the asked resource at most what the kubelet has free."""
-    free = Counter(unit.card for text in _usable(asker, offer) if (unit := parse_unit_id(text)))
+    free = Counter(unit.card for text in _usable(caller, offer) if (unit := parse_unit_id(text)))
     shown = [card for card in state.cards if card.is_shown]
-    found = rooms(shown, state.healthy, offer.all_live, state.terms, asker.pod)
+    found = rooms(shown, state.healthy, offer.all_live, state.terms, caller.pod)
     if offer.is_given:
         return found
     return [at_most(room, offer.call.resource, free[room.card.number]) for room in found]
@@ -308,11 +308,11 @@ def _cards_of_pod(pod: PodRef, live: Ledger) -> tuple[str, ...]:
     return tuple(dict.fromkeys(uuid for grant in live.of_pod(pod) for uuid in grant.devices))
 
 
-def _wish(asker: Caller) -> tuple[CardIndex, ...]:
-    if asker.request is None or asker.container is None:
+def _wish(caller: Caller) -> tuple[CardIndex, ...]:
+    if caller.request is None or caller.container is None:
         return ()
-    kind, request = asker.container.kind, asker.request
+    kind, request = caller.container.kind, caller.request
     wish = request.wish if kind is ContainerKind.APP else request.init_wish
     of_first = request.wish[0][1] if request.wish and kind is ContainerKind.INIT else ()
     # An init container's units go to the app container after it, on the same card.
-    return next((cards for index, cards in wish if index == asker.container.index), of_first)
+    return next((cards for index, cards in wish if index == caller.container.index), of_first)

@@ -1,4 +1,4 @@
-"""A second try for pods of several containers, where placing one after the other has failed.
+"""Search for the cards of pods of several containers, where placing one after the other has failed.
 
 The first container that is placed may take the only card on which a later one fits. The search goes
 through the cards of every container, cards that are alike once, and gives up after so many tries:

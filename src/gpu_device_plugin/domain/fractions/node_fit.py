@@ -12,7 +12,6 @@ from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold
 from gpu_device_plugin.domain.fractions.container_sums import (
     NOTHING,
     ContainerSums,
-    Share,
     Shares,
     one_copy,
 )
@@ -33,6 +32,7 @@ from gpu_device_plugin.domain.fractions.requests import (
 from gpu_device_plugin.domain.fractions.room import Room, room_of
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.holdings import UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
@@ -47,7 +47,7 @@ class _Left:
     room: Room
     pods: set[PodRef] = field(default_factory=set)
 
-    def take(self, hold: PodHold, share: Share) -> None:
+    def take(self, hold: PodHold, share: UnitsAndPercent) -> None:
         is_new = hold.pod not in self.pods
         self.pods.add(hold.pod)
         self.room = self.room.without(*share, int(is_new), is_closed=hold.is_exclusive)
@@ -82,7 +82,7 @@ def node_rooms(
     for hold, needed in waiting:
         # Counted down card by card: counting all again for each would take the square of the time.
         rooms = [each.room for index, each in left.items() if index not in offer.by_claims]
-        for index in _guessed(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
+        for index in _guess_cards(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
             left[index].take(hold, (needed.units_per_card, needed.core_percent))
     found = [each.room for each in left.values()]
     return tuple(found if door is None else (_through(door, room, offer) for room in found))
@@ -93,7 +93,7 @@ def _through(door: AllocationApi, room: Room, offer: NodeOffer) -> Room:
     return replace(room, is_behind_other_door=True) if is_behind_other else room
 
 
-def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
+def _guess_cards(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
     placed = place(rooms, needed, offer.policy or PlacementPolicy.BINPACK)
     if not isinstance(placed, NoRoom):
         return [card.index for card in placed.cards]
@@ -117,6 +117,7 @@ class Score:
 
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
+FULL_OF_PODS_TEXT = "The number of pods per gpu device has reached the maximum allowed"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
 OTHER_DOOR_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
@@ -225,7 +226,10 @@ class RequestChecks:
             needs = demands(pod, offer.terms)
         except RequestError as error:
             is_mode = error.reason in OTHER_MODE
-            text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
+            # The words of the source (R-522) without our cure, which is long for thousands of nodes.
+            why = error.rule.partition(";")[0] if error.reason == "UnevenShare" else ""
+            never = f"{_NEVER_TEXT}{error.reason}{why and ': ' + why}"
+            text = NOT_MATCHED_TEXT if is_mode else never
             return Misfit(text, is_final=True)
         ahead = demands_ahead(needs)
         asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
@@ -240,7 +244,7 @@ def try_rooms(
     Whichever card has which number: nodes whose cards have the same left get the same score.
     """
     rooms = sorted(rooms, key=lambda room: room.amounts)
-    trial = _placed(offer, rooms, asked)
+    trial = _place_all(offer, rooms, asked)
     if isinstance(trial, Misfit):
         return trial
     score = _score(asked, rooms, trial, free_cpu_milli)
@@ -265,7 +269,7 @@ def _score(
     return Score(asked.policy, found[asked.policy], found[asked.default])
 
 
-def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "_Trial | Misfit":
+def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "_Trial | Misfit":
     """All containers placed: one after the other, as the node does it, else by a search."""
     trial, asking = _Trial(tuple(rooms)), asked.asking
     for ask in asking:
@@ -277,7 +281,8 @@ def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "
         return trial
     if rooms and all(room.is_behind_other_door for room in rooms):
         return Misfit(OTHER_DOOR_TEXT, is_final=True)
-    refused = Misfit(NOT_ENOUGH_TEXT, is_final=_is_too_much(offer, asked))
+    text = FULL_OF_PODS_TEXT if _is_full_of_pods(rooms, asked) else NOT_ENOUGH_TEXT
+    refused = Misfit(text, is_final=_is_too_much(offer, asked))
     if refused.is_final or len(asking) == 1:
         return refused
     chosen = cards_for_all(rooms, [(a.container.kind, a.needed) for a in asking], asked.policy)
@@ -287,6 +292,15 @@ def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "
     for ask, on in zip(asking, chosen, strict=True):
         trial.take_on(ask, [room.card for room in on])
     return trial
+
+
+def _is_full_of_pods(rooms: Sequence[Room], asked: CheckedRequest) -> bool:
+    """Whether each container would fit if cards took more pods than they do."""
+    free = [replace(room, max_pods=None) for room in rooms]
+    return any(room.is_full_of_pods for room in rooms) and all(
+        sum(room.lack(ask.needed) is None for room in free) >= ask.needed.cards
+        for ask in asked.asking
+    )
 
 
 def _is_too_much(offer: NodeOffer, asked: CheckedRequest) -> bool:
@@ -316,10 +330,10 @@ class _Trial:
         # The kubelet hands init containers' units on before it takes others: those cards come first.
         kept = [room.card for room in self.rooms if any(self._kept(room))]
         must = frozenset(card.number for card in kept)
-        rooms = self._seen() if must else self.rooms
+        rooms = self._rooms_seen() if must else self.rooms
         return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
 
-    def _seen(self) -> tuple[Room, ...]:
+    def _rooms_seen(self) -> tuple[Room, ...]:
         """The rooms as the next container finds them: what init containers hold is the pod's."""
         return tuple(
             replace(room, free_mem=room.free_mem + kept[0], free_core=room.free_core + kept[1])
@@ -328,7 +342,7 @@ class _Trial:
             for room in self.rooms
         )
 
-    def _kept(self, room: Room) -> Share:
+    def _kept(self, room: Room) -> UnitsAndPercent:
         """What init containers hand on of a card."""
         return self.take.kept.get(room.card.index, NOTHING)
 
@@ -342,7 +356,7 @@ class _Trial:
         self.uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
         self.take.add(ask.container, shares)
 
-    def _with(self, room: Room, share: Share) -> Room:
+    def _with(self, room: Room, share: UnitsAndPercent) -> Room:
         """A room with this share of it taken, less what an init container hands on."""
         new = self.take.fresh(room.card.index, share)
         return replace(room.without(*new, int(not room.holds_pod)), holds_pod=True)

@@ -119,7 +119,7 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
     bound = [room for room in fitting if room.card.number in must]
     if len(bound) < len(must) or not len(must) <= demand.cards <= len(fitting):
         return NoRoom(rooms, demand, must)
-    if wished := _wished(fitting, demand, wish, must):
+    if wished := _follow_wish(fitting, demand, wish, must):
         return _placement(wished, "the scheduler's wish")
     weigh = _preference(policy, rooms, demand)
 
@@ -130,7 +130,7 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
     return _placement(chosen, _why(chosen, policy, prefer, must))
 
 
-def _wished(
+def _follow_wish(
     fitting: Sequence[Room], demand: Demand, wish: Sequence[CardIndex], must: frozenset[CardNumber]
 ) -> Sequence[Room]:
     """The cards that the extender wishes, if they all fit; none without a wish."""

@@ -16,7 +16,12 @@ from gpu_device_plugin.domain.grants.holdings import (
     MOST_ON_A_POD,
     devices_annotation,
 )
-from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRequest
+from gpu_device_plugin.domain.node.pods import (
+    ContainerKind,
+    ContainerRequest,
+    PodRequest,
+    WishedCards,
+)
 
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 ASSIGNED = "scheduler.framework.gpushare.assigned"
@@ -48,7 +53,7 @@ def pod_annotations(
     Returns:
         Annotations to set; empty while no app container has units, or while a card is away.
     """
-    placed = sorted(filter(None, map(_placed, grants)), key=itemgetter(1))
+    placed = sorted(filter(None, map(_place_of, grants)), key=itemgetter(1))
     apps = [(index, grant) for is_app, index, grant in placed if is_app]
     by_uuid = {card.uuid: card for card in cards}
     used = {uuid for _, grant in apps for uuid in grant.devices}
@@ -72,11 +77,11 @@ def pod_annotations(
 
 def whole_cards(grants: Iterable[Grant]) -> dict[str, str]:
     """The cards of a claim that was made for no slice: with all of them, or by hand."""
-    whole = {g.index: g.devices for g in grants if g.holder.claim and _placed(g) is None}
+    whole = {g.index: g.devices for g in grants if g.holder.claim and _place_of(g) is None}
     return {DEVICES_ANNOTATION: devices_annotation(whole)} if whole else {}
 
 
-def _placed(grant: Grant) -> tuple[bool, int, Grant] | None:
+def _place_of(grant: Grant) -> tuple[bool, int, Grant] | None:
     """Whether an app container has it, and at which position; None where it has no container's units."""
     if not grant.holder.claim:
         is_app = grant.kind is ContainerKind.APP
@@ -147,7 +152,13 @@ def _agrees(
 
 
 def card_count(pod: PodRequest) -> int:
-    """On how many cards its label asks each container to be; 1 where that is no number."""
+    """On how many cards its label asks each container to be; 1 where that is no number.
+
+    No node gives compute of several cards. A tenant writes labels when it likes: else the percent
+    that a pod asks once would count on each of them.
+    """
+    if any(container.amount(Resource.CORE) for container in pod.containers):
+        return 1
     text = pod.card_count_label or "1"
     return max(1, int(text)) if _is_index(text) and len(text) < 4 else 1
 
@@ -176,7 +187,7 @@ def with_wish(pod: PodRequest, annotations: Mapping[str, str]) -> PodRequest:
 
 def _wish(
     cards: Mapping[str, Mapping[CardIndex, int]], containers: Iterable[ContainerRequest]
-) -> tuple[tuple[int, tuple[CardIndex, ...]], ...]:
+) -> WishedCards:
     return tuple((c.index, tuple(sorted(cards[c.name]))) for c in containers if c.name in cards)
 
 

@@ -30,13 +30,13 @@ def demands(pod: PodRequest, terms: NodeTerms) -> list[tuple[ContainerRequest, D
             container, node, amount, rule and cure.
     """
     asking = pod.asking
-    return [(each, _checked(pod, each, terms, len(asking))) for each in asking]
+    return [(each, _check(pod, each, terms, len(asking))) for each in asking]
 
 
 def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
     """What `container` alone needs, of a pod whose every container is checked, as `demands` does."""
     found = demands(pod, terms)
-    return _checked(pod, container, terms, len(found))
+    return _check(pod, container, terms, len(found))
 
 
 def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -> Demand:
@@ -133,7 +133,7 @@ def asked_text(resource: str, amount: int, unit: MemoryUnit) -> str:
     return f"{resource}: {amount}{meaning}"
 
 
-def _checked(
+def _check(
     pod: PodRequest, container: ContainerRequest, terms: NodeTerms, containers: int
 ) -> Demand:
     asked = " and ".join(

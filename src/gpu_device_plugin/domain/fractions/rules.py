@@ -159,7 +159,8 @@ def check(ask: Ask) -> None:
     """Raise RequestError if a rule for which enough is known refuses the request."""
     for rule in RULES:
         if ask.known in rule.known and rule.refuses(ask):
-            raise RequestError(f"{ask.subject}: {rule.text.format(ask=ask)}", reason=rule.reason)
+            text = rule.text.format(ask=ask)
+            raise RequestError(f"{ask.subject}: {text}", reason=rule.reason, rule=text)
 
 
 def _is_number(label: str) -> bool:

@@ -76,7 +76,7 @@ def parse_unit_id(text: str) -> UnitId | None:
 def unit_ids(resource: str, card: CardNumber, units: int) -> tuple[str, ...]:
     """The ids of the first `units` units of a card, in order."""
     prefix = f"{_LETTERS[resource]}{_DIGITS[card]}"
-    return tuple(prefix + text for text in islice(_counted(), units))
+    return tuple(prefix + text for text in islice(_count_up(), units))
 
 
 def cards_of(ids: Iterable[str]) -> frozenset[CardNumber]:
@@ -85,7 +85,7 @@ def cards_of(ids: Iterable[str]) -> frozenset[CardNumber]:
     return frozenset(unit.card for unit in parsed if unit is not None)
 
 
-def _counted() -> Iterator[str]:
+def _count_up() -> Iterator[str]:
     """0, 1, 2 … in base 36, endless; much faster than a division for each digit."""
     yield from _DIGITS
     for length in count(1):

@@ -12,19 +12,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.counted import few
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
-from gpu_device_plugin.domain.grants.ledger import Ledger, is_over
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import is_over
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
     ListedPod,
+    PodKey,
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import UnknownPodError
 
-Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
+Specs: TypeAlias = Mapping[PodKey, PodRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,14 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
     """
     around = _around(call, listed, ledger)
     known = [_Known(specs[pod.pod.key], pod, ledger) for pod in around if pod.pod.key in specs]
-    texts = [asker for pod in known if (asker := pod.asks(call)) is not None]
-    texts = texts or [asker for pod in known if (asker := pod.asks_again(call)) is not None]
+    texts = [caller for pod in known if (caller := pod.asks(call)) is not None]
+    texts = texts or [caller for pod in known if (caller := pod.asks_again(call)) is not None]
     bare = [pod for pod in around if pod.pod.key not in specs]
-    new = [asker for asker in texts if _is_new(asker.pod, seen)] or [
+    new = [caller for caller in texts if _is_new(caller.pod, seen)] or [
         Caller(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not any(_ids(pod))
     ]
     last = _of_session(session, texts, bare)
-    if last and all(asker.pod.is_same_name(last.pod) for asker in new):
+    if last and all(caller.pod.is_same_name(last.pod) for caller in new):
         return last
     is_owned = len(around) < len(listed)
     may = new or texts or ([Caller(p.pod) for p in bare] if is_owned else [])
@@ -122,9 +124,9 @@ def find_allocating_caller(
         if not grant.is_handed_on:
             return grant
     if holders:
-        return _heir(call, holders, specs, ledger) or _again(call, same, holders)
+        return _heir(call, holders, specs, ledger) or _repeat_or_refuse(call, same, holders)
     waiting = [_by_ledger(spec, call, ledger) for spec in specs.values() if not spec.is_finished]
-    texts = [asker for asker in waiting if asker is not None]
+    texts = [caller for caller in waiting if caller is not None]
     return _of_session(session, texts, ()) or _only(call, texts, ())
 
 
@@ -182,25 +184,25 @@ def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resour
 
 def _next(may: Sequence[Caller], call: Call, ledger: Ledger, pod: PodRef | None) -> Caller | None:
     """The next container of the pod that is being admitted, beside pods that may never ask."""
-    certain = [asker for asker in may if not _is_forgotten(asker, call, ledger)]
+    certain = [caller for caller in may if not _is_forgotten(caller, call, ledger)]
     is_it = len(certain) == 1 and pod is not None and certain[0].pod.is_same_name(pod)
     return certain[0] if is_it else None
 
 
-def _is_forgotten(asker: Caller, call: Call, ledger: Ledger) -> bool:
+def _is_forgotten(caller: Caller, call: Call, ledger: Ledger) -> bool:
     """Whether the kubelet has lost what it gave this container: then it need not be the one."""
-    container = asker.container
-    return container is not None and _is_granted(ledger, asker.pod, container, call.resource)
+    container = caller.container
+    return container is not None and _is_granted(ledger, caller.pod, container, call.resource)
 
 
 def _rival(
-    asker: Caller, entry: ListedPod, call: Call, specs: Specs, ledger: Ledger
+    caller: Caller, entry: ListedPod, call: Call, specs: Specs, ledger: Ledger
 ) -> Caller | None:
     """Another pod that may make the call.
 
     A kubelet that admitted it before it knew our resources asks when it starts a container.
     """
-    if entry.pod.is_same_name(asker.pod) or any(_ids(entry)):
+    if entry.pod.is_same_name(caller.pod) or any(_ids(entry)):
         return None
     spec = specs.get(entry.pod.key)
     if spec is None:
@@ -222,7 +224,7 @@ def _of_session(
     """The pod that was decided last, if it can still be asking: its calls come together."""
     if session is None:
         return None
-    found = next((asker for asker in texts if asker.pod.is_same_name(session.pod)), None)
+    found = next((caller for caller in texts if caller.pod.is_same_name(session.pod)), None)
     is_there = found is not None or any(p.pod.is_same_name(session.pod) for p in bare)
     return session if session.container is None and is_there else found
 
@@ -236,7 +238,7 @@ def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) ->
     return _by_ledger(specs[key], call, ledger) if key in specs else Caller(pod)
 
 
-def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant:
+def _repeat_or_refuse(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant:
     """The grant of an init container that is asked for again; else a refusal."""
     if same:
         return same[0]

@@ -232,7 +232,7 @@ def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] 
     return (ClaimRef(namespace, name, uid), slice_id) if is_told else None
 
 
-def prepared(
+def prepare_devices(
     claim: Claim, devices: Sequence[AllocatedDevice], edits: ContainerEdits
 ) -> list[PreparedDevice]:
     """What the kubelet is told: the first device carries everything that the containers receive."""

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.annotations import compact, json_object
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.ledger import used
+from gpu_device_plugin.domain.grants.ledger import sum_holds
 from gpu_device_plugin.domain.node.pods import PodRequest
 
 TOPOLOGY_GPU = "aliyun.com/gpu"
@@ -97,17 +98,21 @@ _MOST_SHARED = 16
 """Most cards and devices of a pod that is taken to hold as others do."""
 
 
+UnitsAndPercent: TypeAlias = tuple[int, int]
+"""Memory units and percent of compute on one card."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What one pod holds of a node's devices.
 
     Attributes:
-        by_card: Card index -> memory units and percent of compute.
+        by_card: What it holds of each card.
         devices: UUIDs of the cards and instances that it holds whole, or replicas of which.
         is_by_claims: Whether it holds its slices by claims, which the node's cards count.
     """
 
-    by_card: Mapping[CardIndex, tuple[int, int]] = field(default_factory=dict)
+    by_card: Mapping[CardIndex, UnitsAndPercent] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     is_exclusive: bool = False
     is_by_claims: bool = False
@@ -121,7 +126,7 @@ def holding_of(
     Shares of cards that are not among `cards` are left out; `devices` is what the pod holds whole.
     """
     index = {card.uuid: card.index for card in cards}
-    use = used(chain.from_iterable(grant.holds for grant in grants))
+    use = sum_holds(chain.from_iterable(grant.holds for grant in grants))
     return Holding(
         {
             index[uuid]: (-(-each.memory_mib // unit.mib), each.core_percent)

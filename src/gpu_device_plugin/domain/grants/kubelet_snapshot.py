@@ -7,11 +7,11 @@ from typing import TypeAlias
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRef
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRef
 from gpu_device_plugin.errors import UnknownPodError
 
 _Place: TypeAlias = tuple[str, str, str]  # uid, container, resource
-_Holding: TypeAlias = tuple[tuple[str, str], str, str, frozenset[str]]  # pod, container, what
+_Holding: TypeAlias = tuple[PodKey, str, str, frozenset[str]]  # pod, container, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class KubeletSnapshot:
     has_checkpoint: bool = True
 
     @property
-    def names(self) -> frozenset[tuple[str, str]]:
+    def names(self) -> frozenset[PodKey]:
         """Namespace and name of every listed pod."""
         return frozenset(entry.pod.key for entry in self.listed)
 
@@ -65,7 +65,7 @@ class KubeletSnapshot:
         listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in reported}
         return frozenset(listed) | frozenset(known)
 
-    def displaced(self, ledger: Ledger) -> frozenset[str]:
+    def find_displaced(self, ledger: Ledger) -> frozenset[str]:
         """Slices of pods that the kubelet has no more, whose units it has given to a listed pod.
 
         They are there if our file had to be read from a write before the last, or end later.

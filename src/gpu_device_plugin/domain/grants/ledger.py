@@ -1,16 +1,16 @@
-"""The ledger: all grants of a node, what is held of each device in amounts, and when a grant is over.
+"""The ledger: all grants of a node, and what is held of each device in amounts.
 
 Amounts are of shares, so they count the same for a holder that has units of the kubelet's, for a claim,
 and in a controller that knows no units.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder
-from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class DeviceUse:
     is_exclusive: bool = False
 
 
-def used(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
+def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
     """What is held of each device, by its id.
 
     Of what ordinary init containers hold, a pod's later containers take first. So of each device a
@@ -148,79 +148,15 @@ class Ledger:
 
     def use(self) -> dict[str, DeviceUse]:
         """What is held of each device, by its id."""
-        return used(chain.from_iterable([grant.holds for grant in self.grants.values()]))
+        return sum_holds(chain.from_iterable([grant.holds for grant in self.grants.values()]))
 
-    def claimed(self) -> dict[str, DeviceUse]:
+    def use_by_claims(self) -> dict[str, DeviceUse]:
         """What prepared claims hold of each device, by its id."""
         by_claims = (grant.holds for grant in self.grants.values() if grant.holder.claim)
-        return used(chain.from_iterable(by_claims))
+        return sum_holds(chain.from_iterable(by_claims))
 
 
 _Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
-
-ABSENT_SECONDS = 30.0
-"""A grant ends when the kubelet lacks it twice, at least this long apart."""
-KUBELET_SETTLE_SECONDS = 60.0
-"""For this long after kubelet.sock appeared List may be incomplete: its sources are not ready."""
-
-
-def live(
-    ledger: Ledger,
-    listed: Collection[tuple[str, str]],
-    uids: Mapping[tuple[str, str], str] | None = None,
-    ended: Collection[str] = (),
-) -> Ledger:
-    """The grants whose pods the kubelet still has; at admission the others count as free.
-
-    A claim's grant counts until its allocation API releases it, whatever List says of the pod.
-    `listed` and `uids` are by namespace and name; a grant under another uid than in `uids` belongs
-    to a pod that was replaced by one of the same name. `ended` are uids of pods that have finished:
-    kubelets before 1.34 list these until they are deleted, and give their units away all the same.
-    """
-    return Ledger(
-        {
-            key: grant
-            for key, grant in ledger.grants.items()
-            if grant.holder.claim
-            or (grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {}))
-        }
-    )
-
-
-def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
-    """Whether a pod has ended or is gone, according to the API's pods of this node."""
-    spec = specs.get(pod.key)
-    return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
-
-
-def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before a grant ends
-    ledger: Ledger,
-    listed: Collection[tuple[str, str]],
-    checkpoint_uids: Collection[str] | None,
-    absent_since: Mapping[str, float],
-    now: float,
-    kubelet_since: float | None,
-    uids: Mapping[tuple[str, str], str] | None = None,
-) -> tuple[frozenset[str], Mapping[str, float]]:
-    """Slice ids to release, and slice id -> `now` of the first pass in which the pods of others were missing.
-
-    A grant ends only when List and the kubelet's checkpoint both lack its pod twice, 30 s apart,
-    and an absence counts only later than 60 s after kubelet.sock appeared. `listed` and `uids` are
-    as for `live`; `absent_since` is the second result of the last pass. `now` and `kubelet_since`
-    are seconds of the monotonic clock; without a checkpoint or kubelet.sock, `checkpoint_uids` or
-    `kubelet_since` is None.
-    """
-    is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
-    if checkpoint_uids is None or not is_settled:
-        return frozenset(), {}
-    absent = {
-        key: min(absent_since.get(key, now), now)
-        for key, grant in ledger.grants.items()
-        if not grant.holder.claim
-        and grant.pod.uid not in checkpoint_uids
-        and not (grant.pod.name and _is_listed(grant.pod, listed, uids or {}))
-    }
-    return _overdue(absent, now)
 
 
 def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
@@ -244,40 +180,3 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
     }
     places = granted.keys() | reported.keys()
     return sum(granted.get(place) != reported.get(place) for place in places)
-
-
-def _is_listed(
-    pod: PodRef, listed: Collection[tuple[str, str]], uids: Mapping[tuple[str, str], str]
-) -> bool:
-    """Whether List has the pod; one known only by its uid counts as listed."""
-    if not pod.name:
-        return True
-    return pod.key in listed and (not pod.uid or uids.get(pod.key, pod.uid) == pod.uid)
-
-
-def orphan_files(
-    present: Collection[str],
-    named: Collection[str] | None,
-    unnamed_since: Mapping[str, float],
-    now: float,
-    kubelet_since: float | None,
-) -> tuple[frozenset[str], Mapping[str, float]]:
-    """Files of slices that no grant names: which may be removed, and since when others are not named.
-
-    They may remain after a crash, but also after a ledger was lost whose containers are running. So
-    a slice's are removed only if neither a grant nor the kubelet's checkpoint names it in two passes,
-    30 s apart and later than 60 s after kubelet.sock appeared.
-
-    `named` is None without a checkpoint, because then it is not known. The rest is as for
-    `expired_grants`.
-    """
-    if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
-        return frozenset(), {}
-    since = {key: min(unnamed_since.get(key, now), now) for key in present if key not in named}
-    return _overdue(since, now)
-
-
-def _overdue(since: Mapping[str, float], now: float) -> tuple[frozenset[str], Mapping[str, float]]:
-    """What has been missing for long enough, and the rest."""
-    over = frozenset(key for key, first in since.items() if now - first >= ABSENT_SECONDS)
-    return over, {key: first for key, first in since.items() if key not in over}

@@ -71,12 +71,12 @@ def ungranted_units(
         if entry.resource not in of_container or entry.slice_id:
             of_container[entry.resource] = entry
     return tuple(
-        _found(ref, container, by_uid.get(ref.uid), by_resource)
+        _ungranted(ref, container, by_uid.get(ref.uid), by_resource)
         for (ref, container), by_resource in parts.items()
     )
 
 
-def _found(
+def _ungranted(
     ref: PodRef, container: str, spec: PodRequest | None, parts: Mapping[str, HeldUnits]
 ) -> UngrantedUnits:
     asked = spec.container(container) if spec else None
@@ -167,7 +167,7 @@ class KubeletChoosesDevices(Scheme):
         """The grant with its shares as the devices are now."""
         return replace(grant, shares=self._shares(grant.units, state))
 
-    def checked(self, grant: Grant, spec: PodRequest, _state: NodeState) -> Grant:
+    def check_spec(self, grant: Grant, spec: PodRequest, _state: NodeState) -> Grant:
         """The grant with what the pod spec says of its holder; there is no rule about it."""
         container = spec.container(grant.container)
         if container is None:

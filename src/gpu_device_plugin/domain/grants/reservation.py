@@ -84,17 +84,17 @@ class Pending:
     `preferred` are the answers to GetPreferredAllocation, `granted` the resources whose Allocate has come.
     """
 
-    asker: Caller
+    caller: Caller
     chosen: Reservation
     preferred: Mapping[str, frozenset[str]] = field(default_factory=dict)
     granted: frozenset[str] = frozenset()
     slice_id: str = ""
 
-    def is_for(self, asker: Caller) -> bool:
+    def is_for(self, caller: Caller) -> bool:
         """Whether this is the same container."""
-        mine = self.asker.container.name if self.asker.container else None
-        theirs = asker.container.name if asker.container else None
-        return mine == theirs and self.asker.pod == asker.pod
+        mine = self.caller.container.name if self.caller.container else None
+        theirs = caller.container.name if caller.container else None
+        return mine == theirs and self.caller.pod == caller.pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class CallState:
     def admitting(self, now: float) -> PodRef | None:
         """The pod of which a container was decided a moment ago."""
         is_late = now - self.answered_at > ADMISSION_SECONDS
-        return None if is_late or self.pending is None else self.pending.asker.pod
+        return None if is_late or self.pending is None else self.pending.caller.pod
 
 
 @dataclass(frozen=True, slots=True)

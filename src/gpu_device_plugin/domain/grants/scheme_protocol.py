@@ -35,8 +35,8 @@ class Scheme(ABC):
     """One way of sharing.
 
     The `state` that it gets holds its own cards only. A scheme either decides which units a
-    container gets (`WeChooseDevices`), or records what the kubelet has chosen (`recording.Records`). Both
-    end in grants of one ledger.
+    container gets (`WeChooseDevices`), or records what the kubelet has chosen
+    (`recording.KubeletChoosesDevices`). Both end in grants of one ledger.
     """
 
     @property
@@ -75,7 +75,7 @@ class Scheme(ABC):
         """The grant with its memory on each device, or without while a device is away."""
 
     @abstractmethod
-    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+    def check_spec(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
         """The grant, held to the rules that need its pod spec; RequestError if it breaks one."""
 
     @abstractmethod
@@ -118,7 +118,7 @@ class WeChooseDevices(Scheme):
         """What only this scheme knows of a grant, as keys of the grant on disk."""
 
     @abstractmethod
-    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+    def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A grant that was read from disk, with what only this scheme knows of it from its `record`.
 
         Raises StateError for what this release does not know; the text names the key.
@@ -129,7 +129,7 @@ class WeChooseDevices(Scheme):
         """Mode and memory unit of the node when it was given."""
 
     @abstractmethod
-    def decide(self, asker: Caller, offer: Offer, state: NodeState) -> Pending:
+    def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """The devices for a container's whole request.
 
         Raises RequestError for what is never valid on this node, DoesNotFitError where no device
@@ -145,7 +145,7 @@ class WeChooseDevices(Scheme):
         """
 
     @abstractmethod
-    def check_given(self, asker: Caller, offer: Offer, state: NodeState) -> None:
+    def check_given(self, caller: Caller, offer: Offer, state: NodeState) -> None:
         """Raise DoesNotFitError unless the units that the kubelet gives unasked make a whole request."""
 
     @abstractmethod

@@ -22,10 +22,14 @@ class ComputePolicy(StrEnum):
 _BY_NUMBER = {
     "3": ComputePolicy.FIXED,
     "1": ComputePolicy.WORK_CONSERVING,
+    "2": ComputePolicy.WORK_CONSERVING,
     "5": ComputePolicy.NATIVE,
 }
-KNOWN_POLICIES = ", ".join(f"{policy} ({number})" for number, policy in _BY_NUMBER.items())
-"""For error texts: each policy with its number."""
+KNOWN_POLICIES = (
+    "fixed (3), work-conserving (1, 2), native (5); cGPU's 0 and 4 share by the number of "
+    "containers, which is not offered: a share is what a pod asks for"
+)
+"""For error texts: each policy with its numbers."""
 
 
 def parse_compute_policy(text: str) -> ComputePolicy | None:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import StateError
 
+Value = TypeVar("Value")
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
 PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
@@ -73,20 +75,10 @@ def parse_max_pods(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ModeDecision:
-    """The mode of a node from now on; `is_switch_refused` where the label's mode has to wait."""
+class SwitchDecision(Generic[Value]):
+    """The mode, or the memory unit, of a node from now on; one that is refused has to wait."""
 
-    mode: NodeMode
-    is_switch_refused: bool = False
-    note: str | None = None
-    note_reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UnitDecision:
-    """The memory unit of a node from now on; the fields are those of ModeDecision."""
-
-    unit: MemoryUnit
+    value: Value
     is_switch_refused: bool = False
     note: str | None = None
     note_reason: str = ""
@@ -100,7 +92,7 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     mps_root: str = "",
     *,
     is_from_label: bool = True,
-) -> ModeDecision:
+) -> SwitchDecision[NodeMode]:
     """What the node's label means for its mode now.
 
     Deleting the label changes nothing (docs/node-modes.md), nor does an unknown value, and a node
@@ -116,23 +108,23 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     wanted = kept if label is None else parse_mode(label)
     asked = f"--mode {wanted}" if label is None else f"label {MODE_LABEL}={label}"
     if wanted is None:
-        return ModeDecision(
+        return SwitchDecision(
             current or fallback,
             note=f"{asked} names no mode; the node stays in {current or fallback}. "
             f"Known: {', '.join(NodeMode)}",
             note_reason="UnknownMode",
         )
     if current is None or wanted is current:
-        return ModeDecision(wanted)
+        return SwitchDecision(wanted)
     return _switch(current, wanted, asked, holders, mps_root)
 
 
 def _switch(
     current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None, mps_root: str
-) -> ModeDecision:
+) -> SwitchDecision[NodeMode]:
     """Switch the mode at once if no slice is held and no card served, else later."""
     if holders is None:
-        return ModeDecision(current, is_switch_refused=True)
+        return SwitchDecision(current, is_switch_refused=True)
     why = ""
     if holders:
         why = f"while pods hold slices: {_names(holders)}. Delete or drain them"
@@ -142,10 +134,14 @@ def _switch(
             f"without sharing.mps first"
         )
     if why:
-        note = f"{asked} waits: the node stays in {current} {why}"
-        return ModeDecision(current, True, note, "ModeSwitchRefused")  # noqa: FBT003
+        return SwitchDecision(
+            current,
+            is_switch_refused=True,
+            note=f"{asked} waits: the node stays in {current} {why}",
+            note_reason="ModeSwitchRefused",
+        )
     later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"
-    return ModeDecision(
+    return SwitchDecision(
         wanted,
         note=f"the node switched from mode {current} to {wanted}{later}",
         note_reason="ModeSwitched" if is_served(wanted) else "ModeNotServedYet",
@@ -154,25 +150,25 @@ def _switch(
 
 def next_unit(
     current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef] | None
-) -> UnitDecision:
+) -> SwitchDecision[MemoryUnit]:
     """The unit to count in: a change waits until no pod holds slices (R-403).
 
     `current` is None only at the very first start; while `holders` is None, because that is not known
     yet, no switch is made and none is refused with a reason.
     """
     if current is None or current is wanted:
-        return UnitDecision(wanted)
+        return SwitchDecision(wanted)
     if holders is None:
-        return UnitDecision(current, is_switch_refused=True)
+        return SwitchDecision(current, is_switch_refused=True)
     if holders:
-        return UnitDecision(
+        return SwitchDecision(
             current,
             is_switch_refused=True,
             note=f"memory unit {wanted.value} waits: the node still counts in "
             f"{current.value} while pods hold slices: {_names(holders)}. Delete or drain them",
             note_reason="UnitSwitchRefused",
         )
-    return UnitDecision(
+    return SwitchDecision(
         wanted,
         note=f"the node switched from memory unit {current.value} to {wanted.value}",
         note_reason="UnitSwitched",

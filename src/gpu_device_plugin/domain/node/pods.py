@@ -3,9 +3,17 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+
+PodKey: TypeAlias = tuple[str, str]
+"""Namespace and name of a pod."""
+
+
+WishedCards: TypeAlias = tuple[tuple[int, tuple[CardIndex, ...]], ...]
+"""Index of a container in the spec, and the cards that are wished for it."""
 
 
 class ContainerKind(Enum):
@@ -54,7 +62,7 @@ class PodRef:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> PodKey:
         """Namespace and name: what the kubelet's List and the API have in common."""
         return self.namespace, self.name
 
@@ -87,8 +95,8 @@ class PodRequest:
     ref: PodRef
     containers: tuple[ContainerRequest, ...]
     card_count_label: str | None = None
-    wish: tuple[tuple[int, tuple[CardIndex, ...]], ...] = ()
-    init_wish: tuple[tuple[int, tuple[CardIndex, ...]], ...] = ()
+    wish: WishedCards = ()
+    init_wish: WishedCards = ()
     is_finished: bool = False
     owner: str = ""
     compute_policy: str | None = None
@@ -157,8 +165,8 @@ class HeldUnits:
 
 
 def known_here(
-    specs: Mapping[tuple[str, str], PodRequest], listed: Collection[tuple[str, str]]
-) -> Mapping[tuple[str, str], PodRequest]:
+    specs: Mapping[PodKey, PodRequest], listed: Collection[PodKey]
+) -> Mapping[PodKey, PodRequest]:
     """The API's pods of this node, where a forged mirror of a static pod asks for nothing.
 
     Anybody can create a pod that says it is a mirror, with any uid. The kubelet never runs it and

@@ -18,7 +18,7 @@ _TWO_MEANINGS = (
 )
 
 
-def configured(configuration: Configuration, state: NodeState) -> Offers:
+def offers_in_mode(configuration: Configuration, state: NodeState) -> Offers:
     """What the scheme's cards of this node are offered as, whatever pods hold of them."""
     cards = state.cards
     if configuration.mig_strategy is not MigStrategy.NONE:
@@ -40,7 +40,7 @@ def configured(configuration: Configuration, state: NodeState) -> Offers:
     return while_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
 
 
-def effective(
+def labels_configuration(
     configuration: Configuration, cards: Iterable[Card], mode: NodeMode | None
 ) -> Configuration:
     """What of the configuration labels may tell: nobody shares a card that is divided."""

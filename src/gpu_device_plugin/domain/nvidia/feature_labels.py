@@ -46,26 +46,28 @@ def feature_labels(
         is_mps_capable = is_mps and not any(card.hardware.is_mig for card in cards)
         labels |= {
             **_versions(machine),
-            "gpu.machine": _ends_trimmed(sanitised(machine.type)) or "unknown",
+            "gpu.machine": _trim_ends(sanitise(machine.type)) or "unknown",
             "gpu.mode": _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
             "mig.capable": _text(any(card.hardware.is_mig_capable for card in cards)),
             MPS_CAPABLE.removeprefix(PREFIX): _text(is_mps_capable),
+            "vgpu.present": _text(any(card.hardware.is_virtual for card in cards)),
+            **_clique(cards),
             **_gpu_labels(cards, configuration),
             **_mig_labels(cards, configuration),
         }
-    return {f"{PREFIX}{name}": _ends_trimmed(value) for name, value in labels.items()}
+    return {f"{PREFIX}{name}": _trim_ends(value) for name, value in labels.items()}
 
 
-def sanitised(text: str) -> str:
+def sanitise(text: str) -> str:
     """Only what a label's value may have; spaces become single hyphens (R-741).
 
-    >>> sanitised(" NVIDIA  A100-SXM4 (40GB) ")
+    >>> sanitise(" NVIDIA  A100-SXM4 (40GB) ")
     'NVIDIA-A100-SXM4-40GB'
     """
     return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split())
 
 
-def _ends_trimmed(value: str) -> str:
+def _trim_ends(value: str) -> str:
     """At most 63 characters, with a letter or digit at both ends: the API server wants that."""
     return value.strip(_NOT_AT_ENDS)[:_LONGEST_VALUE].rstrip(_NOT_AT_ENDS)
 
@@ -101,6 +103,12 @@ def _versions(machine: Machine) -> dict[str, str]:
     return found
 
 
+def _clique(cards: Sequence[Card]) -> dict[str, str]:
+    """The NVLink domain that the node's cards are in, where it is one."""
+    found = {card.hardware.fabric for card in cards} - {""}
+    return {"gpu.clique": found.pop()} if len(found) == 1 else {}
+
+
 def _gpu_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str, str]:
     """Of whole cards, those in MIG mode included; of two models the one with more cards."""
     counts = Counter(card.model for card in cards)
@@ -110,7 +118,7 @@ def _gpu_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str
     card = (whole or group)[0]
     labels = _base(GPU, [model], len(group), configuration)
     if not whole:
-        labels |= {"replicas": "0", "sharing-strategy": "none", "product": sanitised(model)}
+        labels |= {"replicas": "0", "sharing-strategy": "none", "product": sanitise(model)}
     if card.memory_mib:
         labels["memory"] = str(card.memory_mib)
     major, minor = card.hardware.compute_capability
@@ -120,7 +128,7 @@ def _gpu_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str
             "compute.major": str(major),
             "compute.minor": str(minor),
         }
-    return _named(GPU, labels)
+    return _with_prefix(GPU, labels)
 
 
 def _mig_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str, str]:
@@ -137,17 +145,17 @@ def _mig_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str
     if strategy is MigStrategy.SINGLE and cut:
         is_uneven = len(found) != 1 or len(cut) < len(cards)
         if is_uneven or not all(card.hardware.instances for card in cut):
-            return labels | _named(GPU, _invalid(cut[0].model))
+            return labels | _with_prefix(GPU, _invalid(cut[0].model))
     for profile, instances in found.items():
         name = GPU if strategy is MigStrategy.SINGLE else resource_of(profile)
-        labels |= _named(name, _instance_labels(name, instances, configuration))
+        labels |= _with_prefix(name, _instance_labels(name, instances, configuration))
     return labels
 
 
 def _invalid(model: str) -> dict[str, str]:
     """A layout that strategy single cannot serve (R-743)."""
     return {
-        "product": f"{sanitised(model)}-MIG-INVALID",
+        "product": f"{sanitise(model)}-MIG-INVALID",
         "count": "0",
         "replicas": "0",
         "sharing-strategy": "",
@@ -175,7 +183,7 @@ def _base(
 ) -> dict[str, str]:
     """Product, count and sharing of a resource; replicas are those of one device (R-742)."""
     entry = next((each for each in configuration.sharing.resources if each.name == name), None)
-    product = [sanitised(part) for part in parts]
+    product = [sanitise(part) for part in parts]
     if entry is not None and configuration.sharing.new_name(entry) == name:
         product.append("SHARED")
     kind = SharingKind.NONE if entry is None else configuration.sharing.kind
@@ -187,7 +195,7 @@ def _base(
     }
 
 
-def _named(resource: str, labels: Mapping[str, str]) -> dict[str, str]:
+def _with_prefix(resource: str, labels: Mapping[str, str]) -> dict[str, str]:
     return {f"{resource.removeprefix(PREFIX)}.{name}": value for name, value in labels.items()}
 
 

@@ -126,16 +126,16 @@ class _Search:
 
     def _first_sets(self, rest: int) -> Iterator[tuple[int, int]]:
         """Sets with the first card of `rest`, in order; one set of a division may be smaller."""
-        for chosen, points in self._grown(rest, self._size - 1):
+        for chosen, points in self._grow(rest, self._size - 1):
             if chosen & self._must in {0, self._must}:
                 yield chosen, points
         short = rest.bit_count() % self._size
         if short:
-            for chosen, points in self._grown(rest, short - 1):
+            for chosen, points in self._grow(rest, short - 1):
                 if not chosen & self._must:
                     yield chosen, points
 
-    def _grown(self, rest: int, more: int) -> Iterator[tuple[int, int]]:
+    def _grow(self, rest: int, more: int) -> Iterator[tuple[int, int]]:
         """Sets of the first card of `rest` and `more` others; of cards that are linked alike the lower first."""
         grown = [(rest & -rest, rest & (rest - 1), more)]
         while grown:

@@ -210,7 +210,7 @@ def is_cut(hardware: Hardware, profile: Profile) -> bool:
     return hardware.is_mig and names == [profile.name] * profile.count
 
 
-def uncut(cards: Sequence[Card], asked: str) -> str:
+def cut_obstacle(cards: Sequence[Card], asked: str) -> str:
     """Why cards are not what the node's MIG profile asks for, and how to cut them; "" if they are."""
     capable = [card for card in cards if card.hardware.is_mig_capable]
     if any(card.hardware == UNKNOWN for card in cards):

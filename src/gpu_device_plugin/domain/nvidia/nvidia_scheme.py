@@ -28,8 +28,8 @@ from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.by_mode import (
-    configured,
-    effective,
+    labels_configuration,
+    offers_in_mode,
     while_there,
     with_channels,
     with_held,
@@ -46,7 +46,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
 )
 from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.nvidia.links import best_linked
-from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, resource_of, uncut
+from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, cut_obstacle, resource_of
 from gpu_device_plugin.domain.nvidia.mps import as_client
 from gpu_device_plugin.domain.nvidia.offers import Offered, Offers, device_of
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
@@ -100,7 +100,7 @@ class NvidiaScheme(KubeletChoosesDevices):
 
         Only mode default shares by MPS; and a daemon that has not given its cards back keeps the label.
         """
-        configuration = effective(self._configuration(), cards, state.mode)
+        configuration = labels_configuration(self._configuration(), cards, state.mode)
         found = feature_labels(cards, configuration, machine)
         if state.mode is not NodeMode.DEFAULT and MPS_CAPABLE in found:
             found[MPS_CAPABLE] = "false"
@@ -159,7 +159,7 @@ class NvidiaScheme(KubeletChoosesDevices):
     def prefer(self, call: Call, available: Collection[str], state: NodeState) -> Sequence[str]:
         """By links, or over the cards."""
         policy = self._configuration().allocation_policy
-        return preferred(
+        return choose_preferred(
             self._devices(call.resource, state), available, call.must_include, call.size, policy
         )
 
@@ -170,7 +170,7 @@ class NvidiaScheme(KubeletChoosesDevices):
     def check_call(self, call: Call, state: NodeState) -> None:
         """Shared devices are given one at a time, where that is asked for (R-702)."""
         super().check_call(call, state)
-        devices = self._given(call, state)
+        devices = self._devices_of_call(call, state)
         is_shared = any(device.replicas > 1 for device in devices)
         if is_shared and len(devices) > 1 and self._configuration().sharing.is_one_at_most:
             raise RequestError(
@@ -194,7 +194,7 @@ class NvidiaScheme(KubeletChoosesDevices):
 
     def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
         """By the list strategies."""
-        devices = self._given(call, state)
+        devices = self._devices_of_call(call, state)
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
         configuration = with_channels(self._configuration(), state.imex_channels)
         found = answer(devices, configuration, paths, answer_id)
@@ -206,7 +206,7 @@ class NvidiaScheme(KubeletChoosesDevices):
     def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
         return self._offers(state).resources.get(resource, ())
 
-    def _given(self, call: Call, state: NodeState) -> list[Offered]:
+    def _devices_of_call(self, call: Call, state: NodeState) -> list[Offered]:
         offered = self._devices(call.resource, state)
         return [device for device in offered if device.id in call.must_include]
 
@@ -224,8 +224,8 @@ class NvidiaScheme(KubeletChoosesDevices):
 
     def _worked_out(self, state: NodeState, grants: Iterable[Grant]) -> Offers:
         asked = self._configuration().mig_profile if is_whole(state.mode) else ""
-        problem = uncut(state.cards, asked) if asked else ""
-        found = Offers(problem=problem) if problem else configured(self._configuration(), state)
+        problem = cut_obstacle(state.cards, asked) if asked else ""
+        found = Offers(problem=problem) if problem else offers_in_mode(self._configuration(), state)
         found = while_there(found, self._configuration(), state.imex_channels)
         offered = with_held(found, state.cards, grants)
         # A profile of a card that we have no table of, or what is held under an earlier name.
@@ -243,7 +243,7 @@ def possible_names(configuration: Configuration) -> frozenset[str]:
     return frozenset({TOPOLOGY_GPU} | plain | renamed | shared)
 
 
-def preferred(
+def choose_preferred(
     offered: Sequence[Offered],
     available: Collection[str],
     must_include: Collection[str],

@@ -64,7 +64,7 @@ def offers(cards: Sequence[Card], configuration: Configuration) -> Offers:
     notes = list(_notes(cards, configuration.mig_strategy))
     try:
         plain = _plain(cards, configuration)
-        return Offers(_replicated(plain, configuration.sharing, notes), notes=tuple(notes))
+        return Offers(_replicate(plain, configuration.sharing, notes), notes=tuple(notes))
     except LayoutError as error:
         return Offers(problem=str(error), notes=tuple(notes))
 
@@ -87,17 +87,17 @@ def _plain(cards: Sequence[Card], configuration: Configuration) -> dict[str, lis
         _check_single(whole, cut)
     found: dict[str, list[Offered]] = {}
     for card in whole:
-        name = _matched(configuration.gpu_patterns, card.model) or GPU
+        name = _match(configuration.gpu_patterns, card.model) or GPU
         found.setdefault(name, []).append(Offered(card.uuid, card))
     for card in cut if strategy is not MigStrategy.NONE else ():
         for instance in filter(lambda each: each.is_whole, card.hardware.instances):
             default = GPU if strategy is MigStrategy.SINGLE else resource_of(instance.profile)
-            name = _matched(configuration.mig_patterns, instance.profile) or default
+            name = _match(configuration.mig_patterns, instance.profile) or default
             found.setdefault(name, []).append(Offered(instance.uuid, card, instance))
     return found
 
 
-def _matched(patterns: Iterable[Pattern], text: str) -> str:
+def _match(patterns: Iterable[Pattern], text: str) -> str:
     """The resource of the first pattern that matches, or ""."""
     return next((each.name for each in patterns if each.matches(text)), "")
 
@@ -143,15 +143,13 @@ def _notes(cards: Iterable[Card], strategy: MigStrategy) -> Iterable[str]:
                 )
 
 
-def _replicated(
-    plain: Mapping[str, list[Offered]], sharing: Sharing, notes: list[str]
-) -> Resources:
+def _replicate(plain: Mapping[str, list[Offered]], sharing: Sharing, notes: list[str]) -> Resources:
     """The devices with those of each entry of `sharing` replaced by their replicas; adds to `notes`."""
     found = {name: list(devices) for name, devices in plain.items()}
     shared: dict[str, list[Offered]] = {}
     taken: set[str] = set()
     for entry in sharing.resources:
-        chosen = _chosen(entry, plain.get(entry.name, []), taken, notes)
+        chosen = _choose(entry, plain.get(entry.name, []), taken, notes)
         uuids = {device.id for device in chosen}
         if uuids & taken:
             raise LayoutError(
@@ -178,7 +176,7 @@ def _replicated(
     return {name: tuple(devices) for name, devices in sorted(found.items()) if devices}
 
 
-def _chosen(
+def _choose(
     entry: SharedResource, there: Sequence[Offered], taken: Collection[str], notes: list[str]
 ) -> list[Offered]:
     """The devices that an entry replicates; none of a resource that this node does not have.
@@ -198,7 +196,7 @@ def _chosen(
     found: dict[str, Offered] = {}
     for reference in wanted.references:
         device = next((each for each in there if reference in {each.uuid, each.index}), None)
-        device = device or _lost(reference, [d for d in there if d.id not in {*taken, *found}])
+        device = device or _find_lost(reference, [d for d in there if d.id not in {*taken, *found}])
         if device is None:
             kind = "with UUID" if "-" in reference else "at index"
             shown = ", ".join(each.index for each in there if each.card.is_shown)
@@ -208,7 +206,7 @@ def _chosen(
     return list(found.values())
 
 
-def _lost(reference: str, there: Iterable[Offered]) -> Offered | None:
+def _find_lost(reference: str, there: Iterable[Offered]) -> Offered | None:
     """The device of a card that NVML shows no more, for an index that no card has now.
 
     One lost card must not take the others out of service. Its number is the index that it had, but on

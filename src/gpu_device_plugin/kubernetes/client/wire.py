@@ -1,6 +1,7 @@
 """The few fields of Kubernetes objects that we read; msgspec skips the rest unparsed."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Generic, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from gpu_device_plugin.domain.grants.holdings import (
 )
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
+from gpu_device_plugin.domain.registry import OUR_RESOURCES
 
 MIRROR = "kubernetes.io/config.mirror"
 CGPU_DISABLE = "CGPU_DISABLE"
@@ -37,6 +39,16 @@ A tenant fills the others as he likes, and these too. Of a longer one the rest i
 still stands there: as JSON it then says nothing, as a name it is not known.
 """
 _POD_LABELS = (COUNT_LABEL, CARD_LABEL)
+_MOST_RESOURCES, _MOST_CLAIMS = 64, 256
+_Amounts = dict[str, str | int | float]
+
+
+def _read_amounts(amounts: _Amounts | None, names: Collection[str], domain: str) -> _Amounts | None:
+    """Those of `names` and some of `domain`: a tenant can write twenty thousand of any name."""
+    found = {name: amounts[name] for name in names if name in amounts} if amounts else {}
+    others = (name for name in amounts or () if domain and name.startswith(domain))
+    found |= {name: (amounts or {})[name] for name in islice(others, _MOST_RESOURCES)}
+    return found or None
 
 
 class OwnerReference(msgspec.Struct):
@@ -46,6 +58,11 @@ class OwnerReference(msgspec.Struct):
     kind: str = ""
     name: str = ""
     controller: bool | None = None
+
+    def __post_init__(self) -> None:
+        """As the API server bounds none of these."""
+        self.uid, self.kind = self.uid[:MOST_IN_A_WORD], self.kind[:MOST_IN_A_WORD]
+        self.name = self.name[:MOST_IN_A_WORD]
 
 
 class ObjectMeta(msgspec.Struct, rename="camel"):
@@ -75,6 +92,16 @@ class Bare(msgspec.Struct):
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self.metadata.labels or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Its annotations."""
+        return self.metadata.annotations or {}
+
 
 class EnvVar(msgspec.Struct):
     """One entry of a container's `env`; a `valueFrom` reads as empty."""
@@ -89,14 +116,19 @@ class PodClaim(msgspec.Struct):
     name: str
 
 
-class Resources(msgspec.Struct):
+class Resources(msgspec.Struct, omit_defaults=True):
     """`resources`; the kubelet's device manager looks at limits only, the scheduler at requests."""
 
-    limits: dict[str, str | int | float] | None = None
-    requests: dict[str, str | int | float] | None = None
+    limits: _Amounts | None = None
+    requests: _Amounts | None = None
+
+    def __post_init__(self) -> None:
+        """Without the amounts that we do not read."""
+        self.limits = _read_amounts(self.limits, OUR_RESOURCES, "nvidia.com/")
+        self.requests = _read_amounts(self.requests, ("cpu",), "")
 
 
-class Container(msgspec.Struct, rename="camel"):
+class Container(msgspec.Struct, rename="camel", omit_defaults=True):
     """One entry of `containers` or `initContainers`."""
 
     name: str
@@ -106,7 +138,8 @@ class Container(msgspec.Struct, rename="camel"):
 
     def __post_init__(self) -> None:
         """Without the variables that we do not read: a tenant can write a megabyte of them."""
-        self.env = [each for each in self.env or () if each.name == CGPU_DISABLE] or None
+        said = [each.value for each in self.env or () if each.name == CGPU_DISABLE]
+        self.env = [EnvVar(CGPU_DISABLE, said[-1][:MOST_IN_A_WORD])] if said else None
 
 
 class PodSpec(msgspec.Struct, rename="camel"):
@@ -117,8 +150,13 @@ class PodSpec(msgspec.Struct, rename="camel"):
     node_name: str = ""
     runtime_class_name: str = ""
     resources: Resources | None = None
-    overhead: dict[str, str | int | float] | None = None
+    overhead: _Amounts | None = None
     resource_claims: list[PodClaim] | None = None
+
+    def __post_init__(self) -> None:
+        """Without the rest of what a tenant can write thousands of."""
+        self.overhead = _read_amounts(self.overhead, ("cpu",), "")
+        self.resource_claims = (self.resource_claims or [])[:_MOST_CLAIMS] or None
 
 
 class PodStatus(msgspec.Struct):

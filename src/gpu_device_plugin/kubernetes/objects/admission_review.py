@@ -1,8 +1,8 @@
 """What the API server and the webhook tell each other: AdmissionReviews (admission.k8s.io/v1)."""
 
 import base64
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,6 +13,9 @@ from gpu_device_plugin.kubernetes.objects.quantity import whole_number
 
 _API_VERSION, _KIND = "admission.k8s.io/v1", "AdmissionReview"
 _FORBIDDEN = 403
+_LONGEST_UID = 128
+_MOST_PATCH_BYTES = 512 * 1024
+"""An affinity as long as it may be, and what 64 containers ask. Anybody may send what an answer repeats."""
 
 
 class _Meta(msgspec.Struct):
@@ -29,8 +32,8 @@ class _Container(msgspec.Struct):
 class _Spec(msgspec.Struct, rename="camel"):
     node_selector: dict[str, str] | None = None
     affinity: msgspec.Raw = msgspec.Raw(b"null")
-    containers: list[_Container] = []
-    init_containers: list[_Container] | None = None
+    containers: msgspec.Raw = msgspec.Raw(b"null")
+    init_containers: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Pod(msgspec.Struct):
@@ -61,6 +64,10 @@ class _Review(msgspec.Struct, rename="camel"):
 _review = msgspec.json.Decoder(_Review)
 _pod = msgspec.json.Decoder(_Pod)
 _affinity = msgspec.json.Decoder(dict[str, Any] | None)
+_containers = msgspec.json.Decoder(list[_Container] | None)
+_MOST_CONTAINER_BYTES = 3 << 19
+"""Of a pod's containers: an object has at most 1.5 MiB."""
+_MOST_CONTAINERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +102,32 @@ class ContainerResources:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One question of the API server; `pod` is None where it is about no new pod."""
+    """One question of the API server; `pod` is None where it is about no new pod.
+
+    Attributes:
+        containers: Path in the pod -> the list as it came: three bytes of it are a container.
+    """
 
     uid: str
     namespace: str
     pod: Applicant | None
-    resources: tuple[ContainerResources, ...] = ()
+    containers: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+
+    def resources(self) -> Iterator[ContainerResources]:
+        """Those of each container; ClusterError where they are none, or more than a pod has."""
+        for path, raw in self.containers.items():
+            if len(raw) > _MOST_CONTAINER_BYTES:
+                raise ClusterError(f"{path} has {len(raw)} bytes")
+            try:
+                found = _containers.decode(raw) or []
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise ClusterError(f"{path}: {error}") from error
+            if len(found) > _MOST_CONTAINERS:
+                raise ClusterError(f"{path} has {len(found)} containers")
+            for place, each in enumerate(found):
+                yield ContainerResources(
+                    each.name, f"{path}/{place}/resources", each.resources or {}
+                )
 
 
 def read_review(body: bytes) -> Review:
@@ -112,6 +139,8 @@ def read_review(body: bytes) -> Review:
                 f"the body is {review.api_version} {review.kind}, not {_API_VERSION} {_KIND}"
             )
         asked = review.request
+        if len(asked.uid) > _LONGEST_UID:
+            raise ClusterError(f"the review's uid has {len(asked.uid)} characters")
         is_pod = (asked.resource.group, asked.resource.resource) == ("", "pods")
         if not is_pod or asked.sub_resource or asked.operation != "CREATE":
             return Review(asked.uid, asked.namespace, None)
@@ -127,16 +156,11 @@ def read_review(body: bytes) -> Review:
         affinity=affinity,
         affinity_bytes=len(raw),
     )
-    resources = (
-        *_resources("/spec/containers", pod.spec.containers),
-        *_resources("/spec/initContainers", pod.spec.init_containers or ()),
-    )
-    return Review(asked.uid, asked.namespace or pod.metadata.namespace, applicant, resources)
-
-
-def _resources(path: str, containers: Sequence[_Container]) -> Iterator[ContainerResources]:
-    for place, each in enumerate(containers):
-        yield ContainerResources(each.name, f"{path}/{place}/resources", each.resources or {})
+    lists = {
+        "/spec/containers": pod.spec.containers,
+        "/spec/initContainers": pod.spec.init_containers,
+    }
+    return Review(asked.uid, asked.namespace or pod.metadata.namespace, applicant, lists)
 
 
 def allowed(uid: str) -> bytes:
@@ -153,7 +177,7 @@ def denied(uid: str, text: str) -> bytes:
 def patched(
     review: Review, admitted: Admitted, resources: Mapping[str, Mapping[str, Any]] | None = None
 ) -> bytes:
-    """The answer for a pod that is changed, as a JSON patch (RFC 6902).
+    """The answer for a pod that is changed, as a JSON patch (RFC 6902); refused where that is too long.
 
     `resources` is path of a container's resources -> what they are to be.
     """
@@ -169,7 +193,11 @@ def patched(
     ]
     if not patch:
         return allowed(review.uid)
-    encoded = base64.b64encode(msgspec.json.encode(patch)).decode("ascii")
+    plain = msgspec.json.encode(patch)
+    if len(plain) > _MOST_PATCH_BYTES:
+        why = f"the pod would need a patch of {len(plain)} bytes, and {_MOST_PATCH_BYTES} are sent"
+        return denied(review.uid, f"{why}: use fewer terms in spec.affinity")
+    encoded = base64.b64encode(plain).decode("ascii")
     return _answer(review.uid, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
 
 

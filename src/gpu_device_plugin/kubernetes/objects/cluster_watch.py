@@ -170,7 +170,7 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         self._changes.pod(ref, pod)
 
     def _put_node(self, node: Node) -> None:
-        name, annotations = node.metadata.name, node.metadata.annotations or {}
+        name, annotations = node.metadata.name, node.annotations
         cards, series = annotations.get(CARDS_ANNOTATION), annotations.get(SERIES_ANNOTATION)
         if cards is None:
             self._drop_node(name)
@@ -178,7 +178,7 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         self._nodes.add(name)
         self._processors.node_changed(name, _allocatable_milli(node))
         holdings = annotations.get(HOLDINGS_ANNOTATION, "")
-        labels = node.metadata.labels or {}
+        labels = node.labels
         self._changes.node(name, ClusterNode(name, cards, labels, series, holdings))
 
     def _drop_node(self, name: str) -> None:
@@ -259,6 +259,6 @@ def _understood(pod: Pod) -> ClusterPod:
         scheduled_request(pod),
         # One string a node, and not one a pod.
         sys.intern(pod.spec.node_name),
-        pod.metadata.annotations or {},
+        pod.annotations,
         pod.metadata.resource_version,
     )

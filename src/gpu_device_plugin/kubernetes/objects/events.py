@@ -76,6 +76,7 @@ class _Count:
         return _Count(self.count + other.count, self.first_seconds, other.last_seconds)
 
 
+@dataclass(eq=False)
 class Events:
     """A bounded queue of notes; the same note again raises the count of its Event.
 
@@ -84,18 +85,12 @@ class Events:
     does not affect the others: a tenant can name as many owners as it likes.
     """
 
-    def __init__(
-        self,
-        api: ApiServer,
-        node_name: str,
-        *,
-        api_uid: Callable[[PodRef], str] = lambda ref: ref.uid,
-        on_drop: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._api = api
-        self._node_name = node_name
-        self._api_uid = api_uid
-        self._on_drop = on_drop
+    api: ApiServer
+    node_name: str
+    api_uid: Callable[[PodRef], str] = lambda ref: ref.uid
+    on_drop: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._waiting: OrderedDict[EventNote, _Count] = OrderedDict()
         self._written: OrderedDict[EventNote, tuple[str, _Count]] = OrderedDict()
         self._wake = asyncio.Event()
@@ -111,7 +106,7 @@ class Events:
         self._waiting[note] = waiting.plus(once) if waiting else once
         while len(self._waiting) > _MAX_WAITING:
             del self._waiting[max(self._waiting, key=self._crowd())]
-            self._on_drop()
+            self.on_drop()
         self._wake.set()
 
     async def run(self) -> None:
@@ -130,8 +125,8 @@ class Events:
                 later = self._waiting.pop(note, None)
                 self._waiting[note] = count.plus(later) if later else count
                 self._waiting.move_to_end(note, last=False)
-                if not self._api.reach.is_away:
-                    await asyncio.sleep(self._api.reach.pace.pause(1))
+                if not self.api.reach.is_away:
+                    await asyncio.sleep(self.api.reach.pace.pause(1))
 
     def _crowd(self) -> Callable[[EventNote], tuple[int, int]]:
         """How many notes wait beside one, of its namespace and of its owner."""
@@ -152,12 +147,12 @@ class Events:
         if note in self._written:
             name, before = self._written.pop(note)
             count = before.plus(count)
-            answer = await self._api.call_in_turn(self._again(note, name, count))
+            answer = await self.api.call_in_turn(self._again(note, name, count))
             if answer.is_success:
                 self._written[note] = (name, count)
                 return
         name = self._name(note, count)
-        answer = await self._api.call_in_turn(self._first(note, name, count))
+        answer = await self.api.call_in_turn(self._first(note, name, count))
         # 409: it was written, and the answer was lost.
         if answer.is_success or answer.status == 409:
             self._written[note] = (name, count)
@@ -169,7 +164,7 @@ class Events:
     def _refused(self, note: EventNote, answer: Answer) -> None:
         if answer.status >= 500:
             raise ClusterError(f"event {note.reason}: {answer.text}")
-        self._on_drop()  # for instance because the namespace is being deleted
+        self.on_drop()  # for instance because the namespace is being deleted
         _log.warning("event refused", reason=note.reason, text=note.text, answer=answer.text)
 
     def _again(self, note: EventNote, name: str, count: _Count) -> Request:
@@ -179,7 +174,7 @@ class Events:
 
     def _name(self, note: EventNote, count: _Count) -> str:
         """Unique, and the same when a write is tried again."""
-        target = self._node_name if note.about is None else note.about.name
+        target = self.node_name if note.about is None else note.about.name
         text = zlib.crc32(f"{note.reason} {note.text}".encode())
         return f"{target[:200].rstrip('.-')}.{int(count.first_seconds * 1e6):x}{text:08x}"
 
@@ -195,23 +190,23 @@ class Events:
             "count": count.count,
             "firstTimestamp": _stamp(count.first_seconds),
             "lastTimestamp": _stamp(count.last_seconds),
-            "source": {"component": COMPONENT, "host": self._node_name},
+            "source": {"component": COMPONENT, "host": self.node_name},
             "reportingComponent": COMPONENT,
-            "reportingInstance": self._node_name,
+            "reportingInstance": self.node_name,
         }
         return Request("POST", self._path(note), body=body)
 
     def _involved(self, note: EventNote) -> dict[str, str]:
         if note.about is None:
             # As the kubelet does: `kubectl describe node` looks for the name as the uid.
-            return {"kind": "Node", "name": self._node_name, "uid": self._node_name}
+            return {"kind": "Node", "name": self.node_name, "uid": self.node_name}
         about = note.about
         return {
             "apiVersion": "v1",
             "kind": "Pod" if isinstance(about, PodRef) else "ConfigMap",
             "namespace": about.namespace,
             "name": about.name,
-            "uid": self._api_uid(about) if isinstance(about, PodRef) else about.uid,
+            "uid": self.api_uid(about) if isinstance(about, PodRef) else about.uid,
         }
 
     def _path(self, note: EventNote) -> str:

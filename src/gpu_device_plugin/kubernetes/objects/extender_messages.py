@@ -4,18 +4,15 @@ Go writes these fields by their own names. Nodes that come as whole objects are 
 bytes that came. What cannot be read is a ClusterError whose text names what is wrong.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
-from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
-from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
+from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.wire import Pod
-from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.pod_spec import scheduled_request
-from gpu_device_plugin.kubernetes.objects.pod_watch import pod_path
 
 
 class _NodeList(msgspec.Struct):
@@ -97,8 +94,6 @@ class Question:
     """Which of these nodes are for this pod? `objects` has their own bytes by name, if these came."""
 
     pod: PodRequest
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str]
     names: Sequence[str]
     objects: Mapping[str, msgspec.Raw] | None
 
@@ -116,7 +111,6 @@ class Preemption:
     """Which of these nodes would have room for this pod after its victims?"""
 
     pod: PodRequest
-    annotations: Mapping[str, str]
     victims: Mapping[str, Victims]
 
 
@@ -130,11 +124,8 @@ def read_question(body: bytes) -> Question:
             objects = {_node.decode(item).metadata.name: item for item in items}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterError(f"the body is no ExtenderArgs: {error}") from error
-    meta = args.pod.metadata
     return Question(
         pod=scheduled_request(args.pod),
-        annotations=meta.annotations or {},
-        labels=meta.labels or {},
         names=args.node_names if args.node_names is not None else list(objects or {}),
         objects=objects,
     )
@@ -162,7 +153,7 @@ def read_preemption(body: bytes) -> Preemption:
         name: Victims([each.uid for each in found.pods or ()], found.num_pdb_violations)
         for name, found in (args.node_name_to_meta_victims or {}).items()
     }
-    return Preemption(scheduled_request(args.pod), args.pod.metadata.annotations or {}, victims)
+    return Preemption(scheduled_request(args.pod), victims)
 
 
 def preemption_answer(victims: Mapping[str, Victims]) -> bytes:
@@ -203,49 +194,3 @@ def priorities(scores: Mapping[str, int]) -> bytes:
 def binding_answer(error: str) -> bytes:
     """The answer to a bind call; an empty error is success."""
     return _encoder.encode(_Error(error))
-
-
-class NotBoundError(ClusterError):
-    """The API server did not begin with the binding: the pod is not bound by it."""
-
-
-async def bind_pod(
-    api: ApiServer,
-    pod: ClusterPod,
-    node: str,
-    annotations: Mapping[str, str],
-    seconds: Callable[[], float],
-) -> str:
-    """Bind a pod to a node and annotate it, in one atomic request that takes `seconds` at most.
-
-    Returns:
-        Why the API server refused, or "" if the pod is bound.
-
-    Raises:
-        NotBoundError: It is throttled, the server does not know us, or `seconds` says so, which is
-            asked again directly before it is sent.
-        ClusterError: No answer, or 5xx of a failure half way: the pod may be bound or not.
-    """
-    ref = pod.request.ref
-    body = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {
-            "name": ref.name,
-            "namespace": ref.namespace,
-            "uid": ref.uid,
-            "resourceVersion": pod.resource_version,
-            "annotations": dict(annotations),
-        },
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    }
-    request = Request("POST", pod_path(ref) + "/binding", body=body, check=seconds)
-    try:
-        answer = await api.call(request, deadline_seconds=seconds())
-    except GaveUpError:
-        raise
-    except (ThrottledError, AccessError) as error:
-        raise NotBoundError(str(error)) from error
-    if answer.status >= 500:
-        raise ClusterError(f"binding of {ref}: {answer.text}")
-    return "" if answer.is_success else answer.text

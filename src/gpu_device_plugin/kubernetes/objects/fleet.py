@@ -1,7 +1,6 @@
 """The agents of one installation and their nodes, as the chart's hooks read and mark them."""
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 
 from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.pods import PodRequest
@@ -14,15 +13,6 @@ from gpu_device_plugin.kubernetes.client.listing import (
 )
 from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap, Node, Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
-
-
-@dataclass(frozen=True, slots=True)
-class FleetNode:
-    """A node as its object shows it."""
-
-    name: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
 
 
 class Fleet:
@@ -46,8 +36,7 @@ class Fleet:
     async def release(self) -> str:
         """Version that the DaemonSet's labels name; empty where there is none, or they do not."""
         found = await read_object(self.api, self._path, Bare)
-        labels = found.metadata.labels if found else None
-        return (labels or {}).get("app.kubernetes.io/version", "")
+        return found.labels.get("app.kubernetes.io/version", "") if found else ""
 
     async def settings_text(self) -> str:
         """The settings file that the agents run with now; empty where there is none."""
@@ -63,37 +52,31 @@ class Fleet:
                 found[pod.spec.node_name] = pod.metadata.name
         return found
 
-    async def node(self, name: str) -> FleetNode | None:
+    async def node(self, name: str) -> Node | None:
         """The node, or None where it is gone."""
-        found = await read_object(self.api, f"/api/v1/nodes/{name}", Node)
-        return _shown(found) if found else None
+        return await read_object(self.api, f"/api/v1/nodes/{name}", Node)
 
-    async def nodes(self) -> tuple[FleetNode, ...]:
+    async def nodes(self) -> tuple[Node, ...]:
         """All nodes of the cluster."""
-        return tuple([_shown(node) async for node in list_items(self.api, "/api/v1/nodes", Node)])
+        return tuple([node async for node in list_items(self.api, "/api/v1/nodes", Node)])
 
-    async def mark(self, name: str, installation: str) -> FleetNode | None:
+    async def mark(self, name: str, installation: str) -> Node | None:
         """Mark the node for the agents of that installation; None where it is gone."""
         return await self.change(name, {}, {UNINSTALL_ANNOTATION: installation})
 
     async def change(
         self, name: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
-    ) -> FleetNode | None:
+    ) -> Node | None:
         """Set these of the node, or remove those whose value is None; None where it is gone."""
         body = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         path = f"/api/v1/nodes/{name}"
         answer = await self.api.call(Request("PATCH", path, {}, body, MERGE_PATCH))
         if answer.is_not_found:
             return None
-        return _shown(decode_answer(check_answer(answer, path), Node))
+        return decode_answer(check_answer(answer, path), Node)
 
     async def requests(self) -> AsyncIterator[tuple[str, PodRequest]]:
         """Node and request, by its limits, of every pod of the cluster that has a node."""
         async for pod in list_items(self.api, "/api/v1/pods", Pod):
             if pod.spec.node_name:
                 yield pod.spec.node_name, pod_request(pod)
-
-
-def _shown(node: Node) -> FleetNode:
-    meta = node.metadata
-    return FleetNode(meta.name, meta.labels or {}, meta.annotations or {})

@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, ApiServer, Request
-from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
-from gpu_device_plugin.kubernetes.client.wire import Bare, ListOf
+from gpu_device_plugin.kubernetes.client.listing import Document, create, list_items, read, replace
+from gpu_device_plugin.kubernetes.client.wire import Bare
 
 LEADER_LABEL = "gpu-device-plugin/leader"
-_list = msgspec.json.Decoder(ListOf[Bare])
 
 
 class LeaderLabel:
@@ -33,14 +30,8 @@ class LeaderLabel:
         if not self._pod_name:
             return
         query = {"labelSelector": f"{LEADER_LABEL}=true"}
-        answer = await self._api.call(Request("GET", self._pods, query))
-        if not answer.is_success:
-            raise ClusterError(f"list of {self._pods}: {answer.text}")
-        try:
-            found = _list.decode(answer.body).items or []
-        except msgspec.MsgspecError as error:
-            raise ClusterError(f"list of {self._pods}: {error}") from error
-        names = {pod.metadata.name for pod in found}
+        pods = list_items(self._api, self._pods, Bare, query)
+        names = {pod.metadata.name async for pod in pods}
         for name in names - {self._pod_name}:
             await self._patch(name, None)
         if self._pod_name not in names:

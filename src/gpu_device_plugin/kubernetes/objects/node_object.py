@@ -16,13 +16,6 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignPlugin:
-    """Another plugin that gives away the same cards."""
-
-    text: str  # the evidence, for people
-
-
-@dataclass(frozen=True, slots=True)
 class OwnNode:
     """Our node as the API has it."""
 
@@ -83,19 +76,15 @@ class NodeWatch:
         """Why the view is not current; empty if it is."""
         return self._node.trouble
 
-    def foreign_plugin(
-        self, is_ours: Callable[[str], bool] = lambda _: False
-    ) -> ForeignPlugin | None:
-        """The other plugin on our cards, or None if none is known."""
+    def foreign_plugin(self, is_ours: Callable[[str], bool] = lambda _: False) -> str:
+        """Evidence of another plugin that gives away the same cards; empty if there is none."""
         counted = _foreign_resources(self.view, self._ours, is_ours) if self.view else ""
         if counted:
-            return ForeignPlugin(f"node {self._node_name} has {counted} from another device plugin")
-        if self._slices:
-            names = ", ".join(sorted(self._slices))
-            return ForeignPlugin(
-                f"node {self._node_name} has ResourceSlices of the driver {NVIDIA_DRIVER}: {names}"
-            )
-        return None
+            return f"node {self._node_name} has {counted} from another device plugin"
+        if not self._slices:
+            return ""
+        names = ", ".join(sorted(self._slices))
+        return f"node {self._node_name} has ResourceSlices of the driver {NVIDIA_DRIVER}: {names}"
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -119,8 +108,8 @@ def _view(node: Node) -> OwnNode:
     return OwnNode(
         name=node.metadata.name,
         uid=node.metadata.uid,
-        labels=node.metadata.labels or {},
-        annotations=node.metadata.annotations or {},
+        labels=node.labels,
+        annotations=node.annotations,
         capacity={name: str(amount) for name, amount in (status.capacity or {}).items()},
         allocatable={name: str(amount) for name, amount in (status.allocatable or {}).items()},
         kubelet_version=status.node_info.kubelet_version,

@@ -153,7 +153,7 @@ def _request(pod: Pod, resources: Collection[str]) -> PodRequest:
     create a pod with that annotation, so it counts only where the kubelet lists the pod
     (`domain.pods.known_here`).
     """
-    request, own = pod_request(pod, resources), (pod.metadata.annotations or {}).get(MIRROR)
+    request, own = pod_request(pod, resources), pod.annotations.get(MIRROR)
     if own is None:
         return request
     ref = replace(request.ref, uid=clip(own) or request.ref.uid)

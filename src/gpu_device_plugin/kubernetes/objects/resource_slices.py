@@ -159,7 +159,7 @@ class ResourceSlices:
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "spec": self._wanted}
         if present is None:
             return Request("POST", _PATH, body={**body, "metadata": metadata})
-        is_same = (present.metadata.annotations or {}).get(_CONTENT) == digest
+        is_same = present.annotations.get(_CONTENT) == digest
         if is_same and (not uid or present.metadata.owner_uid == uid):
             return None
         metadata["resourceVersion"] = present.metadata.resource_version

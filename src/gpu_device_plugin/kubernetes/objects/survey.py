@@ -182,7 +182,7 @@ class AgentSet(Bare):
     @property
     def version(self) -> str:
         """The release that it belongs to; empty where its labels do not say."""
-        return (self.metadata.labels or {}).get("app.kubernetes.io/version", "")
+        return self.labels.get("app.kubernetes.io/version", "")
 
     @property
     def is_of_agents(self) -> bool:
@@ -277,33 +277,33 @@ class Survey:
     """Reads; every method raises ClusterError where the API server does not serve it."""
 
     def __init__(self, api: ApiServer) -> None:
-        self._api = api
+        self.api = api
 
     async def nodes(self) -> tuple[SurveyedNode, ...]:
         """All nodes, by name."""
-        found = [node async for node in list_items(self._api, "/api/v1/nodes", SurveyedNode)]
+        found = [node async for node in list_items(self.api, "/api/v1/nodes", SurveyedNode)]
         return tuple(sorted(found, key=lambda node: node.metadata.name))
 
     async def pods(self) -> tuple[SurveyedPod, ...]:
         """All pods."""
-        return tuple([pod async for pod in list_items(self._api, "/api/v1/pods", SurveyedPod)])
+        return tuple([pod async for pod in list_items(self.api, "/api/v1/pods", SurveyedPod)])
 
     async def pod(self, namespace: str, name: str) -> ExplainedPod | None:
         """A pod, or None where there is none."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        return await read_object(self._api, path, ExplainedPod)
+        return await read_object(self.api, path, ExplainedPod)
 
     async def events(self, namespace: str, kind: str, name: str = "") -> tuple[Event, ...]:
         """Events about one object (or all of a kind), the oldest first."""
         selector = f"involvedObject.kind={kind}"
         selector += f",involvedObject.name={name}" if name else ""
         path = f"/api/v1/namespaces/{namespace}/events"
-        items = list_items(self._api, path, Event, {"fieldSelector": selector})
+        items = list_items(self.api, path, Event, {"fieldSelector": selector})
         return tuple(sorted([event async for event in items], key=lambda event: event.at))
 
     async def agent_sets(self) -> tuple[AgentSet, ...]:
         """The DaemonSets that run our agent, whatever their names."""
-        items = list_items(self._api, "/apis/apps/v1/daemonsets", AgentSet)
+        items = list_items(self.api, "/apis/apps/v1/daemonsets", AgentSet)
         return tuple([each async for each in items if each.is_of_agents])
 
     async def policies(self) -> frozenset[str]:
@@ -321,7 +321,7 @@ class Survey:
     async def claim_templates(self, name: str) -> frozenset[str]:
         """Namespaces that have a ResourceClaimTemplate of that name."""
         query = {"fieldSelector": f"metadata.name={name}"}
-        items = list_items(self._api, _CLAIM_TEMPLATES, Bare, query)
+        items = list_items(self.api, _CLAIM_TEMPLATES, Bare, query)
         return frozenset([each.metadata.namespace async for each in items])
 
     async def mutating_policies(self) -> frozenset[str]:
@@ -332,13 +332,9 @@ class Survey:
         """An agent's metrics page, through the API server's proxy."""
         meta, port = agent.metadata, agent.metrics_port
         path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{port}/proxy/metrics"
-        answer = await self._api.call(Request("GET", path))
+        answer = await self.api.call(Request("GET", path))
         return check_answer(answer, path).body.decode("utf-8", "replace")
 
-    async def prometheus(self, where: str, query: str) -> Sequence[Series]:
-        """Labels and value of each series of an instant query; see `instant_query`."""
-        return await instant_query(self._api, where, query)
-
     async def _names(self, path: str, query: Mapping[str, str] | None = None) -> frozenset[str]:
-        items = list_items(self._api, path, Bare, query)
+        items = list_items(self.api, path, Bare, query)
         return frozenset([each.metadata.name async for each in items])

@@ -1,11 +1,15 @@
 """Nodes, pods, agents and Events, with the fields that only a person asks for."""
 
-from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 
 from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
-from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.grants.holdings import (
+    DEVICES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+    MOST_IN_A_WORD,
+)
 from gpu_device_plugin.kubernetes.client.wire import (
     MIRROR,
     Bare,
@@ -21,6 +25,8 @@ from gpu_device_plugin.kubernetes.objects.pod_spec import devices_asked, whole_r
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 _ENDED = frozenset({"Succeeded", "Failed"})
+_METRICS = "metrics"
+_MOST_LABELS = 256
 
 
 class Condition(msgspec.Struct):
@@ -57,16 +63,6 @@ class SurveyedNode(Node):
 
     spec: SurveyedNodeSpec = msgspec.field(default_factory=SurveyedNodeSpec)
     status: SurveyedNodeStatus = msgspec.field(default_factory=SurveyedNodeStatus)
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
-        return self.metadata.labels or {}
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
-        return self.metadata.annotations or {}
 
     @property
     def address(self) -> str:
@@ -119,12 +115,24 @@ class SurveyedContainer(Container):
     command: list[str] | None = None
     ports: list[Port] | None = None
 
+    def __post_init__(self) -> None:
+        """With so much as tells an agent: the command's beginning, and the port of its metrics."""
+        super().__post_init__()
+        self.image = self.image[:MOST_IN_A_WORD]
+        self.command = [word[:MOST_IN_A_WORD] for word in (self.command or [])[:2]] or None
+        self.ports = [port for port in self.ports or () if port.name == _METRICS][:1] or None
+
 
 class SurveyedPodSpec(PodSpec):
     """`spec` of a pod."""
 
     containers: list[SurveyedContainer] = msgspec.field(default_factory=list)  # type: ignore[assignment]
     node_selector: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """With as many labels of a node as anybody would select by."""
+        super().__post_init__()
+        self.node_selector = dict(islice((self.node_selector or {}).items(), _MOST_LABELS)) or None
 
 
 class SurveyedPodStatus(PodStatus):
@@ -140,11 +148,6 @@ class SurveyedPod(Pod):
 
     spec: SurveyedPodSpec = msgspec.field(default_factory=SurveyedPodSpec)
     status: SurveyedPodStatus = msgspec.field(default_factory=SurveyedPodStatus)
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
-        return self.metadata.annotations or {}
 
     def condition(self, kind: str) -> Condition:
         """Its condition of that type; an empty one where it has none."""
@@ -175,7 +178,7 @@ class SurveyedPod(Pod):
     def metrics_port(self) -> int:
         """Where its agent serves metrics; 0 where it names no such port."""
         ports = (self.agent.ports if self.agent else None) or ()
-        return next((p.container_port for p in ports if p.name == "metrics"), 0)
+        return next((p.container_port for p in ports if p.name == _METRICS), 0)
 
 
 class _Source(msgspec.Struct):

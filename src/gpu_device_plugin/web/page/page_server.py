@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
-from gpu_device_plugin.web.server import HttpListener, parse_address
+from gpu_device_plugin.web.server import HttpListener, add_probes, parse_address
 from gpu_device_plugin.web.tls import ServingTls
 
 _HERE = Path(__file__).resolve().parent
@@ -143,8 +143,7 @@ class PageServer(HttpListener):
         app.router.add_get(f"/pod/{{namespace:{_NAME}}}/{{name:{_NAME}}}", self._pod)
         app.router.add_get("/events", self._events)
         app.router.add_get("/static/{name}", self._static)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
+        add_probes(app, self._content.readiness)
         if not self._is_local:
             app.router.add_post("/login", self._login)
             app.router.add_post("/logout", self._logout)
@@ -270,13 +269,6 @@ class PageServer(HttpListener):
         answer = _to_the_page()
         answer.del_cookie(TOKEN)
         return answer
-
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _readyz(self, _: web.Request) -> web.Response:
-        is_ready, text = self._content.readiness()
-        return web.Response(text=text.rstrip("\n") + "\n", status=200 if is_ready else 503)
 
 
 def _token(request: web.Request) -> str:

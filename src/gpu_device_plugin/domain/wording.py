@@ -5,10 +5,10 @@ from collections.abc import Iterable
 _NAMED = 5
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """The number with its noun, in the plural unless it is one.
 
-    >>> counted(1, "node"), counted(0, "node")
+    >>> count_noun(1, "node"), count_noun(0, "node")
     ('1 node', '0 nodes')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

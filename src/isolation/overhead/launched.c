@@ -3,7 +3,7 @@
  * nobody needs cost nothing. Memory comes from mmap: the application's allocator may be
  * waiting in a hook.
  */
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* What every hook asks first; see books/entry.c. */
+/* What every hook asks first; see books/enter.c. */
 #pragma once
 
 #include "driver/driver.h"

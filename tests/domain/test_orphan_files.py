@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.grants.ledger import (
+from gpu_device_plugin.domain.grants.lifetime import (
     ABSENT_SECONDS,
     KUBELET_SETTLE_SECONDS,
     orphan_files,

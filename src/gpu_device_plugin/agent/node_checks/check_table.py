@@ -3,10 +3,13 @@
 Each reason has its cure in docs/troubleshooting.md, to which `kubectl gpu doctor` points.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_device_plugin.agent.node_checks.node_checks import (
     EXPOSED,
@@ -16,12 +19,14 @@ from gpu_device_plugin.agent.node_checks.node_checks import (
     too_old_text,
 )
 from gpu_device_plugin.agent.node_checks.withdrawal import CURE
-from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.mps_lock import kept_by_daemon, waits_for
 from gpu_device_plugin.disk.selinux import SecurityLabels
 from gpu_device_plugin.disk.slice_files import has_own_file_system
 from gpu_device_plugin.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:  # the wiring makes the parts that the checks here look at
+    from gpu_device_plugin.agent.wiring import Wiring
 
 _SHARED = (
     "the run directory has no file system of its own: a container that enlarges its files can fill "

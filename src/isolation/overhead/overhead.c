@@ -2,7 +2,7 @@
  * Two ways to know: NVML's figure for this process, less what it asked for; or, where NVML does
  * not tell (drivers before 565.57 in a pod), what contexts and loaded images take at most.
  */
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include "books/account.h"
 #include "books/calls.h"
@@ -13,7 +13,7 @@
 #include "books/slice_region.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
-#include "unasked/images.h"
+#include "overhead/images.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

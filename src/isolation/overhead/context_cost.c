@@ -2,7 +2,7 @@
  * What contexts cost: reserved when it is known, found out when it is not, by NVML's figure or by a
  * table where it has none. The container's processes find it out for each other.
  */
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include "books/account.h"
 #include "books/calls.h"
@@ -15,7 +15,7 @@
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
-#include "unasked/images.h"
+#include "overhead/images.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

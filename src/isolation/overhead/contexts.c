@@ -1,10 +1,10 @@
 /* Contexts, made and ended: a program's own, the primary one of a card, green ones. */
-#include "books/entry.h"
+#include "books/enter.h"
 #include "books/holdings.h"
 #include "compute/meter.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

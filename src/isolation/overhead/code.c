@@ -3,15 +3,15 @@
  * afterwards; where it does not, images count by their size, and heaps and stacks as they are set.
  * Until the slice has room again the next allocation is refused.
  */
-#include "books/entry.h"
+#include "books/enter.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
 #include "driver/stream.h"
 #include "slice/slice.h"
-#include "unasked/images.h"
-#include "unasked/overhead.h"
+#include "overhead/images.h"
+#include "overhead/overhead.h"
 
 void overhead_note_growth(bool is_large)
 {

@@ -2,7 +2,7 @@
  * The way into every hook: CUDA's load the driver at the first call; all notice a
  * fork, and say whether there is a slice to guard.
  */
-#include "books/entry.h"
+#include "books/enter.h"
 
 #include "books/slice_region.h"
 #include "slice/process.h"

@@ -4,12 +4,12 @@
  * unasked. Drivers differ, and none says so: each import is looked at.
  */
 #include "books/calls.h"
-#include "books/entry.h"
+#include "books/enter.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
-#include "unasked/overhead.h"
+#include "overhead/overhead.h"
 
 /* Threads may share all of these. */
 

@@ -1,4 +1,4 @@
-/* Images of code that are loaded, and how much of a card they take; see unasked/images.c. */
+/* Images of code that are loaded, and how much of a card they take; see overhead/images.c. */
 #pragma once
 
 #include "driver/api.h"

@@ -1,6 +1,6 @@
 /*
  * Memory that no allocation call asks for: contexts, loaded code, local memory,
- * heaps. Counted after the call that made it; see unasked/overhead.c.
+ * heaps. Counted after the call that made it; see overhead/overhead.c.
  */
 #pragma once
 
@@ -76,7 +76,8 @@ void imports_forget_context(CUcontext context);
 /* What a thread's stack costs on a card, for each byte of it. */
 uint64_t overhead_threads(CUdevice device);
 
-/* What has been launched before (unasked/launched.c); no lock: every launch asks. 0 is never there.
+/* What has been launched before (overhead/launched.c); no lock: every launch asks. 0 is never
+ * there.
  */
 bool launched_has(uint64_t what);
 /* Beyond a million it stays unseen: its next launch is looked at as the first was. */

@@ -1,0 +1,118 @@
+"""Other projects' names for fractions of cards, in this scheme's (R-590)."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.units import Resource
+
+_MEBI = 1 << 20
+_WHOLE_CARD = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The names of one project.
+
+    Attributes:
+        memory: Counts memory, each of `memory_bytes`.
+        ratio: Percent of a card's memory.
+        core: Percent of a card's compute.
+        cards: Number of cards.
+        is_each: Whether amounts are of each card (HAMi), and not of all together (Koordinator).
+    """
+
+    memory: str
+    memory_bytes: int
+    ratio: str
+    core: str
+    cards: str
+    is_each: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.memory, self.ratio, self.core, self.cards
+
+    def is_spoken(self, limits: Collection[str]) -> bool:
+        """Whether a container asks by it: the number of cards alone is none of a fraction."""
+        return any(name in limits for name in (self.memory, self.ratio, self.core))
+
+
+_K = "koordinator.sh/gpu"
+KOORDINATOR = Dialect(
+    f"{_K}-memory", 1, f"{_K}-memory-ratio", f"{_K}-core", f"{_K}.shared", is_each=False
+)
+_N = "nvidia.com/gpu"
+HAMI = Dialect(f"{_N}mem", _MEBI, f"{_N}mem-percentage", f"{_N}cores", _N, is_each=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """What a container asks by our names: resources, and on how many cards; or why that cannot be said."""
+
+    amounts: Mapping[str, int]
+    cards: int = 1
+    refusal: str = ""
+
+
+def translate_amounts(
+    dialect: Dialect,
+    amounts: Mapping[str, int],
+    unit: MemoryUnit,
+    sizes: Callable[[], Collection[int]],
+) -> Translated:
+    """What a container asks by a dialect; a part of a unit counts as a whole one.
+
+    >>> asked = {"koordinator.sh/gpu-memory": 2 << 30}
+    >>> translate_amounts(KOORDINATOR, asked, MemoryUnit.GIB, set).amounts
+    {'aliyun.com/gpu-mem': 2}
+
+    `sizes` are the different numbers of units that cards of the cluster have: a ratio is of these.
+    """
+    memory, ratio, core, cards = _of_all_cards(dialect, amounts)
+    there = sorted(sizes()) if ratio else [0]
+    units = ", ".join(map(str, there)) or "no"
+    rules = (
+        (min(amounts.values()) < 0, f"{_least(amounts)} is negative"),
+        (memory and ratio, f"{dialect.memory} and {dialect.ratio} exclude each other"),
+        (
+            core > _WHOLE_CARD or (core and cards > 1),
+            f"{dialect.core}: {core} on {cards} cards is not translated: compute is divided on one "
+            f"card, ask at most {_WHOLE_CARD} there",
+        ),
+        (ratio > cards * _WHOLE_CARD, f"{dialect.ratio} is more than {cards} cards have"),
+        (
+            len(there) != 1,
+            f"{dialect.ratio} is a part of one card, and cards of this cluster have {units} units: "
+            f"ask {dialect.memory}",
+        ),
+    )
+    if wrong := next((text for is_broken, text in rules if is_broken), ""):
+        return Translated({}, refusal=wrong)
+    each = _parts(memory * dialect.memory_bytes, cards * unit.mib * _MEBI)
+    each += _parts(there[0] * ratio, cards * _WHOLE_CARD)
+    found = {str(Resource.MEM): cards * each, str(Resource.CORE): core}
+    return Translated({name: amount for name, amount in found.items() if amount}, cards)
+
+
+def _of_all_cards(dialect: Dialect, amounts: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """Memory and ratio of all cards together, percent of compute, and the number of cards."""
+    memory, ratio, core, cards = (amounts.get(name, 0) for name in dialect.names)
+    if dialect.is_each:
+        # HAMi gives all of a card's memory where none is asked.
+        ratio = ratio if memory or ratio else _WHOLE_CARD
+        memory, ratio = memory * max(1, cards), ratio * max(1, cards)
+    elif not cards and ratio % _WHOLE_CARD == 0:
+        cards = ratio // _WHOLE_CARD
+    return memory, ratio, core, max(1, cards)
+
+
+def _least(amounts: Mapping[str, int]) -> str:
+    name = min(amounts, key=lambda key: amounts[key])
+    return f"{name}: {amounts[name]}"
+
+
+def _parts(whole: int, part: int) -> int:
+    """How many parts hold all of it."""
+    return -(-whole // part)

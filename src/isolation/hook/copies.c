@@ -1,0 +1,111 @@
+/*
+ * Copies between host and card take the slice's card time. What stays on the card, goes to another
+ * one, or is moved by batches and by managed memory is not charged; see docs/isolation.md.
+ */
+#include "books/enter.h"
+#include "compute/estimate.h"
+#include "compute/meter.h"
+#include "driver/stream.h"
+
+enum side { ON_CARD, PINNED, PAGEABLE };
+
+/* The driver knows no pageable memory. */
+static enum side side_of(uint64_t address)
+{
+	CUmemorytype type = CU_MEMORYTYPE_HOST;
+
+	if (!cuda.cuPointerGetAttribute)
+		return PAGEABLE;
+	const CUstreamCaptureMode mode = capture_exempt();
+	const CUresult result = cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+							   (CUdeviceptr)address);
+
+	capture_restore(mode);
+	if (result != CUDA_SUCCESS)
+		return PAGEABLE;
+	return type == CU_MEMORYTYPE_HOST ? PINNED : ON_CARD;
+}
+
+/* An end of a box. */
+static enum side side_of_type(CUmemorytype type, const void *host, CUdeviceptr address)
+{
+	if (type == CU_MEMORYTYPE_HOST)
+		return side_of((uint64_t)(uintptr_t)host);
+	return type == CU_MEMORYTYPE_UNIFIED ? side_of(address) : ON_CARD;
+}
+
+static void before(struct meter_launch *launch, enum side to, enum side from, uint64_t bytes,
+		   CUstream stream)
+{
+	launch->is_metered = false;
+	if ((to == ON_CARD) != (from == ON_CARD) && bytes)
+		meter_before_copy(launch,
+				  estimate_copy_kind(to != ON_CARD, to + from == PAGEABLE, bytes),
+				  stream);
+}
+
+#define HOST(pointer) side_of((uint64_t)(uintptr_t)(pointer))
+#define END(box, end) side_of_type((box)->end##MemoryType, (box)->end##Host, (box)->end##Device)
+
+/* Nothing is asked where there is no cap. */
+#define BEFORE(to, from, bytes, stream)                                                            \
+	struct meter_launch launch = {0};                                                          \
+	if (meter_is_capped())                                                                     \
+	before(&launch, to, from, bytes, stream)
+
+#define COPIES(to, from, bytes, stream, name, parameters, arguments)                               \
+	HOOK(name, parameters, arguments, BEFORE(to, from, bytes, stream),                         \
+	     meter_after(&launch, result))
+
+/* It returns when it is done, and so is what was in front of it on the stream. */
+#define COPIES_AND_WAITS(to, from, bytes, stream, name, parameters, arguments)                     \
+	HOOK(name, parameters, arguments, BEFORE(to, from, bytes, stream); struct meter_wait wait; \
+	     meter_before_wait(&wait, stream, false), meter_after(&launch, result);                \
+	     meter_after_wait(&wait))
+
+#define BOTH(to, from, bytes, name, parameters, arguments)                                         \
+	COPIES_AND_WAITS(to, from, bytes, NULL, name, parameters, arguments)                       \
+	COPIES_AND_WAITS(to, from, bytes, CU_STREAM_PER_THREAD, name##_ptds, parameters, arguments)
+
+#define BOTH_ASYNC(to, from, bytes, name, parameters, arguments)                                   \
+	COPIES(to, from, bytes, stream, name, parameters, arguments)                               \
+	COPIES(to, from, bytes, stream_per_thread(stream), name##_ptsz, parameters, arguments)
+
+#define BOX_BYTES(box) ((box) ? (uint64_t)(box)->WidthInBytes * (box)->Height : 0)
+#define OF_BOX(box, end) ((box) ? END(box, end) : ON_CARD)
+
+BOTH(side_of(to), side_of(from), bytes, cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+     (to, from, bytes))
+BOTH(ON_CARD, HOST(from), bytes, cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes),
+     (to, from, bytes))
+BOTH(HOST(to), ON_CARD, bytes, cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes),
+     (to, from, bytes))
+BOTH(ON_CARD, HOST(from), bytes, cuMemcpyHtoA_v2,
+     (CUarray to, size_t offset, const void *from, size_t bytes), (to, offset, from, bytes))
+BOTH(HOST(to), ON_CARD, bytes, cuMemcpyAtoH_v2,
+     (void *to, CUarray from, size_t offset, size_t bytes), (to, from, offset, bytes))
+BOTH(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box), cuMemcpy2D_v2, (const CUDA_MEMCPY2D *box),
+     (box))
+BOTH(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box), cuMemcpy2DUnaligned_v2,
+     (const CUDA_MEMCPY2D *box), (box))
+BOTH(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box) * ((box) ? (box)->Depth : 0), cuMemcpy3D_v2,
+     (const CUDA_MEMCPY3D *box), (box))
+
+BOTH_ASYNC(side_of(to), side_of(from), bytes, cuMemcpyAsync,
+	   (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+	   (to, from, bytes, stream))
+BOTH_ASYNC(ON_CARD, HOST(from), bytes, cuMemcpyHtoDAsync_v2,
+	   (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+	   (to, from, bytes, stream))
+BOTH_ASYNC(HOST(to), ON_CARD, bytes, cuMemcpyDtoHAsync_v2,
+	   (void *to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream))
+BOTH_ASYNC(ON_CARD, HOST(from), bytes, cuMemcpyHtoAAsync_v2,
+	   (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
+	   (to, offset, from, bytes, stream))
+BOTH_ASYNC(HOST(to), ON_CARD, bytes, cuMemcpyAtoHAsync_v2,
+	   (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream),
+	   (to, from, offset, bytes, stream))
+BOTH_ASYNC(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box), cuMemcpy2DAsync_v2,
+	   (const CUDA_MEMCPY2D *box, CUstream stream), (box, stream))
+BOTH_ASYNC(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box) * ((box) ? (box)->Depth : 0),
+	   cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *box, CUstream stream), (box, stream))

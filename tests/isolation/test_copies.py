@@ -1,0 +1,120 @@
+"""Copies between host and card count: a slice's card time is that of its kernels and copies, as a union.
+
+A loop of copies of 32,000,000 bytes gets the slice's share of what it gets
+without a cap. Copies start on credit and need no lease, since their engines work beside another's kernels.
+Measured in simulated time that moves in steps, as in test_compute.py.
+"""
+
+import pytest
+from tests.isolation.conftest import MakeBox
+from tests.isolation.shares import BESIDE_POINTS, COPY_NS, alone, ready, shares, tenant, work
+from tests.sweeps import sweep
+
+COPY_POINTS = 3.0
+COPIES = ["copying", "copying_async", "copying_box", "copying_unified"]
+
+
+def copying(kind: str = "copying") -> str:
+    """That kind of work, with the length of a copy."""
+    return f"{kind}@{COPY_NS}"
+
+
+@sweep("kind", COPIES)
+@sweep("percent", [30, 10, 50, 90])
+def test_a_loop_of_copies_gets_its_share(make_box: MakeBox, percent: int, kind: str) -> None:
+    """To and from the card, pageable and pinned, waited for and in a row: 10, 30 and 100 % had the same."""
+    free = shares((alone(make_box, None, "free"), copying(kind)), seconds=2)[0]
+    had = shares((alone(make_box, percent, "capped"), copying(kind)))[0]
+
+    assert 100 * had / free == pytest.approx(percent, abs=COPY_POINTS)
+
+
+@sweep("kind", COPIES)
+@sweep("other", ["sync", "stream"])
+def test_kernels_of_another_do_not_delay_them(make_box: MakeBox, kind: str, other: str) -> None:
+    """Nor the other way round: copies wait for no lease, and hold none."""
+    had = shares((tenant(make_box, "a", 30), copying(kind)), (tenant(make_box, "b", 60), other))
+
+    assert had == pytest.approx([30, 60], abs=COPY_POINTS)
+
+
+@sweep("other", ["copying", "copying_async", "copying_box"])
+def test_what_the_bus_is_shared_for_is_not_charged(make_box: MakeBox, other: str) -> None:
+    """Where a slice knows from before what a copy takes by itself."""
+    box, neighbour = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
+    first, second = ready(box, "copying"), ready(neighbour, other)
+    for each in (first, second):
+        work((each, copying(other)), seconds=0.1)
+        work((each, copying()), seconds=0.1)
+    had = work((first, copying()), (second, copying(other)))
+
+    assert had == pytest.approx([30, 60], abs=COPY_POINTS)
+
+
+def test_nobody_copies_more_than_its_share_where_all_copy(make_box: MakeBox) -> None:
+    """What a copy takes by itself is not known there, so what the bus is shared for counts."""
+    had = shares((tenant(make_box, "a", 30), copying()), (tenant(make_box, "b", 60), copying()))
+
+    assert 15 <= had[0] <= 30 + COPY_POINTS
+    assert 50 <= had[1] <= 60 + COPY_POINTS
+
+
+@sweep("percent", [30, 50, 90])
+@sweep("unit_us", [5000, 3000, 10_000])
+def test_a_copy_beside_a_kernel_of_its_own_costs_nothing_more(
+    make_box: MakeBox, percent: int, unit_us: int
+) -> None:
+    """A training loop that copies the data of its next step keeps its share of kernels."""
+    had = shares((tenant(make_box, "a", percent), f"prefetch@{unit_us * 1000}"))
+
+    assert had == pytest.approx([percent], abs=COPY_POINTS)
+
+
+@sweep("percent, other", [(30, "sync"), (30, "stream"), (50, "prefetch@5000000")])
+def test_nor_does_it_beside_a_neighbour(make_box: MakeBox, percent: int, other: str) -> None:
+    """Its kernels wait for the lease, and its copies leave them the credit for it."""
+    had = shares(
+        (tenant(make_box, "a", percent), "prefetch@5000000"), (tenant(make_box, "b", 40), other)
+    )
+
+    assert had == pytest.approx([percent, 40], abs=COPY_POINTS + 1)
+
+
+def test_the_simulated_bus_is_shared_by_direction(make_box: MakeBox) -> None:
+    """Else two loops of copies would show nothing of what a real bus does."""
+    free = [alone(make_box, None, name) for name in ("a", "b")]
+    one_way = shares(*((box, copying()) for box in free), seconds=1)
+    both_ways = shares(*zip(free, map(copying, ("copying", "copying_box")), strict=True), seconds=1)
+
+    assert one_way == pytest.approx([50, 50], abs=2)
+    assert both_ways == pytest.approx([100, 100], abs=2)
+
+
+def test_policy_native_leaves_copies_alone(make_box: MakeBox) -> None:
+    """As it does kernels."""
+    had = shares((tenant(make_box, "a", 30, "native"), copying()), seconds=2)
+
+    assert had[0] > 99
+
+
+# What a kernel and its two copies of 1 MiB take of the card one after the other, by microseconds.
+STEP_US = {each: each + 2 * (2 + (1 << 20) / 12_000) for each in (20, 100, 1000)}
+
+
+@sweep("unit_us", STEP_US)
+@sweep("percent", [30, 50])
+def test_copies_between_the_kernels_of_a_stream_count(
+    make_box: MakeBox, percent: int, unit_us: int
+) -> None:
+    """To the card, a kernel, and back, nothing at once: all of it is card time."""
+    had = shares((alone(make_box, percent, "b"), "copies"), unit_ns=unit_us * 1000, seconds=3)
+
+    assert had[0] * STEP_US[unit_us] / unit_us == pytest.approx(percent, abs=COPY_POINTS)
+
+
+def test_copies_between_kernels_count_beside_a_neighbour(make_box: MakeBox) -> None:
+    """300 us of kernel in each 478 of card time."""
+    box, other = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
+    had = shares((box, "copies@300000"), (other, "sync"))
+
+    assert [had[0] * 478 / 300, had[1]] == pytest.approx([30, 60], abs=2 * BESIDE_POINTS)

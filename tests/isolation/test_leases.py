@@ -1,0 +1,58 @@
+"""Nobody waits for another's lease for longer than docs/isolation-details.md says, whatever the other does."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.isolation import activity
+from tests.isolation.box import MIB, Box
+from tests.isolation.conftest import MakeBox
+from tests.isolation.shares import STEPPING, in_turns, is_kept, shares, tenant
+
+# A launch of a slice with work on another card waits so long, and the last nap before it ends.
+ELSEWHERE_MS = 20
+NAP_MS = 1.5
+
+
+def on_two_cards(make_box: MakeBox, name: str) -> Box:
+    """A container with half of the time of cards 0 and 1, and its places beside the others there."""
+    box = in_turns(make_box(name, library=STEPPING))
+    cards = box.root.parent / "cards"
+    uuids = box.node.uuids[:2]
+    for uuid in uuids:
+        (cards / uuid).mkdir(parents=True, exist_ok=True)
+        (cards / uuid / name).write_bytes(bytes(activity.BYTES))
+    lines = (f"device={uuid} memory_bytes={2000 * MIB} core_percent=50\n" for uuid in uuids)
+    box.write(f"version=1\nslice={name}\n{''.join(lines)}")
+    (box.root / "cards").symlink_to(cards)
+    return box
+
+
+@pytest.mark.parametrize("unit_ns", [300_000_000, 3_000_000])
+def test_jobs_crossed_over_two_cards_do_not_stop_each_other(
+    make_box: MakeBox, unit_ns: int
+) -> None:
+    """Each has a card that the other waits for, as collectives do whose kernels spin for their peers."""
+    boxes = [on_two_cards(make_box, f"job{i}") for i in range(2)]
+    with ThreadPoolExecutor() as pool:
+        jobs = [
+            pool.submit(box.run, "crossed", str(first), str(unit_ns), "5", "2")
+            for first, box in enumerate(boxes)
+        ]
+        answers = [list(map(int, job.result().stdout.split())) for job in jobs]
+
+    assert all(result == 0 for result, _ in answers), answers
+    assert max(longest for _, longest in answers) <= (ELSEWHERE_MS + NAP_MS) * 1e6, answers
+
+
+def test_clients_of_an_mps_server_take_no_leases(make_box: MakeBox, tmp_path: Path) -> None:
+    """They are on the card at once: none waits for another's claim, and all say so on their pages."""
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text("1\n")
+    box = tenant(make_box, "a", 30)
+    box.variables["CUDA_MPS_PIPE_DIRECTORY"] = str(tmp_path)
+    card = box.root / "cards" / box.node.uuids[0]
+    (card / "other").write_bytes(activity.claim(hold_until_ns=activity.FOR_EVER, out_until_ns=1))
+    had = shares((box, "sync@1000000"), seconds=2)
+
+    assert activity.read(card / "a") == (activity.MAGIC, activity.VERSION, 0)
+    assert is_kept(had[0], 30), had

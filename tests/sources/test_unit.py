@@ -1,0 +1,66 @@
+"""The document on the smallest unit of GPU memory, line by line, on simulated V100s."""
+
+from pathlib import Path
+
+import pytest
+from tests.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
+from tests.chart.rendering import HELM
+from tests.chart.test_nvidia import settings
+from tests.sources.containers import Containers, apply
+from tests.sources.documents import Walk, walk
+from tests.waiting import until
+
+SECONDS = 40
+SMALL = {MEM: 4 * 126, CORE: 0, COUNT: 4}  # of 16160 MiB
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not HELM.exists(), reason="helm is not built: tests/e2e/install.sh")
+async def test_the_document_on_the_unit(containers: Containers, tmp_path: Path) -> None:
+    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py."""
+    with walk("unit", "here") as step:
+        async with running_rig(mode="share") as rig:
+            await check_pods_that_are_there(rig, step)
+        await check_modes(step)
+        key, _, unit = step("the value of the chart").text.partition(": ")
+        found = settings(tmp_path, f"{key}={unit}")
+        assert found.memory_unit.value == unit
+        async with running_rig(mode="cgpu", memory_unit=unit) as rig:
+            manifest, values = step("the StatefulSet").data, step("the memory of its pod").data
+            assert (await apply(rig, manifest)).is_admitted
+            environment = await containers.environment(rig, "binpack")
+            assert environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(values["units"])
+            assert environment["ALIYUN_COM_GPU_MEM_DEV"] == "126"
+            assert values["units"] * values["MiB"] == values["GiB"] * 1024
+            # 16 of 126 parts of 16160 MiB: a card has no whole number of them.
+            assert "0MiB /   2052MiB" in await containers.run(rig, "binpack", "nvidia_smi")
+
+
+async def check_pods_that_are_there(rig: Rig, step: Walk) -> None:
+    """With another unit an agent goes on with the old one while pods hold slices, and names them."""
+    assert step("pods that are there").text == MEM
+    await rig.admit("holder", slice_of(2))
+    await rig.stop_agent()
+    await rig.start_agent(mode="share", memory_unit="128MiB")
+    await rig.until_ready()
+    await until(lambda: rig.events("UnitSwitchRefused"), SECONDS)
+    assert "default/holder" in rig.events("UnitSwitchRefused")[0]["message"]
+    assert rig.kubelet.allocatable(MEM) == 60
+    await rig.delete(rig.uid("holder"))
+    await rig.until_offered(SMALL, SECONDS)
+
+
+async def check_modes(step: Walk) -> None:
+    """Modes share and cgpu have the unit; a card takes 16 pods in cgpu, and more in share."""
+    modes = [line.partition("=")[2] for line in step("modes").text.splitlines()]
+    most = int(step("pods of a card with isolation").text)
+    for mode in modes:
+        async with running_rig(is_started=False) as rig:
+            await rig.set_labels(schedule=mode)
+            await rig.start_agent(memory_unit="128MiB")
+            await rig.until_offered(SMALL, SECONDS)
+            for number in range(most + 1):
+                assert (await rig.admit(f"p{number}", slice_of(1))).is_admitted
+            cards = [rig.card_of(f"p{number}") for number in range(most + 1)]
+            assert len(set(cards[:most])) == 1
+            assert (cards[most] == cards[0]) is (mode == "share")
