@@ -21,8 +21,7 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     NodeRoom,
     grade_placement,
 )
-from gpu_device_plugin.domain.fractions.multi_container_search import cards_for_all
-from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, cards_for_all, place
 from gpu_device_plugin.domain.fractions.requests import (
     demands,
     demands_ahead,
