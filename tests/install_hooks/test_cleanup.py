@@ -108,7 +108,7 @@ async def test_a_kubelet_that_lists_no_pods_yet_is_no_reason_to_remove_anything(
         await left_behind(rig, "stays")
         before = files(rig.state, rig.run, rig.library)
         rig.kubelet.sources_ready = False
-        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        outcome = await clean(places(rig), is_forced=False, wait_seconds=0)
         assert [text.partition(" of ")[2] for text in outcome.in_use] == [
             "pod default/stays, container main-0"
         ]
@@ -121,7 +121,7 @@ async def test_without_the_kubelets_pods_its_checkpoint_counts() -> None:
         await left_behind(rig, "ends")
         rig.kubelet.remove(rig.uid("ends"))
         rig.kubelet.pods_dir.rmdir()
-        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        outcome = await clean(places(rig), is_forced=False, wait_seconds=0)
         assert len(outcome.in_use) == 1
         outcome = await clean(places(rig), is_forced=True)
         assert outcome.in_use == ()
@@ -133,7 +133,7 @@ async def test_files_that_no_grant_names_stay_while_the_kubelet_has_no_checkpoin
         grant = rig.grant("stays")
         for path in (*rig.state.glob("grants*"), rig.kubelet.plugin_dir / FILE_NAME):
             path.unlink()
-        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        outcome = await clean(places(rig), is_forced=False, wait_seconds=0)
         assert outcome.in_use == (f"slice {grant.slice_id}",)
         assert (rig.library / grant.library_version / "libgpuslice.so").is_file()
 
@@ -144,7 +144,7 @@ async def test_a_pod_that_the_kubelet_is_about_to_forget_is_waited_for() -> None
         await left_behind(rig, "ends")
         uid = rig.uid("ends")
         rig.kubelet.finish(uid)
-        cleaning = asyncio.create_task(clean(places(rig), is_forced=False, patience_seconds=60))
+        cleaning = asyncio.create_task(clean(places(rig), is_forced=False, wait_seconds=60))
         done, _ = await asyncio.wait([cleaning], timeout=1)
         assert not done
         rig.kubelet.remove(uid)
@@ -203,12 +203,12 @@ async def test_a_claim_is_in_use_while_it_is_not_known_that_its_pod_is_gone() ->
         (_, slice_id) = held(rig)["a"]
         rig.kubelet.remove("uid-p-a")
         rig.kubelet.pods_dir.rmdir()
-        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        outcome = await clean(places(rig), is_forced=False, wait_seconds=0)
         assert len(outcome.in_use) == 1
 
         for path in rig.state.glob("grants*"):
             path.unlink()
-        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        outcome = await clean(places(rig), is_forced=False, wait_seconds=0)
         assert outcome.in_use == (f"slice {slice_id}",)
         assert (rig.run / "slices" / slice_id / "config" / "limits").is_file()
         assert (await clean(places(rig), is_forced=True)).in_use == ()

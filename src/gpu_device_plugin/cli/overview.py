@@ -56,12 +56,6 @@ def parse_pod(
     return found
 
 
-def no_such_pod(namespace: str, name: str) -> NotKnownError:
-    """There is none; as `kubectl get -o name` names pods, the type was taken for the namespace."""
-    hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if namespace in _TYPES else ""
-    return NotKnownError(f"no pod {namespace}/{name}, and no Event tells of one{hint}")
-
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -190,7 +184,9 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
     where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
     found = KubeconfigChoice(**access).ask(lambda api: read_story(api, where, name))
     if found is None:
-        raise no_such_pod(where, name)
+        # As `kubectl get -o name` names pods, the type was taken for the namespace.
+        hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
+        raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
     _screen().story(found)
 
 

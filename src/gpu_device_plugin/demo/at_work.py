@@ -92,7 +92,9 @@ class GpuProcess:
         except (OSError, TimeoutError) as error:
             raise EdgeError(f"{self.name}: no answer to `{line}`: {error}") from error
         if not answer:
-            raise EdgeError(f"{self.name}: its process ended at `{line}`:\n{await self._errors()}")
+            errors = await process.stderr.read() if process.stderr else b""
+            said = errors.decode(errors="replace").strip()
+            raise EdgeError(f"{self.name}: its process ended at `{line}`:\n{said}")
         return dict(json.loads(answer))
 
     async def stop(self) -> None:
@@ -103,11 +105,6 @@ class GpuProcess:
             self._process.kill()
         # To the end of its pipes, which would be left open otherwise.
         await self._process.communicate()
-
-    async def _errors(self) -> str:
-        process = self._process
-        text = await process.stderr.read() if process and process.stderr else b""
-        return text.decode(errors="replace").strip()
 
 
 TENANTS = (FIRST, NEIGHBOUR, LATECOMER)

@@ -217,13 +217,11 @@ class Story:
             what = f"{role.name}: its mounts, exactly{is_off}"
             self._promises.check(what, mounts(node, role), seen)
             if node.is_isolated:
-                self._limits(node, role, limits(started.mounts))
-
-    def _limits(self, node: DemoNode, role: Role, told: str) -> None:
-        self._teller.quote(f"its {LIMITS} file", told)
-        lines = [line for line in told.splitlines() if line.startswith("device=")]
-        what = f"{role.name}: its limits, exactly"
-        self._promises.check(what, limit_lines(node, role), lines)
+                told = limits(started.mounts)
+                self._teller.quote(f"its {LIMITS} file", told)
+                lines = [line for line in told.splitlines() if line.startswith("device=")]
+                what = f"{role.name}: its limits, exactly"
+                self._promises.check(what, limit_lines(node, role), lines)
 
     async def refusals(self) -> None:
         """Why pods were refused, in the agent's words."""

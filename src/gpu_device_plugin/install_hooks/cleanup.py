@@ -29,7 +29,7 @@ from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import kubelet_snapshot, pod_directories
 from gpu_device_plugin.kubelet.dra_server import remove_sockets
 
-PATIENCE_SECONDS = 20.0
+WAIT_SECONDS = 20.0
 """A kubelet forgets a pod that has ended within some seconds."""
 _LOOK_SECONDS = 0.5
 
@@ -64,9 +64,7 @@ class _InUse:
     """Whether the kubelet no longer lists some of the pods, and may forget them soon."""
 
 
-async def clean(
-    places: Places, *, is_forced: bool, patience_seconds: float = PATIENCE_SECONDS
-) -> Outcome:
+async def clean(places: Places, *, is_forced: bool, wait_seconds: float = WAIT_SECONDS) -> Outcome:
     """Remove everything that is not in use; if forced, the rest as well.
 
     Raises:
@@ -76,7 +74,7 @@ async def clean(
     lock = NodeLock(places.state / "lock")
     lock.take("(none): gpu-device-plugin cleanup", os.getpid())
     try:
-        return await _clean(places, None if is_forced else patience_seconds)
+        return await _clean(places, None if is_forced else wait_seconds)
     finally:
         # Without grants the lock file goes too; if some are kept, so is the lock.
         if any(places.state.glob("grants*")):
@@ -87,13 +85,13 @@ async def clean(
             remove_empty(path)
 
 
-async def _clean(places: Places, patience_seconds: float | None) -> Outcome:
+async def _clean(places: Places, wait_seconds: float | None) -> Outcome:
     store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
     files, cdi = SliceFiles(places.run), CdiFiles(places.cdi)
     used, claims = _InUse(), _claims(cdi)
-    if patience_seconds is not None:
-        used = await _used(places.kubelet, ledger, files.present(), patience_seconds)
+    if wait_seconds is not None:
+        used = await _used(places.kubelet, ledger, files.present(), wait_seconds)
         used = _with_lost_claims(used, ledger, claims)
     removed = _without_claims(cdi, claims, used.slices)
     remove_sockets(places.kubelet)
@@ -126,10 +124,10 @@ async def _snapshot(kubelet: Path) -> KubeletSnapshot:
 
 
 async def _used(
-    kubelet: Path, ledger: Ledger, present: frozenset[str], patience_seconds: float
+    kubelet: Path, ledger: Ledger, present: frozenset[str], wait_seconds: float
 ) -> _InUse:
     """What stays, once no pod is about to be forgotten by the kubelet."""
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + wait_seconds
     while True:
         used = _in_use(ledger, present, await _snapshot(kubelet), pod_directories(kubelet))
         if not used.is_ending or time.monotonic() > deadline:

@@ -38,7 +38,7 @@ from gpu_device_plugin.nvml.messages import MISMATCH, Beat, Line, NoDriver, Star
 log = structlog.get_logger()
 
 # A child that was killed while it opened NVML is followed by one that has twice the time.
-_MOST_PATIENCE = 4.0
+_MOST_SLOWNESS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class NvmlSource:
         self._child: ChildProcess | None = None
         self._succession = Succession(self._start, self._deadlines.reopen_seconds)
         self.restarts = 0  # children that failed and had to be replaced, for the metric
-        self._patience = 1.0
+        self._slowness = 1.0
         self._is_answering = False
         self._was_silent = False
 
@@ -115,7 +115,7 @@ class NvmlSource:
     @property
     def start_seconds(self) -> float:
         """How long the next child may take to open NVML."""
-        return self._deadlines.start_seconds * self._patience
+        return self._deadlines.start_seconds * self._slowness
 
     async def run(self) -> None:
         """Keep a child running until cancelled."""
@@ -147,7 +147,7 @@ class NvmlSource:
             log.warning("nvml_child_failed", pid=self.pid, error=str(error))
             if self._child is not None and self._child.was_silent:
                 self._was_silent = True
-                self._patience = min(self._patience * 2, _MOST_PATIENCE)
+                self._slowness = min(self._slowness * 2, _MOST_SLOWNESS)
             for child in self._children():
                 await child.end()
         finally:
@@ -186,7 +186,7 @@ class NvmlSource:
             if not self._was_silent:
                 self._await_answer(self._deadlines.start_seconds)
             return
-        self._is_answering, self._was_silent, self._patience = True, False, 1.0
+        self._is_answering, self._was_silent, self._slowness = True, False, 1.0
         self._await_answer(self._deadlines.stall_seconds)
         if self._reported.is_stalled:
             self._reported.is_stalled = False

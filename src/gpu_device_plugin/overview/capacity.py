@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.fractions.cluster_view import PodHold
 from gpu_device_plugin.domain.fractions.node_fit import OTHER_MODE, Fit, fit
 from gpu_device_plugin.domain.fractions.requests import demand
 from gpu_device_plugin.domain.fractions.room import Room
@@ -65,16 +64,12 @@ def _capacity(node: NodeCards, units: int, percent: int, cards: int) -> NodeCapa
         if not isinstance(found, Fit):
             return NodeCapacity(node.name, count, _then(node, rooms, pod))
         count += 1
-        rooms = _after(rooms, found.hold(pod.ref))
-
-
-def _after(rooms: Sequence[Room], hold: PodHold) -> tuple[Room, ...]:
-    """What is left with one pod more; pods that wait for a card stay where they were guessed."""
-    taken = hold.by_card()
-    return tuple(
-        room.without(*taken[room.card.index], 1) if room.card.index in taken else room
-        for room in rooms
-    )
+        taken = found.hold(pod.ref).by_card()
+        # Pods that wait for a card stay where they were guessed.
+        rooms = [
+            room.without(*taken[room.card.index], 1) if room.card.index in taken else room
+            for room in rooms
+        ]
 
 
 def _then(node: NodeCards, rooms: Sequence[Room], pod: PodRequest) -> str:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.allocation_api import (
@@ -48,14 +49,8 @@ class Finding:
     cure: str
 
 
-def problem(what: str, cure: str) -> Finding:
-    """Something that has to be mended."""
-    return Finding(Level.PROBLEM, what, cure)
-
-
-def note(what: str, cure: str) -> Finding:
-    """Something to know."""
-    return Finding(Level.NOTE, what, cure)
+problem, note = partial(Finding, Level.PROBLEM), partial(Finding, Level.NOTE)
+"""Something that has to be mended, and something to know."""
 
 
 @dataclass(frozen=True, slots=True)

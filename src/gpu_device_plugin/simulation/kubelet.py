@@ -28,7 +28,6 @@ from gpu_device_plugin.simulation.kubelet_pods import (
     KubeletTimes,
     PluginCall,
     PodAdmission,
-    StandInContainer,
     StandInPod,
 )
 from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME, PluginRegistry, serve
@@ -221,8 +220,11 @@ class StandInKubelet:
     async def start_container(self, uid: str, name: str) -> ContainerStart:
         """Starts, or restarts, a container of an admitted pod."""
         pod = self.pods[uid]
+        container = next((each for each in pod.containers if each.name == name), None)
+        if container is None:
+            raise KubeletError(f"pod {pod.namespace}/{pod.name} has no container {name}")
         options = await self._allocation.start_options(
-            pod, self._container(pod, name), self._times.pre_start, self._active()
+            pod, container, self._times.pre_start, self._active()
         )
         self._running.add((uid, name))
         return options
@@ -275,10 +277,3 @@ class StandInKubelet:
         if not self.sources_ready:
             return frozenset(key[0] for key in self._book.held) | self.pods.keys()
         return frozenset(pod.uid for pod in self.active_pods())
-
-    @staticmethod
-    def _container(pod: StandInPod, name: str) -> StandInContainer:
-        found = next((each for each in pod.containers if each.name == name), None)
-        if found is None:
-            raise KubeletError(f"pod {pod.namespace}/{pod.name} has no container {name}")
-        return found

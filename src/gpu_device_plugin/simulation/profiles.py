@@ -138,24 +138,19 @@ def cut_lines(
 def profile_lines(model: SimulatedModel, slot: int) -> Iterator[str]:
     """What a card can be cut into through NVML."""
     for number, (name, profile) in enumerate(model.mig.items()):
+        by_compute = _MOST_COMPUTE_SLICES // profile.compute_slices
         fields: dict[str, object] = {
             "number": _PROFILE_NUMBERS[profile.compute_slices],
             "id": profile.id,
             "compute_slices": profile.compute_slices,
             "memory_slices": profile.memory_slices,
             "multiprocessors": profile.multiprocessors,
-            "count": _most(profile),
+            "count": min(by_compute, _MOST_MEMORY_SLICES // profile.memory_slices),
             "memory_mib": profile.memory_mib,
             "name": name,
         }
         for key, value in fields.items():
             yield f"cards.{slot}.profiles.{number}.{key}={value}"
-
-
-def _most(profile: MigProfile) -> int:
-    """Most instances of it on one card."""
-    by_compute = _MOST_COMPUTE_SLICES // profile.compute_slices
-    return min(by_compute, _MOST_MEMORY_SLICES // profile.memory_slices)
 
 
 def instance_lines(

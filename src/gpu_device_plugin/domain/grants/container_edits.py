@@ -147,11 +147,9 @@ def limits_text(
     policy=fixed
     device=GPU-a memory_bytes=2258632704 core_percent=30
     """
-    head = f"version={LIMITS_VERSION}\nslice={slice_id}\npolicy={policy}\n"
-    return head + "".join(_line(limit) for limit in lines)
-
-
-def _line(limit: CardLimit) -> str:
-    memory = "" if limit.memory_bytes is None else f" memory_bytes={limit.memory_bytes}"
-    core = "" if limit.core_percent is None else f" core_percent={limit.core_percent}"
-    return f"device={limit.uuid}{memory}{core}\n"
+    text = f"version={LIMITS_VERSION}\nslice={slice_id}\npolicy={policy}\n"
+    for limit in lines:
+        memory = "" if limit.memory_bytes is None else f" memory_bytes={limit.memory_bytes}"
+        core = "" if limit.core_percent is None else f" core_percent={limit.core_percent}"
+        text += f"device={limit.uuid}{memory}{core}\n"
+    return text

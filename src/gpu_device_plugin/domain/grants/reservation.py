@@ -55,21 +55,14 @@ class Step(Enum):
     REFUSE = "the call is refused, or its time runs out: the kubelet rejects the pod"
 
 
+_FIRST = {Step.DECIDE: Phase.DECIDED, Step.REFUSE: Phase.IDLE}
+_WITH_CARDS = {**_FIRST, Step.TELL: Phase.TOLD}
+_WITH_UNITS = {**_WITH_CARDS, Step.GRANT: Phase.GRANTED}
 TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
-    Phase.IDLE: {Step.DECIDE: Phase.DECIDED, Step.REFUSE: Phase.IDLE},
-    Phase.DECIDED: {Step.DECIDE: Phase.DECIDED, Step.TELL: Phase.TOLD, Step.REFUSE: Phase.IDLE},
-    Phase.TOLD: {
-        Step.DECIDE: Phase.DECIDED,
-        Step.TELL: Phase.TOLD,
-        Step.GRANT: Phase.GRANTED,
-        Step.REFUSE: Phase.IDLE,
-    },
-    Phase.GRANTED: {
-        Step.DECIDE: Phase.DECIDED,
-        Step.TELL: Phase.TOLD,
-        Step.GRANT: Phase.GRANTED,
-        Step.REFUSE: Phase.IDLE,
-    },
+    Phase.IDLE: _FIRST,
+    Phase.DECIDED: _WITH_CARDS,
+    Phase.TOLD: _WITH_UNITS,
+    Phase.GRANTED: _WITH_UNITS,
 }
 """Every step that is possible in a phase, and the phase after it."""
 
