@@ -253,14 +253,21 @@ def test_the_version_is_told_in_both_ways(capsys: pytest.CaptureFixture[str]) ->
     assert __version__ in run(capsys, "--version")[1]
 
 
-def test_the_agent_does_not_load_what_only_the_demo_needs() -> None:
-    """It stands on every node, and is to start within a second."""
-    loaded = "import sys, gpu_device_plugin.cli.main; print(*sys.modules)"
+@pytest.mark.parametrize(
+    ("module", "others"),
+    [
+        ("cli.main", {"grpc", "aiohttp", "gpu_device_plugin.demo"}),
+        ("agent.run_agent", {"numpy", "gpu_device_plugin.controller", "gpu_device_plugin.demo"}),
+    ],
+)
+def test_the_agent_does_not_load_what_only_others_need(module: str, others: set[str]) -> None:
+    """It stands on every node, with little memory, and is to start within a second."""
+    loaded = f"import sys, gpu_device_plugin.{module}; print(*sys.modules)"
     output = subprocess.run(
         [sys.executable, "-c", loaded], check=True, capture_output=True, text=True
     ).stdout
 
-    assert not {"grpc", "aiohttp", "gpu_device_plugin.demo"} & set(output.split())
+    assert not others & set(output.split())
 
 
 @pytest.mark.parametrize("name", ["controller", "uninstall", "clear-nodes", "page"])

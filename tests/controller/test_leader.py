@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -78,8 +79,14 @@ async def test_only_the_leader_serves_kube_scheduler_and_every_replica_is_ready(
     """The other one says who leads; what it knows it shows."""
     async with two_replicas(tmp_path, (node("n1"),), times=_LASTING) as (server, one, two):
         assert (await one.filter(pod("new", 2, 30), "n1"))["NodeNames"] == ["n1"]
-        for verb in ("filter", "prioritize", "bind"):
-            assert await two.call(verb, {}) == (503, "two does not lead: one does\n")
+        refused = (503, "two does not lead: one does\n")
+
+        async def knows_who_leads() -> bool:
+            return bool(await two.call("filter", {}) == refused)
+
+        await until(knows_who_leads)
+        for verb in ("prioritize", "bind"):
+            assert await two.call(verb, {}) == refused
         assert (await two.get("/gpushare-scheduler/inspect"))[0] == 200
         assert (await two.get("/readyz", port=two.controller.pages.port))[0] == 200
         await until(lambda: (holder(server), labelled(server)) == ("one", ["one"]))
@@ -134,6 +141,10 @@ async def test_a_new_leader_knows_what_was_bound_though_its_watch_is_silent(tmp_
         assert "fits node n1 no more" in await two.bind(late, "n1")
 
 
+_LASTS = re.compile("fits node|is bound")
+"""kube-scheduler asks again after any other error: on a busy machine a call may come too late."""
+
+
 async def tried(replica: Running, each: Json, at: int) -> str:
     """Ask a replica to bind a pod to one of ten nodes; why not, or ""."""
     meta = each["metadata"]
@@ -159,7 +170,7 @@ async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
     async with two_replicas(tmp_path, nodes, pods, times) as (server, one, two):
 
         async def led(each: Json, at: int) -> str:
-            while "503" in (error := await tried(two, each, at)) or "lead" in error:
+            while (error := await tried(two, each, at)) and not _LASTS.search(error):
                 await until(lambda: two.controller.leader.leads)
             return error
 

@@ -25,7 +25,6 @@ from gpu_device_plugin.domain.fractions.node_fit import (
     Fit,
     Misfit,
     Score,
-    comparable,
     fit,
     node_rooms,
 )
@@ -222,34 +221,6 @@ def test_fgd_prefers_the_node_that_keeps_processors_beside_its_free_cards() -> N
         return found.score.own
 
     assert score(8) < score(24) == score(96)
-
-
-def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
-    """Each by its own way would be the best of all: the one is full, the other empty."""
-
-    def found(held: int, policy: PlacementPolicy | None, asking: PodRequest) -> Score:
-        node = replace(offer(1), policy=policy)
-        rooms = node_rooms(node, [hold_of(pod((_APP, held), name="q"), {})] if held else [])
-        fits = fit(node, rooms, asking, PlacementPolicy.BINPACK)
-        assert isinstance(fits, Fit)
-        return fits.score
-
-    mixed = {
-        "full": found(10, None, pod((_APP, 2))),
-        "half": found(7, PlacementPolicy.FGD, pod((_APP, 2))),
-        "empty": found(0, PlacementPolicy.SPREAD, pod((_APP, 2))),
-    }
-    spread = {
-        name: found(held, PlacementPolicy.SPREAD, pod((_APP, 2)))
-        for name, held in (("full", 10), ("empty", 0))
-    }
-
-    full, half, empty = comparable([mixed[name] for name in ("full", "half", "empty")])
-    assert full > half > empty
-    assert mixed["empty"].own > mixed["full"].common
-    full, empty = comparable([spread[name] for name in ("full", "empty")])
-    assert empty > full
-    assert comparable([]) == []
 
 
 def test_an_init_containers_units_are_held_as_long_as_the_pod_is_there() -> None:

@@ -19,7 +19,7 @@ from tests.controller.replica import a_controller
 from tests.controller.reviews import review
 from tests.hostile.work import lines_run
 
-from gpu_device_plugin.controller.cluster_ledger import ClusterLedger, KeptAnswers
+from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.scheduler_extender import Extender
 from gpu_device_plugin.domain.cards.card import (
     MAX_CARDS,
@@ -131,8 +131,15 @@ def test_the_rules_are_checked_once_for_each_container_and_not_again_for_the_nex
     asking = a_pod([_INIT] * 31 + [_APP])
     once = checks(lambda: fit(an_offer(), node_rooms(an_offer(), []), asking, PlacementPolicy.FGD))
     ledger = a_ledger(nodes=16)
-    assert checks(lambda: list(ledger.judged(names, asking))) == once
-    assert checks(lambda: [ledger.fits_without(name, asking, ()) for name in names]) == 0
+    checked = ledger.checks(asking)
+
+    def judged() -> None:
+        for alike in ledger.judge(names, checked).left:
+            ledger.fit(alike[0], checked)
+
+    for _ in ledger.count():
+        pass
+    assert checks(judged) == once
 
 
 def test_more_containers_with_a_slice_than_64_are_refused_by_the_first_of_them() -> None:
@@ -248,14 +255,6 @@ async def test_everything_else_goes_on_between_two_nodes_of_a_long_answer(verb: 
     is_over.set()
     await beside
     assert turns >= nodes
-
-
-def test_answers_keep_no_more_of_a_pod_than_tells_that_it_is_too_large() -> None:
-    kept = KeptAnswers(PlacementPolicy.BINPACK)
-    wish = tuple((number, (0,)) for number in range(1000))
-    answers = kept.to(a_pod([_APP] * 1000, wish=wish), counts_processors=False)
-    assert len(answers.pod.containers) == MOST_CONTAINERS + 1
-    assert not answers.pod.wish
 
 
 def test_what_a_large_pod_holds_is_not_kept_for_others() -> None:

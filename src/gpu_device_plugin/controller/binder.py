@@ -176,7 +176,7 @@ class Binder:
                     f"pod {ref}: the answer of the binding to {doubt.node} is still missing"
                 )
             return doubt.hold
-        found = self._ledger.fit(node, pod.request)
+        found = self._ledger.fit(node, self._ledger.checks(pod.request))
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
         hold = found.hold(ref)

@@ -1,18 +1,11 @@
-"""What every node's cards have left, kept from the watches and from what is being bound.
+"""What every node's cards have left, kept from the watches and from what is being bound."""
 
-What pods were answered, kept for those that ask alike.
-
-Pods come in many copies, and few nodes change between two of them; and of thousands of nodes many
-have the same left.
-"""
-
-import itertools
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
+from gpu_device_plugin.controller.card_arrays import CardArrays, Judged
 from gpu_device_plugin.domain.fractions.cluster_view import (
     NodeOffer,
     PodHold,
@@ -22,17 +15,14 @@ from gpu_device_plugin.domain.fractions.cluster_view import (
 )
 from gpu_device_plugin.domain.fractions.fragmentation import Processors
 from gpu_device_plugin.domain.fractions.node_fit import (
-    CheckedRequest,
     Fit,
     Misfit,
-    Score,
-    check_request,
+    RequestChecks,
     node_rooms,
     try_rooms,
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import believed_holds
 from gpu_device_plugin.domain.fractions.room import Room
-from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.grants.holdings import Holding, parse_holdings
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
@@ -40,110 +30,6 @@ from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 
-Answer = Score | Misfit
-_MOST_SHAPES = 64
-_MOST_ANSWERS = 100_000
-_MOST_KINDS = 1_000
-_Asked = tuple[object, str | None, str | None, str | None, int | None]
-
-
-@dataclass(slots=True)
-class Answers:
-    """What pods of one shape were answered.
-
-    Attributes:
-        by_node: The answer for a node, until it changes.
-        by_kind: For nodes with the same left, and plenty of processor.
-        by_free: The same with so much processor.
-        by_rules: For nodes of one mode, unit, bound and policy, whatever they have left.
-    """
-
-    pod: PodRequest
-    default: PlacementPolicy
-    counts_processors: bool
-    by_node: dict[str, Answer] = field(default_factory=dict)
-    by_kind: dict[int, Answer] = field(default_factory=dict)
-    by_free: dict[tuple[int, int], Score] = field(default_factory=dict)
-    by_rules: dict[object, CheckedRequest | Misfit] = field(default_factory=dict)
-
-    def of_kind(
-        self, kind: int, offer: NodeOffer, rooms: Sequence[Room], free_milli: int | None
-    ) -> Answer:
-        """The answer for a node; `kind` is the same for nodes with the same left.
-
-        `free_milli` is its free processor, or None where that does not count.
-        """
-        found = self.by_kind.get(kind)
-        if found is None:
-            found = self.by_kind[kind] = self._tried(offer, rooms)
-        if isinstance(found, Misfit) or free_milli is None:
-            return found
-        at = kind, free_milli
-        if at not in self.by_free:
-            self.by_free[at] = found.beside(free_milli, self.pod.cpu_milli)
-        return self.by_free[at]
-
-    def checked(self, offer: NodeOffer) -> CheckedRequest | Misfit:
-        """The pod by the rules of nodes as this one, once for all of them."""
-        rules = offer.mode, offer.unit, offer.max_pods, offer.policy
-        if rules not in self.by_rules:
-            self.by_rules[rules] = check_request(offer, self.pod, self.default)
-        return self.by_rules[rules]
-
-    def _tried(self, offer: NodeOffer, rooms: Sequence[Room]) -> Answer:
-        """The answer for a node with plenty of processor."""
-        asked = self.checked(offer)
-        found = asked if isinstance(asked, Misfit) else try_rooms(offer, rooms, asked)
-        return found if isinstance(found, Misfit) else found.score
-
-    def trim(self) -> None:
-        """Bound what is kept beside the answers for nodes."""
-        for kept in (self.by_kind, self.by_free, self.by_rules):
-            if len(kept) > _MOST_KINDS:
-                kept.clear()
-
-
-class KeptAnswers:
-    """The answers of as many shapes as are asked for lately: what was asked longest ago goes."""
-
-    def __init__(self, default: PlacementPolicy) -> None:
-        self._default = default
-        self._shapes: OrderedDict[_Asked, Answers] = OrderedDict()
-
-    def __len__(self) -> int:
-        """How many there are for nodes."""
-        return sum(len(answers.by_node) for answers in self._shapes.values())
-
-    def to(self, pod: PodRequest, *, counts_processors: bool) -> Answers:
-        """What pods were answered that ask as this one does."""
-        # Of a pod with any number of containers so many are kept as tell that they are too many.
-        asking = pod.asking[: MOST_CONTAINERS + 1]
-        pod = replace(pod, containers=asking, wish=(), init_wish=())
-        cpu = pod.cpu_milli if counts_processors else None
-        asked = _shape(pod), pod.card_count_label, pod.placement, pod.card_label, cpu
-        answers = self._shapes.get(asked)
-        if answers is None:
-            answers = self._shapes[asked] = Answers(pod, self._default, counts_processors)
-        self._shapes.move_to_end(asked)
-        answers.trim()
-        while len(self._shapes) > 1 and (
-            len(self._shapes) > _MOST_SHAPES or len(self) > _MOST_ANSWERS
-        ):
-            self._shapes.popitem(last=False)
-        return answers
-
-    def forget(self, node: str) -> None:
-        """A node has changed."""
-        for answers in self._shapes.values():
-            answers.by_node.pop(node, None)
-
-
-def _shape(pod: PodRequest) -> object:
-    """What an answer depends on of a pod's containers."""
-    return tuple((c.kind, c.index, frozenset(c.amounts.items())) for c in pod.containers)
-
-
-_KEPT_KINDS = 1_000
 _NO_CARDS = Misfit("node(s) have no cards of ours", is_final=True)
 _LEFT_OUT = Misfit("node(s) have an annotation of cards that is none of an agent", is_final=True)
 _log = structlog.get_logger("ledger")
@@ -155,12 +41,11 @@ class ClusterLedger:
     Attributes:
         offers: What each node offers.
         left_out: Why a node counts as one without cards, though its annotation names some.
-        kept_answers: Those for pods that ask alike.
     """
 
     def __init__(self, default_policy: PlacementPolicy) -> None:
         self._default_policy = default_policy
-        self.processors = Processors(self._processor_changed)
+        self.processors = Processors(self._mark_stale)
         self._told: dict[str, NodeOffer] = {}
         self.left_out: dict[str, str] = {}
         self._taken_out: dict[str, frozenset[int]] = {}
@@ -170,19 +55,15 @@ class ClusterLedger:
         self._node_of: dict[PodRef, str] = {}
         self._reserved_on: dict[PodRef, str] = {}
         self._reserved_milli: dict[PodRef, int] = {}
-        # Nodes whose own policy asks for their processors.
-        self._by_fgd: set[str] = set()
         self._pods: dict[PodRef, ClusterPod] = {}
         # What each node's agent says: by pod uid.
         self._holdings: dict[str, Mapping[str, Holding]] = {}
         # Pods whose annotations were found not to agree with their specs: each is told once.
         self._disputed: set[PodRef] = set()
         self._rooms: dict[str, tuple[Room, ...]] = {}
-        # Nodes with the same left have the same number, so that few are compared in full.
-        self._kinds: dict[object, int] = {}
-        self._kind_of: dict[str, int] = {}
-        self._numbers = itertools.count()
-        self.kept_answers = KeptAnswers(default_policy)
+        self._arrays = CardArrays()
+        # Nodes that have changed since they were written there; in order, so that all come about.
+        self._stale: dict[str, None] = {}
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
@@ -228,14 +109,11 @@ class ClusterLedger:
     def _offer(self, name: str) -> None:
         self._changed(name)
         self.offers.pop(name, None)
-        self._by_fgd.discard(name)
         offer = self._told.get(name)
         if offer is None:
             return
         out = self._taken_out.get(name)
         self.offers[name] = replace(offer, healthy=offer.healthy - out) if out else offer
-        if offer.policy is PlacementPolicy.FGD:
-            self._by_fgd.add(name)
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""
@@ -298,19 +176,8 @@ class ClusterLedger:
         """What the cards of a node have left."""
         if node not in self._rooms:
             offer = self.offers[node]
-            rooms = self._rooms[node] = node_rooms(
-                offer, self.holds(node), AllocationApi.DEVICE_PLUGIN
-            )
-            if len(self._kinds) > _KEPT_KINDS:
-                self._kinds.clear()
-            left = tuple(sorted(room.amounts for room in rooms))
-            kind = offer.mode, offer.unit, offer.max_pods, offer.policy, left
-            self._kind_of[node] = self._kinds.setdefault(kind, next(self._numbers))
+            self._rooms[node] = node_rooms(offer, self.holds(node), AllocationApi.DEVICE_PLUGIN)
         return self._rooms[node]
-
-    def node_rooms(self) -> Mapping[str, tuple[Room, ...]]:
-        """What the cards of every node have left."""
-        return {name: self.rooms(name) for name in sorted(self.offers)}
 
     def card_units(self) -> Collection[int]:
         """The different numbers of memory units that cards of nodes with slices have."""
@@ -327,41 +194,47 @@ class ClusterLedger:
         """Pods that are being bound."""
         return len(self._reserved_on)
 
-    def judged(self, names: Iterable[str], pod: PodRequest) -> Iterator[tuple[str, Answer]]:
-        """Whether and how well a pod fits each of these nodes.
+    def checks(self, pod: PodRequest) -> RequestChecks:
+        """The pod by the rules of all nodes that are asked about with it."""
+        return RequestChecks(pod, self._default_policy)
 
-        One at a time: the ledger may change between two, and bind asks again. Many have one answer.
+    def count(self) -> Iterator[None]:
+        """Count what has changed, a node at each step; `judge` directly afterwards sees all of it."""
+        while self._stale:
+            name = next(iter(self._stale))
+            del self._stale[name]
+            if name in self.offers:
+                self._arrays.put(self.offers[name], self.rooms(name), self._free_milli(name))
+            else:
+                self._arrays.drop(name)
+            yield
+
+    def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
+        """Whether and how well a pod fits each of these nodes, as last counted."""
+        own = self._reserved_on.get(checks.pod.ref)
+        others = names if own is None else [name for name in names if name != own]
+        found = self._arrays.judge(others, checks)
+        for misfit, is_left_out in ((_LEFT_OUT, True), (_NO_CARDS, False)):
+            of_these = [n for n in found.unknown if (n in self.left_out) is is_left_out]
+            found.misfits.append((misfit, of_these))
+        if own is not None and own in names:
+            found.left.append([own])
+        return found
+
+    def fit(self, node: str, checks: RequestChecks, gone: Collection[str] = ()) -> Fit | Misfit:
+        """What a pod would hold of a node if the pods with the uids `gone` were not there.
+
+        Its own reservation does not stand in its way.
         """
-        answers = self.kept_answers.to(pod, counts_processors=self._counts_processors(pod))
-        by_node, own = answers.by_node, self._reserved_on.get(pod.ref)
-        for name in names:
-            answer = by_node.get(name)
-            if answer is None or name == own:
-                answer = self._answer(name, pod, answers)
-            yield name, answer
-
-    def fit(self, node: str, pod: PodRequest) -> Fit | Misfit:
-        """What a pod would hold of a node; its own reservation does not stand in its way."""
         if node not in self.offers:
             return _NO_CARDS
-        return self._beside(node, [hold for hold in self.holds(node) if hold.pod != pod.ref], pod)
-
-    def _answer(self, name: str, pod: PodRequest, answers: Answers) -> Answer:
-        if name not in self.offers:
-            return _LEFT_OUT if name in self.left_out else _NO_CARDS
-        if name == self._reserved_on.get(pod.ref):
-            found = self.fit(name, pod)
-            return found if isinstance(found, Misfit) else found.score
-        rooms = self.rooms(name)
-        free = self._free_milli(name) if answers.counts_processors else None
-        answer = answers.of_kind(self._kind_of[name], self.offers[name], rooms, free)
-        answers.by_node[name] = answer
-        return answer
-
-    def _counts_processors(self, pod: PodRequest) -> bool:
-        """Whether any node is scored by the processor that it has free."""
-        named = pod.placement or self._default_policy
-        return named == PlacementPolicy.FGD or bool(self._by_fgd)
+        offer, ref = self.offers[node], checks.pod.ref
+        asked = checks.of(offer)
+        if isinstance(asked, Misfit):
+            return asked
+        left = [h for h in self.holds(node) if h.pod.uid not in gone and h.pod != ref]
+        rooms = node_rooms(offer, left, AllocationApi.DEVICE_PLUGIN)
+        return try_rooms(offer, rooms, asked, self._free_milli(node, ref))
 
     def _free_milli(self, node: str, but: PodRef | None = None) -> int:
         """Processor that is free of a node, without what is reserved for others than `but`."""
@@ -370,31 +243,14 @@ class ClusterLedger:
             self._reserved_milli[ref] for ref in reserved if ref != but
         )
 
-    def fits_without(self, name: str, pod: PodRequest, gone: Collection[str]) -> bool:
-        """Whether a pod would fit a node if the pods with these uids were not there."""
-        if name not in self.offers:
-            return False
-        left = [h for h in self.holds(name) if h.pod.uid not in gone and h.pod != pod.ref]
-        return isinstance(self._beside(name, left, pod), Fit)
-
-    def _beside(self, node: str, holds: Iterable[PodHold], pod: PodRequest) -> Fit | Misfit:
-        """The answer for a node with cards where nothing but this is held."""
-        offer, free = self.offers[node], self._free_milli(node, pod.ref)
-        answers = self.kept_answers.to(pod, counts_processors=self._counts_processors(pod))
-        asked = answers.checked(offer)
-        if isinstance(asked, Misfit):
-            return asked
-        found = try_rooms(offer, node_rooms(offer, holds, AllocationApi.DEVICE_PLUGIN), asked)
-        return found if isinstance(found, Misfit) else found.beside(free, pod.cpu_milli)
-
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""
         self._rooms.pop(node, None)
-        self._processor_changed(node)
+        self._mark_stale(node)
 
-    def _processor_changed(self, node: str) -> None:
-        """Forget what was answered of a node; its cards are as they were."""
-        self.kept_answers.forget(node)
+    def _mark_stale(self, node: str) -> None:
+        """A node's cards or processor have changed."""
+        self._stale[node] = None
 
 
 def _drop(held: dict[str, dict[PodRef, PodHold]], node: str, ref: PodRef) -> None:

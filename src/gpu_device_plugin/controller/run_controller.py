@@ -167,7 +167,8 @@ class Controller:
     async def _catch_up(self) -> None:
         await self._watch.catch_up()
         # Once for all nodes, before the first call: afterwards only what changes is counted.
-        self.ledger.node_rooms()
+        for _ in self.ledger.count():
+            pass
         self.models.labels.all_changed()
         for node in self.ledger.offers:
             self._unhealthy.node_changed(node)

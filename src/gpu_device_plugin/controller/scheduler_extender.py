@@ -4,10 +4,10 @@ import asyncio
 import heapq
 import json
 import time
-from collections.abc import Sequence
 
-from gpu_device_plugin.controller.cluster_ledger import Answer, ClusterLedger
-from gpu_device_plugin.domain.fractions.node_fit import Misfit, Score, comparable
+from gpu_device_plugin.controller.card_arrays import Judged
+from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.domain.fractions.node_fit import Fit
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
     Question,
@@ -55,28 +55,27 @@ class Extender:
             return filter_error(str(error))
         if not question.pod.asks_units:
             return filter_answer(question, question.names, {}, {})
-        fits, misfits = await self._judged(question)
-        best = max((score for score, _ in fits), default=0.0)
-        equal = {name for score, names in fits if score == best for name in names}
+        judged = await self._judged(question)
+        scores = judged.scores()
+        best = max(scores.values(), default=0.0)
+        equal = [name for name, score in scores.items() if score == best]
         kept = heapq.nsmallest(MOST_NODES, equal)
         failed: dict[str, str] = {}
         final: dict[str, str] = {}
-        for why, names in misfits:
+        for why, names in judged.misfits:
             (final if why.is_final else failed).update(dict.fromkeys(names, why.text))
-        for score, names in fits:
-            order = "comes first" if score == best else "fits better"
-            failed.update(dict.fromkeys(names, f"fits, but {kept[0]} {order}"))
+        if kept:
+            failed.update(dict.fromkeys(scores, f"fits, but {kept[0]} fits better"))
+            failed.update(dict.fromkeys(equal, f"fits, but {kept[0]} comes first"))
         for name in kept:
-            failed.pop(name, None)
+            del failed[name]
         return filter_answer(question, kept, failed, final)
 
     async def prioritize(self, body: bytes) -> bytes:
         """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike."""
         question = read_question(body)
-        points = dict.fromkeys(question.names, 0)
-        fits, _ = await self._judged(question) if question.pod.asks_units else ((), ())
-        for score, names in fits:
-            points.update(dict.fromkeys(names, _points(score)))
+        scores = (await self._judged(question)).scores() if question.pod.asks_units else {}
+        points = {name: _points(scores.get(name, 0.0)) for name in question.names}
         return priorities(points)
 
     async def preempt(self, body: bytes) -> bytes:
@@ -88,25 +87,23 @@ class Extender:
         if not asked.pod.asks_units:
             return preemption_answer(asked.victims)
         turns, kept = _Turns(self._turn_seconds), {}
+        checks = self._ledger.checks(asked.pod)
         for name, victims in asked.victims.items():
-            if self._ledger.fits_without(name, asked.pod, frozenset(victims.uids)):
+            if isinstance(self._ledger.fit(name, checks, frozenset(victims.uids)), Fit):
                 kept[name] = victims
             await turns.give()
         return preemption_answer(kept)
 
-    async def _judged(
-        self, question: Question
-    ) -> tuple[Sequence[tuple[float, list[str]]], Sequence[tuple[Misfit, list[str]]]]:
-        """Nodes that fit, with their scores; the others, with why."""
-        turns = _Turns(self._turn_seconds)
-        alike: dict[int, tuple[Answer, list[str]]] = {}
-        for name, answer in self._ledger.judged(question.names, question.pod):
-            alike.setdefault(id(answer), (answer, []))[1].append(name)
+    async def _judged(self, question: Question) -> Judged:
+        """Which nodes fit, with their scores; the others, with why."""
+        turns, checks = _Turns(self._turn_seconds), self._ledger.checks(question.pod)
+        for _ in self._ledger.count():
             await turns.give()
-        fits = [(a, names) for a, names in alike.values() if isinstance(a, Score)]
-        misfits = [(a, names) for a, names in alike.values() if isinstance(a, Misfit)]
-        scores = comparable([score for score, _ in fits])
-        return [(score, names) for score, (_, names) in zip(scores, fits, strict=True)], misfits
+        found = self._ledger.judge(question.names, checks)
+        for alike in found.left:
+            found.decide(alike, self._ledger.fit(alike[0], checks))
+            await turns.give()
+        return found
 
     async def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""

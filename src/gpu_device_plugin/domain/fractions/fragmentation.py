@@ -22,9 +22,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 WHOLE_CARD_MILLI = 1000
-_SCORE_STEPS = 100
-_SCORE_SCALE_MILLI = 300.0
-_STRANDED_STEP_MILLI = 50
+SCORE_STEPS = 100
+SCORE_SCALE_MILLI = 300.0
+STRANDED_STEP_MILLI = 50
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,7 +58,16 @@ class NodeRoom:
 
 
 class Workload:
-    """The usual mix of pods, prepared so that the fragmentation of a node is a few look-ups."""
+    """The usual mix of pods, prepared so that the fragmentation of a node is a few look-ups.
+
+    Whole numbers throughout: the order of a sum must not decide between equal nodes and cards.
+
+    Attributes:
+        pods: Of how many pods the figures below are the sum.
+        levels: Processor, in thousandths, with which more of them run; ascending.
+        by_free: For each number of levels reached: what is lost of a card, by what is free of it.
+        cpu_per_card_milli: What they take of the processor beside a whole card.
+    """
 
     def __init__(self, pods: Mapping[Shape, int], usual_part: float = 1.0) -> None:
         """Prepare.
@@ -67,35 +76,33 @@ class Workload:
         pods are the mix; the rarest are left out.
         """
         usual = _usual(pods, usual_part)
-        self._levels = sorted({shape.cpu_milli for shape, _ in usual})
-        self._cpu_per_card_milli = _cpu_per_card_milli(pods)
-        # By processor level: the weight that nothing free serves, the weight of a card by what is
-        # free of it, and the weight of pods of several cards by their number.
-        self._lost: list[float] = []
-        self._by_free: list[list[float]] = []
-        self._multi: list[list[tuple[int, float]]] = []
-        for level in range(len(self._levels) + 1):
-            runs = [(s, w) for s, w in usual if level and s.cpu_milli <= self._levels[level - 1]]
-            served = sum(weight for shape, weight in runs if shape.cards)
-            self._lost.append(sum(weight for _, weight in usual) - served)
-            self._prepare(runs)
+        self.pods = sum(pods.values())
+        self.levels = sorted({shape.cpu_milli for shape, _ in usual})
+        self.cpu_per_card_milli = _cpu_per_card_milli(pods)
+        self.by_free: list[list[int]] = []
+        # Pods of several cards, by their number.
+        self._multi: list[list[tuple[int, int]]] = []
+        for level in range(len(self.levels) + 1):
+            runs = [(s, n) for s, n in usual if level and s.cpu_milli <= self.levels[level - 1]]
+            served = sum(number for shape, number in runs if shape.cards)
+            self._prepare(runs, sum(number for _, number in usual) - served)
 
-    def _prepare(self, runs: Sequence[tuple[Shape, float]]) -> None:
-        """One processor level: `runs` are the shapes that the processor lets run."""
-        wanted = [0.0] * (WHOLE_CARD_MILLI + 2)
-        weights: dict[int, float] = {}
-        for shape, weight in runs:
+    def _prepare(self, runs: Sequence[tuple[Shape, int]], lost: int) -> None:
+        """One processor level: `runs` are the shapes that the processor lets run, `lost` the others."""
+        wanted = [0] * (WHOLE_CARD_MILLI + 2)
+        multi: Counter[int] = Counter()
+        for shape, number in runs:
             if shape.cards == 1:
-                wanted[shape.card_milli] += weight
+                wanted[shape.card_milli] += number
             elif shape.cards > 1:
-                weights[shape.cards] = weights.get(shape.cards, 0.0) + weight
+                multi[shape.cards] += number
         # A card with `free` left cannot serve pods that want more of one card than that.
-        above, table = 0.0, [0.0] * (WHOLE_CARD_MILLI + 1)
+        above, table = lost, [0] * (WHOLE_CARD_MILLI + 1)
         for free in range(WHOLE_CARD_MILLI, -1, -1):
             above += wanted[free + 1]
             table[free] = free * above
-        self._by_free.append(table)
-        self._multi.append(sorted(weights.items()))
+        self.by_free.append(table)
+        self._multi.append(sorted(multi.items()))
 
     def fragmentation(self, room: NodeRoom) -> float:
         """Card time that is free and does not serve a pod of the mix, in milli, on average.
@@ -106,37 +113,36 @@ class Workload:
         >>> mix.fragmentation(NodeRoom(500, (400, 1000)))
         1400.0
         """
-        level = bisect.bisect_right(self._levels, room.cpu_milli)
-        total, table = sum(room.cards), self._by_free[level]
-        lost = total * self._lost[level] + sum([table[free] for free in room.cards])
-        for cards, weight in self._multi[level]:
-            whole = room.cards.count(WHOLE_CARD_MILLI)
-            lost += weight * (total if whole < cards else total - whole * WHOLE_CARD_MILLI)
-        return lost
+        level = bisect.bisect_right(self.levels, room.cpu_milli)
+        table = self.by_free[level]
+        lost = sum([table[free] for free in room.cards])
+        for cards, number in self._multi[level]:
+            total, whole = sum(room.cards), room.cards.count(WHOLE_CARD_MILLI)
+            lost += number * (total if whole < cards else total - whole * WHOLE_CARD_MILLI)
+        return lost / self.pods
 
     def stranded(self, room: NodeRoom) -> float:
         """Free card time, in milli, beside which the mix would find no processor."""
-        return max(0.0, sum(room.cards) - room.cpu_milli / self._cpu_per_card_milli)
+        return max(0.0, sum(room.cards) - room.cpu_milli / self.cpu_per_card_milli)
 
 
 def grade_placement(workload: Workload, before: NodeRoom, after: NodeRoom) -> float:
     """How little a placement spoils a node, about 0 to 100; comparable between nodes."""
     gain = workload.fragmentation(before) - workload.fragmentation(after)
-    steps = _SCORE_STEPS / (1.0 + math.exp(-gain / _SCORE_SCALE_MILLI))
+    steps = SCORE_STEPS / (1.0 + math.exp(-gain / SCORE_SCALE_MILLI))
     more_stranded = workload.stranded(after) - workload.stranded(before)
     # The change, not what is left: a whole node must not win over one that is used already.
     broken = before.cards.count(WHOLE_CARD_MILLI) - after.cards.count(WHOLE_CARD_MILLI)
-    return math.floor(steps) - round(more_stranded / _STRANDED_STEP_MILLI) - broken / 1000
+    return math.floor(steps) - round(more_stranded / STRANDED_STEP_MILLI) - broken / 1000
 
 
-def _usual(pods: Mapping[Shape, int], part: float) -> list[tuple[Shape, float]]:
-    """The most frequent shapes until they make up this part of all pods, with their weights."""
-    count = sum(pods.values())
+def _usual(pods: Mapping[Shape, int], part: float) -> list[tuple[Shape, int]]:
+    """The most frequent shapes, until they make up this part of all pods."""
     found, seen = [], 0
     for shape, number in sorted(pods.items(), key=lambda item: (-item[1], item[0])):
-        if seen >= part * count:
+        if seen >= part * sum(pods.values()):
             break
-        found.append((shape, number / count))
+        found.append((shape, number))
         seen += number
     return found
 
@@ -162,9 +168,9 @@ def unusable_share(cards: Sequence[int]) -> float:
     """Free time of a node's cards, in milli, that does not serve a pod of the even mix.
 
     By the cards alone: a node's agent knows of no processors, and the controller must choose the
-    card that it would. Rounded, because the order of a sum must not decide between equal cards.
+    card that it would.
     """
-    return round(EVEN_MIX.fragmentation(NodeRoom(PLENTY_CPU_MILLI, tuple(cards))), 6)
+    return EVEN_MIX.fragmentation(NodeRoom(PLENTY_CPU_MILLI, tuple(cards)))
 
 
 class Processors:

@@ -4,7 +4,7 @@ Amounts only: unit ids are the node's own. What a node offers comes from its ann
 what a pod holds from the pod's annotations, or from its spec while it has none.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
@@ -21,8 +21,7 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     NodeRoom,
     grade_placement,
 )
-from gpu_device_plugin.domain.fractions.multi_container_search import cards_for_all
-from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, cards_for_all, place
 from gpu_device_plugin.domain.fractions.requests import (
     demands,
     demands_ahead,
@@ -101,68 +100,19 @@ def _guess_cards(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Seq
     return [room.card.index for room in emptiest[: needed.cards]]
 
 
-_FGD = PlacementPolicy.FGD
-
-
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good a node is; more is better, 1 is the best.
+    """How good a node is; more is better, 1 is the best. By `fgd` it can be below 0.
 
     Attributes:
-        own: By the policy; compares with nodes of the same policy only.
+        policy: By which the node chooses.
+        own: By that policy; compares with nodes of the same policy only.
         common: By the default; compares with every node.
-        before: What is free of each card without the pod, in thousandths; empty without `fgd`.
     """
 
     policy: PlacementPolicy
-    default: PlacementPolicy
     own: float
     common: float
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-
-    def beside(self, free_cpu_milli: int, pod_cpu_milli: int) -> "Score":
-        """The score where a node has this much processor free, and the pod takes that of it.
-
-        `fgd` alone asks: how little the pod spoils the node for others. It is below 0 where many
-        cards are left without processors.
-        """
-        if _FGD not in (self.policy, self.default):
-            return self
-        left = NodeRoom(free_cpu_milli - pod_cpu_milli, self.after)
-        found = grade_placement(EVEN_MIX, NodeRoom(free_cpu_milli, self.before), left) / 100
-        own = found if self.policy is _FGD else self.own
-        return replace(self, own=own, common=found if self.default is _FGD else self.common)
-
-
-def score_node(
-    before: Sequence[Room],
-    after: Sequence[Room],
-    uuids: Collection[str],
-    policies: tuple[PlacementPolicy, PlacementPolicy],
-) -> Score:
-    """The score of a node with plenty of processor.
-
-    `policies` are the one by which the node chooses, and the controller's default.
-    """
-    parts = [
-        room.free_mem / max(1, room.card.capacity(room.unit))
-        for room in after
-        if room.card.uuid in uuids
-    ]
-    free = sum(parts) / max(1, len(parts))
-    # By how full (binpack) or empty (spread) the pod's cards are with it on them.
-    own, common = (free if policy is PlacementPolicy.SPREAD else 1.0 - free for policy in policies)
-    if _FGD not in policies:
-        return Score(*policies, own, common)
-    cards = [tuple(room.free_milli for room in rooms) for rooms in (before, after)]
-    return Score(*policies, own, common, cards[0], cards[1]).beside(PLENTY_CPU_MILLI, 0)
-
-
-def comparable(scores: Sequence[Score]) -> list[float]:
-    """Each by one policy: nodes' own where it is the same for all, else the default."""
-    is_one = len({score.policy for score in scores}) == 1
-    return [score.own if is_one else score.common for score in scores]
 
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
@@ -203,10 +153,6 @@ class Fit:
     inits: Mapping[int, Shares] = field(default_factory=dict)
     is_exclusive: bool = False
 
-    def beside(self, free_cpu_milli: int, pod_cpu_milli: int) -> "Fit":
-        """The same where the node has this much processor free, and the pod takes that of it."""
-        return replace(self, score=self.score.beside(free_cpu_milli, pod_cpu_milli))
-
     def hold(self, pod: PodRef) -> PodHold:
         """What the pod will hold there."""
         alone = self.is_exclusive
@@ -236,14 +182,13 @@ def fit(
     `default` is for cards and nodes where neither pod nor node says. `free_cpu_milli`, which no other
     pod requests, counts for how good the node is by `fgd`, and never for whether the pod fits.
     """
-    asking = check_request(offer, pod, default)
-    found = asking if isinstance(asking, Misfit) else try_rooms(offer, rooms, asking)
-    return found if isinstance(found, Misfit) else found.beside(free_cpu_milli, pod.cpu_milli)
+    asked = RequestChecks(pod, default).of(offer)
+    return asked if isinstance(asked, Misfit) else try_rooms(offer, rooms, asked, free_cpu_milli)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """A pod that breaks no rule of the nodes of one mode, unit, bound and policy."""
+    """A pod that breaks no rule of the nodes of one mode and policy."""
 
     pod: PodRequest
     policy: PlacementPolicy
@@ -251,42 +196,76 @@ class CheckedRequest:
     asking: Sequence[_Ask]
 
 
-def check_request(
-    offer: NodeOffer, pod: PodRequest, default: PlacementPolicy
-) -> CheckedRequest | Misfit:
-    """The first half of `fit`: what does not depend on what the node's cards have left."""
-    if not offer.has_slices:
-        names = ", ".join(sorted({str(r) for c in pod.containers for r in Resource if c.amount(r)}))
-        return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
-    try:
-        policy = policy_of(pod, offer.policy or default)
-        needs = demands(pod, offer.terms)
-    except RequestError as error:
-        is_mode = error.reason in OTHER_MODE
-        # The words of the source (R-522) without our cure, which is long for thousands of nodes.
-        why = error.rule.partition(";")[0] if error.reason == "UnevenShare" else ""
-        text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}{why and ': ' + why}"
-        return Misfit(text, is_final=True)
-    ahead = demands_ahead(needs)
-    asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
-    return CheckedRequest(pod, policy, default, asking)
+@dataclass(frozen=True, slots=True)
+class RequestChecks:
+    """The first half of `fit`: what does not depend on what a node's cards have left.
+
+    A pod is checked once for all nodes of one mode and policy.
+    """
+
+    pod: PodRequest
+    default: PlacementPolicy
+    _found: dict[object, CheckedRequest | Misfit] = field(default_factory=dict)
+
+    def of(self, offer: NodeOffer) -> CheckedRequest | Misfit:
+        """The pod by the rules of nodes as this one."""
+        rules = offer.mode, offer.policy
+        if rules not in self._found:
+            self._found[rules] = self._checked(offer)
+        return self._found[rules]
+
+    def _checked(self, offer: NodeOffer) -> CheckedRequest | Misfit:
+        pod, default = self.pod, self.default
+        if not offer.has_slices:
+            asked = {str(r) for c in pod.containers for r in Resource if c.amount(r)}
+            names = ", ".join(sorted(asked))
+            return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
+        try:
+            policy = policy_of(pod, offer.policy or default)
+            needs = demands(pod, offer.terms)
+        except RequestError as error:
+            is_mode = error.reason in OTHER_MODE
+            # The words of the source (R-522) without our cure, which is long for thousands of nodes.
+            why = error.rule.partition(";")[0] if error.reason == "UnevenShare" else ""
+            never = f"{_NEVER_TEXT}{error.reason}{why and ': ' + why}"
+            text = NOT_MATCHED_TEXT if is_mode else never
+            return Misfit(text, is_final=True)
+        ahead = demands_ahead(needs)
+        asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
+        return CheckedRequest(pod, policy, default, asking)
 
 
-def try_rooms(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> Fit | Misfit:
-    """The other half of `fit`, on a node with plenty of processor.
+def try_rooms(
+    offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest, free_cpu_milli: int
+) -> Fit | Misfit:
+    """The other half of `fit`.
 
     Whichever card has which number: nodes whose cards have the same left get the same score.
     """
-    pod, policies = asked.pod, (asked.policy, asked.default)
     rooms = sorted(rooms, key=lambda room: room.amounts)
     trial = _place_all(offer, rooms, asked)
     if isinstance(trial, Misfit):
         return trial
-    score = score_node(rooms, trial.rooms, frozenset(trial.uuids), policies)
-    alone = wants_whole_card(pod)
+    score = _score(asked, rooms, trial, free_cpu_milli)
+    alone = wants_whole_card(asked.pod)
     shares, inits = one_copy(trial.take.apps), one_copy(trial.take.inits)
     extra = one_copy({0: trial.take.extra()})[0]
     return Fit(score, shares, extra, inits, is_exclusive=alone)
+
+
+def _score(
+    asked: CheckedRequest, before: Sequence[Room], trial: "_Trial", free_cpu_milli: int
+) -> Score:
+    """By how full (binpack) or empty (spread) the pod's cards are with it, or how little it spoils (fgd)."""
+    on = [room for room in trial.rooms if room.card.uuid in trial.uuids]
+    free = sum(r.free_mem for r in on) / max(1, sum(r.card.capacity(r.unit) for r in on))
+    found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
+    if PlacementPolicy.FGD in (asked.policy, asked.default):
+        left_cpu_milli = free_cpu_milli - asked.pod.cpu_milli
+        was = NodeRoom(free_cpu_milli, tuple(room.free_milli for room in before))
+        left = NodeRoom(left_cpu_milli, tuple(room.free_milli for room in trial.rooms))
+        found[PlacementPolicy.FGD] = grade_placement(EVEN_MIX, was, left) / 100
+    return Score(asked.policy, found[asked.policy], found[asked.default])
 
 
 def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "_Trial | Misfit":
@@ -301,8 +280,8 @@ def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -
         return trial
     if rooms and all(room.is_behind_other_door for room in rooms):
         return Misfit(OTHER_DOOR_TEXT, is_final=True)
-    text = FULL_OF_PODS_TEXT if found.reason == "TooManyPods" else NOT_ENOUGH_TEXT
-    refused = Misfit(text, is_final=_is_too_much(offer, asked.pod, ask.needed))
+    text = FULL_OF_PODS_TEXT if _is_full_of_pods(rooms, asked) else NOT_ENOUGH_TEXT
+    refused = Misfit(text, is_final=_is_too_much(offer, asked))
     if refused.is_final or len(asking) == 1:
         return refused
     chosen = cards_for_all(rooms, [(a.container.kind, a.needed) for a in asking], asked.policy)
@@ -314,14 +293,26 @@ def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -
     return trial
 
 
-def _is_too_much(offer: NodeOffer, pod: PodRequest, needed: Demand) -> bool:
-    """Whether the empty node could not serve it: this container, or all app containers by their sums."""
+def _is_full_of_pods(rooms: Sequence[Room], asked: CheckedRequest) -> bool:
+    """Whether each container would fit if cards took more pods than they do."""
+    free = [replace(room, max_pods=None) for room in rooms]
+    return any(room.is_full_of_pods for room in rooms) and all(
+        sum(room.lack(ask.needed) is None for room in free) >= ask.needed.cards
+        for ask in asked.asking
+    )
+
+
+def _is_too_much(offer: NodeOffer, asked: CheckedRequest) -> bool:
+    """Whether the empty node could not serve it: a container, or all app containers by their sums."""
     sizes = [card.capacity(offer.unit) for card in offer.cards if card.index in offer.healthy]
     return (
         offer.max_pods == 0
-        or sum(size >= needed.units_per_card for size in sizes) < needed.cards
-        or pod.app_amount(Resource.MEM) > sum(sizes)
-        or pod.app_amount(Resource.CORE) > CORE_UNITS_PER_CARD * len(sizes)
+        or any(
+            sum(size >= ask.needed.units_per_card for size in sizes) < ask.needed.cards
+            for ask in asked.asking
+        )
+        or asked.pod.app_amount(Resource.MEM) > sum(sizes)
+        or asked.pod.app_amount(Resource.CORE) > CORE_UNITS_PER_CARD * len(sizes)
     )
 
 
