@@ -7,6 +7,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ class _Caller:
         self._session, self._base = session, f"http://127.0.0.1:{ports[0]}/gpushare-scheduler"
         self._metrics = f"http://127.0.0.1:{ports[1]}/metrics"
         self._clock = Path(f"/proc/{pid}/schedstat")
+        self._asked = Counter[str]()
 
     @property
     def processor_seconds(self) -> float:
@@ -137,13 +139,16 @@ class _Caller:
 
     async def answering(self, verb: str) -> float:
         """Seconds that all calls of a verb took the controller together, bodies not read yet left out."""
-        async with self._session.get(self._metrics) as response:
-            page = await response.text()
-        name = f'gpu_controller_call_duration_seconds_sum{{verb="{verb}"}}'
-        (line,) = (line for line in page.splitlines() if line.startswith(name))
-        return float(line.split()[-1])
+        while True:
+            async with self._session.get(self._metrics) as response:
+                page = await response.text()
+            # A page is kept for seconds, so that many who read it cost no more than one.
+            if _figure(page, "count", verb) == self._asked[verb]:
+                return _figure(page, "sum", verb)
+            await asyncio.sleep(0.5)
 
     async def ask(self, verb: str, body: bytes) -> Any:
+        self._asked[verb] += 1
         async with self._session.post(f"{self._base}/{verb}", data=body) as response:
             answer = await response.read()
             assert response.status == 200, answer
@@ -154,6 +159,11 @@ class _Caller:
         named = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
         answer = await self.ask("bind", json.dumps({**named, "Node": node}).encode())
         assert answer["Error"] == "", answer
+
+
+def _figure(page: str, which: str, verb: str) -> float:
+    name = f'gpu_controller_call_duration_seconds_{which}{{verb="{verb}"}}'
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
 
 
 async def _controller(config: Path) -> tuple[asyncio.subprocess.Process, tuple[int, int]]:
