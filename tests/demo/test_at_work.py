@@ -105,6 +105,7 @@ def test_a_container_is_shown_its_own_files_and_no_others(tmp_path: Path) -> Non
         "PATH": os.defpath,
         "LD_LIBRARY_PATH": f"{tmp_path}/d",
         "GPU_SIMULATOR_CONTEXT_MIB": "239",
+        "GPU_SIMULATOR_CLOCK_PERMILLE": "0",
         "LD_PRELOAD": f"{tmp_path}/l.so",
         "GPUSLICE_ROOT": str(root),
     }
