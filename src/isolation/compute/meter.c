@@ -309,9 +309,7 @@ void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 
 void meter_before_copy(struct meter_launch *launch, uint64_t copy, CUstream stream)
 {
-	launch->is_metered = false;
-	if (meter_is_capped())
-		before(launch, copy, true, stream);
+	before(launch, copy, true, stream);
 }
 
 static void add_to_tail(struct meter *meter, const struct meter_launch *launch)

@@ -30,7 +30,10 @@ static inline uint64_t meter_kind(const void *what, uint64_t size)
  */
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream);
 void meter_after(struct meter_launch *launch, CUresult result);
-/* The same of a copy between host and card (estimate_copy_kind), which needs no lease. */
+/*
+ * The same of a copy between host and card (estimate_copy_kind), which needs no lease: where
+ * meter_is_capped(), and with a `launch` of zeros.
+ */
 void meter_before_copy(struct meter_launch *launch, uint64_t copy, CUstream stream);
 /* Does any card have a cap on its time? */
 bool meter_is_capped(void);

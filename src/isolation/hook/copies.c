@@ -37,7 +37,6 @@ static enum side side_of_type(CUmemorytype type, const void *host, CUdeviceptr a
 static void before(struct meter_launch *launch, enum side to, enum side from, uint64_t bytes,
 		   CUstream stream)
 {
-	launch->is_metered = false;
 	if ((to == ON_CARD) != (from == ON_CARD) && bytes)
 		meter_before_copy(launch,
 				  estimate_copy_kind(to != ON_CARD, to + from == PAGEABLE, bytes),
