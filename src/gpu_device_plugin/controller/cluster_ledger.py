@@ -232,8 +232,13 @@ class ClusterLedger:
         asked = checks.of(offer)
         if isinstance(asked, Misfit):
             return asked
-        left = [h for h in self.holds(node) if h.pod.uid not in gone and h.pod != ref]
-        rooms = node_rooms(offer, left, AllocationApi.DEVICE_PLUGIN)
+        holds = self.holds(node)
+        left = [h for h in holds if h.pod.uid not in gone and h.pod != ref]
+        rooms = (
+            self.rooms(node)
+            if len(left) == len(holds)
+            else node_rooms(offer, left, AllocationApi.DEVICE_PLUGIN)
+        )
         return try_rooms(offer, rooms, asked, self._free_milli(node, ref))
 
     def _free_milli(self, node: str, but: PodRef | None = None) -> int:
