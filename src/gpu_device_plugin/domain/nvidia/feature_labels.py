@@ -88,19 +88,20 @@ def family(capability: tuple[int, int]) -> str:
 def _versions(machine: Machine) -> dict[str, str]:
     major, minor, revision = (*machine.driver_version.split("."), "", "")[:3]
     cuda_major, _, cuda_minor = machine.cuda_version.partition(".")
-    found = {
-        "cuda.driver-version.full": machine.driver_version,
+    return {
+        "cuda.driver-version.major": major,
+        "cuda.driver-version.minor": minor,
         "cuda.driver-version.revision": revision,
-        "cuda.driver.rev": revision,
+        "cuda.driver-version.full": machine.driver_version,
+        "cuda.runtime-version.major": cuda_major,
+        "cuda.runtime-version.minor": cuda_minor,
         "cuda.runtime-version.full": machine.cuda_version,
+        "cuda.driver.major": major,
+        "cuda.driver.minor": minor,
+        "cuda.driver.rev": revision,
+        "cuda.runtime.major": cuda_major,
+        "cuda.runtime.minor": cuda_minor,
     }
-    for former in ("", "-version"):
-        found |= {f"cuda.driver{former}.major": major, f"cuda.driver{former}.minor": minor}
-        found |= {
-            f"cuda.runtime{former}.major": cuda_major,
-            f"cuda.runtime{former}.minor": cuda_minor,
-        }
-    return found
 
 
 def _clique(cards: Sequence[Card]) -> dict[str, str]:

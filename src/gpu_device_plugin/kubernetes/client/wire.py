@@ -45,10 +45,10 @@ _Amounts = dict[str, str | int | float]
 
 def _read_amounts(amounts: _Amounts | None, names: Collection[str], domain: str) -> _Amounts | None:
     """Those of `names` and some of `domain`: a tenant can write twenty thousand of any name."""
-    found = {name: amounts[name] for name in names if name in amounts} if amounts else {}
-    others = (name for name in amounts or () if domain and name.startswith(domain))
-    found |= {name: (amounts or {})[name] for name in islice(others, _MOST_RESOURCES)}
-    return found or None
+    amounts = amounts or {}
+    others = (name for name in amounts if domain and name.startswith(domain))
+    kept = (*(name for name in names if name in amounts), *islice(others, _MOST_RESOURCES))
+    return {name: amounts[name] for name in kept} or None
 
 
 class OwnerReference(msgspec.Struct):
