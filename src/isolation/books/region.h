@@ -5,7 +5,7 @@
  *
  * All writes are under the lock except the words marked atomic. A slot belongs
  * to one process and never moves; only its owner writes its columns, and
- * whoever holds the lock clears those of the dead.
+ * the holder of the lock clears those of the dead.
  */
 #pragma once
 

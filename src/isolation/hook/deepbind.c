@@ -4,7 +4,7 @@
  * without us. Plugins that load their own version of something need the flag, so it is
  * taken only from those that may mean CUDA.
  *
- * Whoever uses CUDA has the name of the driver or of its runtime somewhere in the file: as
+ * A library that uses CUDA has the name of the driver or of its runtime somewhere in the file: as
  * what it needs, or, with the runtime linked into it, as what that loads.
  */
 #include "hook/deepbind.h"

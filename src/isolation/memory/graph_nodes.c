@@ -176,7 +176,7 @@ MAKES_WITH(params->hUploadStream, cuGraphInstantiateWithParams, cuGraphUpload)
 MAKES_WITH(stream_per_thread(params->hUploadStream), cuGraphInstantiateWithParams_ptsz,
 	   cuGraphUpload_ptsz)
 
-/* What it has been made into may want more than before: its next launch reserves anew. */
+/* What it has been made into may want more than before: its next launch reserves again. */
 #define UPDATES(name, parameters, arguments)                                                       \
 	HOOK(name, parameters, arguments, (void)0, if (result == CUDA_SUCCESS) note(exec, graph))
 

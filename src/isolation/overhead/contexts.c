@@ -108,7 +108,7 @@ static CUresult primary_retain(CUcontext *context, CUdevice device)
 	return result;
 }
 
-/* The handle; NULL when it is not active. Retaining does not make it anew. */
+/* The handle; NULL when it is not active. Retaining does not make another. */
 static CUcontext context_of(CUdevice device)
 {
 	CUcontext context = NULL;

@@ -26,7 +26,7 @@ __attribute__((format(printf, 1, 2))) void slice_close(const char *format, ...);
 const struct limits *slice_limits(void);
 /* The directory that holds config/, state/ and cards/. */
 const char *slice_root(void);
-/* Was that made by the agent? Else whoever starts the library by hand made it. */
+/* Was that made by the agent? Else a person who starts the library by hand did. */
 bool slice_is_of_agent(void);
 
 /* Index of the device line with this UUID; -1: not this container's card. */

@@ -15,7 +15,7 @@ static inline enum entry nvml_enter(void)
 
 /*
  * The line of the limits file that a device is, or CARD_FOREIGN. Asked: handles may be given out
- * anew, and it costs little beside the call itself.
+ * again, and it costs little beside the call itself.
  */
 static inline int nvml_card(nvmlDevice_t device)
 {

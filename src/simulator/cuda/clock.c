@@ -56,7 +56,7 @@ void clock_lay_out(struct gpusim_node *node)
 
 	take_speed_from_environment(node);
 	steps_lay_out(&area->steps);
-	/* CLOCK_MONOTONIC starts anew at a boot, so a rate of an older boot is in the future. */
+	/* CLOCK_MONOTONIC starts at 0 at each boot, so a rate of an older boot is in the future. */
 	if (area->layout && area->rates[area->current].real_ns <= real_now_ns()) {
 		clock_follow_speed(node);
 		return;

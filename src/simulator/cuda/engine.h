@@ -2,7 +2,7 @@
  * The virtual GPU of one card, in memory that all processes share.
  *
  * A card has streams; a stream is a ring of items in order. Time is virtual
- * (clock.h). Nobody runs in the background: whoever looks at the engine moves
+ * (clock.h). Nothing runs in the background: a thread that looks at the engine moves
  * it from the time it was last looked at to now, item by item.
  *
  * Processes take turns on the card, round robin, as NVIDIA's resource manager

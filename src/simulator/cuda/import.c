@@ -1,6 +1,6 @@
 /*
  * Memory of others: of another process (IPC), or of another API (external
- * memory). Whoever allocated it pays for it; here it takes nothing on the card,
+ * memory). The one that allocated it pays for it; here it takes nothing on the card,
  * though NVML lists it with this process as well.
  */
 #include "import.h"

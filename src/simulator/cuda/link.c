@@ -24,7 +24,7 @@ static struct link *link_of(CUlinkState handle)
 	return link && link->magic == LINK_MAGIC ? link : NULL;
 }
 
-/* The whole text is written anew with what came; false where memory is short. */
+/* The whole text is written again with what came; false where memory is short. */
 static bool write_image(struct link *link, const struct image *image)
 {
 	char *text = NULL;
