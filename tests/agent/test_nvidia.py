@@ -5,8 +5,8 @@ The kubelet's choice stands, and what it chose is recorded afterwards.
 
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -494,13 +494,20 @@ async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile()
         await offered(rig, seventh=56)
 
 
-async def test_a_misspelt_profile_leaves_the_one_before_in_force() -> None:
-    """Also over a restart of the agent; an Event names the profiles that the cards have."""
-    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+@asynccontextmanager
+async def rig_in_sevenths(**settings: Any) -> AsyncIterator[Rig]:
+    """Eight cards, cut as the profile MIG1g of the node's label says, served with these settings."""
     async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
         await rig.set_labels(mig_profile="MIG1g")
         await rig.start_agent(**settings)
         await offered(rig, seventh=56)
+        yield rig
+
+
+async def test_a_misspelt_profile_leaves_the_one_before_in_force() -> None:
+    """Also over a restart of the agent; an Event names the profiles that the cards have."""
+    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+    async with rig_in_sevenths(**settings) as rig:
         await rig.set_labels(mig_profile="MIG1")
         await until(lambda: bool(rig.events("MigProfileRefused")), 20)
         assert "it has MIG1g, MIG2g" in rig.events("MigProfileRefused")[0]["message"]
@@ -516,10 +523,7 @@ async def test_a_misspelt_profile_leaves_the_one_before_in_force() -> None:
 async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:
     """R-204: also over restarts, by label and by setting; an Event names the pods."""
     settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
-    async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
-        await rig.set_labels(mig_profile="MIG1g")
-        await rig.start_agent(**settings)
-        await offered(rig, seventh=56)
+    async with rig_in_sevenths(**settings) as rig:
         assert (await rig.admit("holder", {SEVENTH: 1})).is_admitted
         await annotated(rig, "holder")
         await rig.stop_agent()

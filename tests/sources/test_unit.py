@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from tests.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
+from tests.agent.test_modes import check_that_a_unit_waits
 from tests.chart.rendering import HELM
 from tests.chart.test_nvidia import settings
 from tests.sources.containers import Containers, apply
 from tests.sources.documents import Walk, walk
-from tests.waiting import until
 
 SECONDS = 40
 SMALL = {MEM: 4 * 126, CORE: 0, COUNT: 4}  # of 16160 MiB
@@ -39,15 +39,7 @@ async def test_the_document_on_the_unit(containers: Containers, tmp_path: Path) 
 async def check_pods_that_are_there(rig: Rig, step: Walk) -> None:
     """With another unit an agent goes on with the old one while pods hold slices, and names them."""
     assert step("pods that are there").text == MEM
-    await rig.admit("holder", slice_of(2))
-    await rig.stop_agent()
-    await rig.start_agent(mode="share", memory_unit="128MiB")
-    await rig.until_ready()
-    await until(lambda: rig.events("UnitSwitchRefused"), SECONDS)
-    assert "default/holder" in rig.events("UnitSwitchRefused")[0]["message"]
-    assert rig.kubelet.allocatable(MEM) == 60
-    await rig.delete(rig.uid("holder"))
-    await rig.until_offered(SMALL, SECONDS)
+    await check_that_a_unit_waits(rig, SECONDS, SECONDS)
 
 
 async def check_modes(step: Walk) -> None:

@@ -11,8 +11,7 @@
  *current cards greens UNIT_NS SECONDS	on the default streams of two such, each current in turn
  *	cards together UNIT_NS SECONDS	one launch for both: a short part on card 1, then card 0's
  */
-#include "call.h"
-#include "spin.h"
+#include "place.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -21,34 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct place {
-	CUcontext context;
-	CUstream stream;
-	CUfunction spin;
-	uint64_t duration_ns;
-	void *parameters[1];
-};
-
-static void *driver;
 static struct place home, other;
 static CUgraphExec exec;
-
-/* Its context is current afterwards. */
-static CUresult make_place(struct place *place, int card, uint64_t duration_ns)
-{
-	CUmodule module;
-	CUresult result = CALL(cuCtxCreate_v2, &place->context, 0, card);
-
-	if (!result)
-		result = CALL(cuStreamCreate, &place->stream, CU_STREAM_NON_BLOCKING);
-	if (!result)
-		result = CALL(cuModuleLoadData, &module, spin_image);
-	if (!result)
-		result = CALL(cuModuleGetFunction, &place->spin, module, "spin");
-	place->duration_ns = duration_ns;
-	place->parameters[0] = &place->duration_ns;
-	return result;
-}
 
 static CUresult make_graph(void)
 {
@@ -100,12 +73,6 @@ static CUresult launch_in_greens(void)
 				      home.parameters, NULL);
 	}
 	return result ? result : CALL(cuCtxSynchronize);
-}
-
-static CUresult launch(const struct place *place)
-{
-	return CALL(cuLaunchKernel, place->spin, 1, 1, 1, 1, 1, 1, 0, place->stream,
-		    (void **)place->parameters, NULL);
 }
 
 static CUresult launch_together(void)

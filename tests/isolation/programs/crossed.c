@@ -5,8 +5,7 @@
  *
  *	crossed FIRST_CARD UNIT_NS ROUNDS TOGETHER
  */
-#include "call.h"
-#include "spin.h"
+#include "place.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -17,35 +16,6 @@
 /* Between rounds all credit is back; then both jobs have something on their first card. */
 enum { ROUND_NS = 2000000000, AHEAD_NS = 5000000 };
 
-static void *driver;
-static uint64_t unit_ns;
-
-struct place {
-	CUcontext context;
-	CUstream stream;
-	CUfunction spin;
-};
-
-static CUresult make_place(struct place *place, int card)
-{
-	CUmodule module;
-	CUresult result = CALL(cuCtxCreate_v2, &place->context, 0, card);
-
-	if (!result)
-		result = CALL(cuStreamCreate, &place->stream, CU_STREAM_NON_BLOCKING);
-	if (!result)
-		result = CALL(cuModuleLoadData, &module, spin_image);
-	return result ? result : CALL(cuModuleGetFunction, &place->spin, module, "spin");
-}
-
-static CUresult launch(const struct place *place)
-{
-	void *parameters[] = {&unit_ns};
-
-	return CALL(cuLaunchKernel, place->spin, 1, 1, 1, 1, 1, 1, 0, place->stream, parameters,
-		    NULL);
-}
-
 int main(int count, char **words)
 {
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -55,13 +25,13 @@ int main(int count, char **words)
 	void (*rest)(uint64_t) = (void (*)(uint64_t))dlsym(driver, "gpusim_sleep_ns");
 	int (*step)(unsigned) = (int (*)(unsigned))dlsym(driver, "gpusim_step_together");
 	const int first = atoi(words[1]);
+	const uint64_t unit_ns = strtoull(words[2], NULL, 10);
 	struct place places[2];
 	uint64_t longest_ns = 0;
 	CUresult result = CALL(cuInit, 0);
 
-	unit_ns = strtoull(words[2], NULL, 10);
 	for (int i = 0; !result && i < 2; i++)
-		result = make_place(&places[i], i ? 1 - first : first);
+		result = make_place(&places[i], i ? 1 - first : first, unit_ns);
 	if (result || step((unsigned)atoi(words[4])))
 		return 2;
 	for (int i = atoi(words[3]); !result && i > 0; i--) {
