@@ -255,6 +255,7 @@ def test_large_cards_are_drawn_to_scale() -> None:
 
     assert "aaaaaaaab......." in drawn.get()
     assert "64/126" in drawn.get()
+    assert "128 MiB" in drawn.get()
 
 
 @pytest.fixture
