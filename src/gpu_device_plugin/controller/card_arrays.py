@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer
 from gpu_device_plugin.domain.fractions.fragmentation import (
     EVEN_MIX,
     SCORE_SCALE_MILLI,
@@ -32,6 +31,7 @@ from gpu_device_plugin.domain.fractions.node_fit import (
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind
 
@@ -41,7 +41,7 @@ _Floats = NDArray[np.float64]
 _Names = NDArray[np.object_]
 _NEVER, _NO_BOUND = np.iinfo(np.int64).max, 1 << 60
 _MOST_UNITS = 1 << 31
-"""More than any card has (cluster_view)."""
+"""More than any card has (node_annotations)."""
 _NO_CARD = (0, 0, -1, 0, 0)
 _FGD = PlacementPolicy.FGD
 _LOST = np.array(EVEN_MIX.by_free, dtype=np.int64)

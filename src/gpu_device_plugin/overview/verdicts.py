@@ -249,7 +249,9 @@ def _verdict(
     compared = (lacking or wanted)[0]
     cards = tuple(_card_line(room, compared) for room in rooms)
     if isinstance(found, Fit):
-        index = ", ".join(str(card) for shares in found.shares.values() for card in shares)
+        index = ", ".join(
+            str(card) for shares in found.hold.by_container.values() for card in shares
+        )
         fits = (
             f"would fit (card {index}), but {closed.why}" if closed.why else f"fits, card {index}"
         )

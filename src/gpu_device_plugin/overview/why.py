@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.cluster_view import hold_of
-from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds
+from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
 from gpu_device_plugin.domain.fractions.requests import asked_text
 from gpu_device_plugin.domain.fractions.units import slice_mib
 from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU

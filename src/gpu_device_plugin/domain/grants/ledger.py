@@ -26,8 +26,8 @@ class DeviceUse:
 def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
     """What is held of each device, by its id.
 
-    Of what ordinary init containers hold, a pod's later containers take first. So of each device a
-    pod holds the largest of its init containers' shares, or the sum of the others if that is more.
+    What ordinary init containers hold is reused (init_containers). So of each device a pod holds the
+    largest of its init containers' shares, or the sum of the others if that is more.
     """
     # Every decision adds up all grants: plain lists, because objects would cost it half a millisecond.
     by_device: dict[str, dict[object, list[int]]] = {}
@@ -134,11 +134,7 @@ class Ledger:
         ]
 
     def before(self, pod: PodRef) -> "Ledger":
-        """The ledger as it counts for the next container of `pod`.
-
-        The kubelet lets later containers reuse the units of ordinary init containers, so these
-        count as free for the same pod and for no other.
-        """
+        """The ledger as it counts for the next container of `pod`, which reuses what is handed on."""
         gone = [
             key
             for key, grant in self.grants.items()

@@ -4,12 +4,12 @@ from itertools import islice
 
 import msgspec
 
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     MOST_IN_A_WORD,
 )
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.kubernetes.client.wire import (
     MIRROR,
     Bare,
