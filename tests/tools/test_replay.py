@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.bench.openb.ranking import Ranking
 from tools.bench.openb.replay import served
+from tools.bench.openb.workload import Shape
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, Shape
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom
 from gpu_device_plugin.domain.fractions.node_fit import Misfit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.units import Resource

@@ -1,4 +1,8 @@
-"""Flags of the commands that have settings."""
+"""Flags of the commands that have settings, and their order in `--help`.
+
+A program's own settings come first, under the heading of their class, then those of its base classes,
+each as the class has them.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,9 +20,11 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 class SettingsCommand(click.Command):
     """A command with one option for each setting, in groups, so that no flag can be forgotten."""
 
-    def __init__(self, *args: Any, settings: type, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, settings: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._settings = {each.key: each for each in settings_of(settings)}
+        headings = [group.HEADING for group in settings.__mro__[:-1]]
+        ordered = sorted(settings_of(settings), key=lambda each: headings.index(each.heading))
+        self._settings = {each.key: each for each in ordered}
         self.params[:0] = map(_option, self._settings.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

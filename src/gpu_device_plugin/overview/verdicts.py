@@ -199,7 +199,7 @@ def _device_verdicts(
         if node is None:
             continue
         others = Counter(view.devices_taken)
-        if pod.spec.node_name == view.name and not _is_over(pod):
+        if pod.spec.node_name == view.name and not pod.status.is_over:
             others.subtract(asked)
         rooms = device_rooms(asked, node, others)
         if not rooms and (rooms := whole_by_claims(asked, view.cards)) and len(together) > 1:
@@ -222,11 +222,7 @@ def _device_verdicts(
 
 def _may_go(pod: SurveyedPod, node: str) -> bool:
     """A pod that has ended would have to be created again, and may then go anywhere."""
-    return _is_over(pod) or pod.spec.node_name in ("", node)
-
-
-def _is_over(pod: SurveyedPod) -> bool:
-    return pod.status.phase in ("Failed", "Succeeded")
+    return pod.status.is_over or pod.spec.node_name in ("", node)
 
 
 def _verdict(

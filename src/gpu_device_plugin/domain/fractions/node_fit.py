@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.fractions.fragmentation import (
-    EVEN_MIX,
     PLENTY_CPU_MILLI,
     NodeRoom,
     grade_placement,
@@ -238,7 +237,7 @@ def _score(
         left_cpu_milli = free_cpu_milli - asked.pod.cpu_milli
         was = NodeRoom(free_cpu_milli, tuple(room.free_milli for room in before))
         left = NodeRoom(left_cpu_milli, tuple(room.free_milli for room in trial.rooms))
-        found[PlacementPolicy.FGD] = grade_placement(EVEN_MIX, was, left) / 100
+        found[PlacementPolicy.FGD] = grade_placement(was, left) / 100
     return Score(asked.policy, found[asked.policy], found[asked.default])
 
 

@@ -138,15 +138,15 @@ def pod_annotations(
 
 def whole_cards(grants: Iterable[Grant]) -> dict[str, str]:
     """The cards of a claim that was made for no slice: with all of them, or by hand."""
-    whole = {g.index: g.devices for g in grants if g.holder.claim and _place_of(g) is None}
+    whole = {g.holder.index: g.devices for g in grants if g.holder.claim and _place_of(g) is None}
     return {DEVICES_ANNOTATION: devices_annotation(whole)} if whole else {}
 
 
 def _place_of(grant: Grant) -> tuple[bool, int, Grant] | None:
     """Whether an app container has it, and at which position; None where it has no container's units."""
     if not grant.holder.claim:
-        is_app = grant.kind is ContainerKind.APP
-        return (is_app, grant.index, grant) if grant.ids(Resource.MEM) else None
+        is_app = grant.holder.kind is ContainerKind.APP
+        return (is_app, grant.holder.index, grant) if grant.ids(Resource.MEM) else None
     shape = parse_claim_name(grant.holder.claim_name)
     return (shape.is_app, shape.index, grant) if shape else None
 

@@ -168,16 +168,6 @@ class Grant:
         return self.holder.container
 
     @property
-    def kind(self) -> ContainerKind:
-        """Init, sidecar or app."""
-        return self.holder.kind
-
-    @property
-    def index(self) -> int:
-        """The container's position in `spec.containers` (or `spec.initContainers`)."""
-        return self.holder.index
-
-    @property
     def devices(self) -> tuple[str, ...]:
         """Ids of the devices of which it holds a share."""
         return tuple(share.device for share in self.shares)
@@ -199,8 +189,3 @@ class Grant:
     def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         """The same grant holding `ids` of `resource`."""
         return replace(self, units={**self.units, resource: tuple(sorted(ids))})
-
-    @property
-    def is_handed_on(self) -> bool:
-        """Whether later containers of the pod reuse its units."""
-        return self.holder.is_handed_on

@@ -121,7 +121,7 @@ class Ledger:
 
     def unknown(self, held: Iterable[HeldUnits]) -> list[HeldUnits]:
         """Those that no grant has; units reused from an init container belong to the reuser."""
-        certain = Ledger({k: g for k, g in self.grants.items() if not g.is_handed_on}).ids()
+        certain = Ledger({k: g for k, g in self.grants.items() if not g.holder.is_handed_on}).ids()
         return [
             units
             for units in held
@@ -138,7 +138,7 @@ class Ledger:
         gone = [
             key
             for key, grant in self.grants.items()
-            if grant.is_handed_on and grant.pod.is_same_pod(pod)
+            if grant.holder.is_handed_on and grant.pod.is_same_pod(pod)
         ]
         return self.release(gone) if gone else self
 
@@ -172,7 +172,7 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
         (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
         for grant in ledger.grants.values()
         for resource in grant.units
-        if not grant.is_handed_on
+        if not grant.holder.is_handed_on
     }
     places = granted.keys() | reported.keys()
     return sum(granted.get(place) != reported.get(place) for place in places)

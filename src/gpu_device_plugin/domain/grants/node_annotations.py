@@ -169,7 +169,7 @@ class NodeOffer:
     @property
     def terms(self) -> NodeTerms:
         """What a request is checked against."""
-        return NodeTerms(self.name, self.mode, self.unit, max_pods=self.max_pods)
+        return NodeTerms(self.name, self.mode, self.unit, self.max_pods)
 
 
 def parse_offer(
