@@ -1,8 +1,4 @@
-"""Flags of the commands that have settings, and their order in `--help`.
-
-A program's own settings come first, under the heading of their class, then those of its base classes,
-each as the class has them.
-"""
+"""Flags of the commands that have settings, and their order in `--help`."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,9 +18,7 @@ class SettingsCommand(click.Command):
 
     def __init__(self, *args: Any, settings: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        headings = [group.HEADING for group in settings.__mro__[:-1]]
-        ordered = sorted(settings_of(settings), key=lambda each: headings.index(each.heading))
-        self._settings = {each.key: each for each in ordered}
+        self._settings = {each.key: each for each in in_help_order(settings)}
         self.params[:0] = map(_option, self._settings.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -38,6 +32,12 @@ class SettingsCommand(click.Command):
         for heading, records in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def in_help_order(settings: Any) -> list[Setting]:
+    """A program's own settings first, then those of its base classes, each as the class has them."""
+    headings = [group.HEADING for group in settings.__mro__[:-1]]
+    return sorted(settings_of(settings), key=lambda each: headings.index(each.heading))
 
 
 def setting_option(key: str, text: str) -> Callable[[_Command], _Command]:
