@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, Score, fit, node_rooms
+from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.rules import WHOLE_CARD
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
@@ -145,7 +146,7 @@ def held(draw: st.DrawFn) -> Step:
                 return
             ledger.pod_changed(asks.ref, ClusterPod(asks, "", {}, "1"))
             ledger.processors.drop(uid)
-            ledger.reserve(name, answer.hold(asks.ref), asks.cpu_milli)
+            ledger.reserve(name, answer.hold, asks.cpu_milli)
             cluster.reserved[asks.ref] = (name, asks.cpu_milli)
             return
         is_bound = kind == "bound"
@@ -201,7 +202,7 @@ def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
     def scores(*found: Score) -> list[float]:
         judged = Judged([], [], [], [])
         for number, score in enumerate(found):
-            judged.decide([f"n{number}"], Fit(score, {}))
+            judged.decide([f"n{number}"], Fit(score, PodHold(PodRef("ns", "p"))))
         return list(judged.scores().values())
 
     full = Score(PlacementPolicy.BINPACK, own=0.8, common=0.8)

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.api_server import FakeApiServer, running
 from tests.waiting import until
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,

@@ -9,7 +9,7 @@ from aiohttp import web
 from tests.fakes.api_server import FakeApiServer, Seen, running, status
 from tests.waiting import until
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,

@@ -21,6 +21,7 @@ from gpu_device_plugin.controller.unhealthy_cards import Neighbours, UnhealthyCa
 from gpu_device_plugin.controller.webhook import Webhook
 from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
 from gpu_device_plugin.domain.fractions.dialects import HAMI, KOORDINATOR
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
@@ -189,7 +190,7 @@ class Controller:
             nodes=tuple(
                 (offer.name, offer.mode.value, self.ledger.rooms(offer.name))
                 for offer in self.ledger.offers.values()
-                if offer.has_slices
+                if resources_of(offer.mode)
             ),
             reserved=self.ledger.reserved,
             is_ready=is_ready,

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.cluster_view import hold_of
-from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds
+from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
 from gpu_device_plugin.domain.fractions.requests import asked_text
 from gpu_device_plugin.domain.fractions.units import slice_mib
 from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
@@ -30,7 +29,7 @@ _OTHER_DOOR = {
 def is_served(pod: ExplainedPod) -> bool:
     """Whether the agent says that the pod has what it asks of the cards."""
     has_slice = pod.annotations.get(ASSIGNED) == "true"
-    return not pod.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
+    return not pod.status.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Situation:
 def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
     """What to do next."""
     verdicts = now.verdicts
-    if pod.is_over:
+    if pod.status.is_over:
         return _cures_after_end(pod, asking, now)
     if pod.spec.node_name:
         return _of_node(pod.spec.node_name, now) or _cures_on_node(pod, holds=now.holds)
@@ -225,7 +224,7 @@ def story(
     unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
     devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
     asks = (*_asks(pod, asking.request, unit), *devices)
-    holds = () if pod.is_over else _holds(pod, asking, cards.nodes)
+    holds = () if pod.status.is_over else _holds(pod, asking, cards.nodes)
     is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()

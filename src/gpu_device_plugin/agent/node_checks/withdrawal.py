@@ -21,7 +21,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.remains import Remains
-from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole, parse_mode
 from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.errors import StorageError
