@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.agent.rig import CORE, MEM, NODE, Rig, running_rig
-from tests.waiting import until
+from tools.harness.rig import CORE, MEM, NODE, Rig, running_rig
+from tools.harness.waiting import until
 
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 

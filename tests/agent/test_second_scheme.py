@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 from tests.agent.whole_cards import WHOLE_CARD, WholeCards
 from tests.held import fraction
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoCluster

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import CORE, MEM, running_rig, slice_of, until
 from tests.domain.words import grant
+from tools.harness.rig import CORE, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.card_watch.configuration_follower import ConfigurationFollower, InForce
 from gpu_device_plugin.agent.state import ledger_store

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.waiting import until
 from tests.web.test_tls import a_set
+from tools.harness.waiting import until
 
 from gpu_device_plugin.web.authority import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
