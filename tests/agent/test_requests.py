@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION

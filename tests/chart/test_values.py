@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
-from tests.e2e.cluster.binaries import HELM
+from tools.harness.cluster.binaries import HELM
 
 from gpu_device_plugin.agent.node_checks.node_settings import file_of
 from gpu_device_plugin.domain.cards.health_values import XidAction

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from tests.cli.test_overview import Cluster, asking_devices, cluster, ready
-from tests.controller.objects import Json, held, node, pod
-from tests.fakes.api_server import status
+from tools.harness.api_server import status
+from tools.harness.objects import Json, held, node, pod
 
 __all__ = ["cluster"]
 

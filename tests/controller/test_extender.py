@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.controller.objects import UNITS, claiming, held, node, path, pod
 from tests.controller.replica import a_controller
-from tests.fakes.api_server import Seen, status
-from tests.waiting import until
+from tools.harness.api_server import Seen, status
+from tools.harness.objects import UNITS, claiming, held, node, path, pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.controller import binder
 from gpu_device_plugin.domain.fractions.pod_annotations import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, NO_PERMISSION, NOT_READY, PATIENCE_SECONDS, Box, Node
+from tools.harness.isolation.box import MIB, NO_PERMISSION, NOT_READY, PATIENCE_SECONDS, Box, Node
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 HEAD = "version=1\nslice=a\n"

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.controller.objects import held, path, pod
-from tests.fakes.api_server import FakeApiServer, running
-from tests.page.browser import Browser, browser
-from tests.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.objects import held, path, pod
+from tools.harness.page.browser import Browser, browser
+from tools.harness.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
+from tools.harness.waiting import until
 
 pytestmark = pytest.mark.long
 

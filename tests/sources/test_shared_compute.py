@@ -5,13 +5,13 @@ import time
 from typing import Any
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
 from tests.e2e.tenants import is_about
-from tests.isolation.box import MIB
-from tests.isolation.shares import COPY_NS
 from tests.sources.containers import Containers, apply
 from tests.sources.documents import Walk, walk
-from tests.waiting import until
+from tools.harness.isolation.box import MIB
+from tools.harness.isolation.shares import COPY_NS
+from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
+from tools.harness.waiting import until
 
 from gpu_device_plugin.simulation import driver_library
 

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
-from gpu_device_plugin.web.server import HttpListener, add_probes, parse_address
+from gpu_device_plugin.web.server import HttpListener, ReadyState, add_probes, parse_address
 from gpu_device_plugin.web.tls import ServingTls
 
 _HERE = Path(__file__).resolve().parent
@@ -109,7 +109,7 @@ class Content:
     pod: Callable[[str, str], Awaitable[str | None]]
     node: Callable[[str], Awaitable[str | None]]
     refusal: Callable[[str, str], Awaitable[Refusal | None]]
-    readiness: Callable[[], tuple[bool, str]]
+    readiness: Callable[[], ReadyState]
 
 
 def is_loopback(address: str) -> bool:

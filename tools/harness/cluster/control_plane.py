@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
-from tests.e2e.cluster.binaries import Binaries
-from tests.e2e.cluster.credentials import ADMIN, CONTROLLER_MANAGER, SCHEDULER, Credentials
-from tests.e2e.cluster.layout import ADDRESS, Layout
-from tests.e2e.cluster.processes import Program, ProgramError, command_output
-from tests.e2e.cluster.waiting import wait_for
+from tools.harness.cluster.binaries import Binaries
+from tools.harness.cluster.credentials import ADMIN, CONTROLLER_MANAGER, SCHEDULER, Credentials
+from tools.harness.cluster.layout import ADDRESS, Layout
+from tools.harness.cluster.processes import Program, ProgramError, command_output
+from tools.harness.cluster.waiting import wait_for
 
 SERVER_PORT = 6443
 SERVICE_RANGE = "10.96.0.0/16"

@@ -1,19 +1,20 @@
-"""Compiles programs/*.c with the system's compiler, against the headers of the build."""
+"""Compiles tests/isolation/programs/*.c with the system's compiler, against the headers of the build."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.compiling import compile_kept
-from tests.isolation.box import native_directory
+from tools.harness.compiling import compile_kept
+from tools.harness.isolation.box import native_directory
 
-_HERE = Path(__file__).parent
+_ROOT = Path(__file__).resolve().parents[3]
+_PROGRAMS = _ROOT / "tests" / "isolation" / "programs"
 _FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
 
 
 def header_directory(name: str) -> str:
     """Where a header of NVIDIA's lies; CalledProcessError when it is not installed."""
-    finder = _HERE.parents[1] / "src" / "find_header.py"
+    finder = _ROOT / "src" / "find_header.py"
     command = [sys.executable, str(finder), name]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -21,7 +22,7 @@ def header_directory(name: str) -> str:
 def compile_programs(directory: Path) -> Path:
     """Each program under its name; a shared library where the name begins with lib."""
     includes = ["-isystem", header_directory("cuda.h"), "-isystem", header_directory("nvml.h")]
-    for source in sorted((_HERE / "programs").glob("*.c")):
+    for source in sorted(_PROGRAMS.glob("*.c")):
         name = source.stem
         if "LINKED TO THE RUNTIME" in source.read_text():
             continue
@@ -42,7 +43,7 @@ def runtime_directory() -> Path:
 def compile_runtime(directory: Path, library: str) -> Path:
     """The program of CUDA's runtime, linked to this library of it."""
     program = directory / library.split(".", maxsplit=1)[0]
-    command = ["cc", *_FLAGS, str(_HERE / "programs" / "runtime.c")]
+    command = ["cc", *_FLAGS, str(_PROGRAMS / "runtime.c")]
     libraries = [str(runtime_directory() / library), "-ldl", "-lrt", "-lpthread"]
     return compile_kept([*command, *libraries], program)
 
@@ -50,5 +51,5 @@ def compile_runtime(directory: Path, library: str) -> Path:
 def compile_bundled(directory: Path) -> Path:
     """The same program for a runtime that it loads from a file of its own."""
     program = directory / "bundled"
-    command = ["cc", *_FLAGS, "-DBUNDLED", str(_HERE / "programs" / "runtime.c"), "-ldl"]
+    command = ["cc", *_FLAGS, "-DBUNDLED", str(_PROGRAMS / "runtime.c"), "-ldl"]
     return compile_kept(command, program)

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.waiting import until
+from tools.harness.waiting import until
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "ArrowDown": (40, ""), "ArrowRight": (39, "")}

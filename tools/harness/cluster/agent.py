@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.credentials import AGENT
-from tests.e2e.cluster.node import KUBELET_DIRECTORY, Node
-from tests.e2e.cluster.processes import Program, command_output
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.credentials import AGENT
+from tools.harness.cluster.node import KUBELET_DIRECTORY, Node
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.processes import Program, command_output
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.grants.grant import Grant

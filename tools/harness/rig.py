@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.agent import forked
-from tests.fakes.api_server import FakeApiServer, kubeconfig
-from tests.ports import free_port
-from tests.waiting import until
+from tools.harness import forked
+from tools.harness.api_server import FakeApiServer, kubeconfig
+from tools.harness.ports import free_port
+from tools.harness.waiting import until
 
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.grants.grant import Grant
@@ -29,7 +29,7 @@ from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 NODE = "n1"
-HASTY = "tests.agent.hasty"
+HASTY = "tools.harness.hasty"
 READY_SECONDS = 20.0
 END_SECONDS = 120.0
 Limits = Mapping[str, int]
@@ -304,7 +304,7 @@ async def running_rig(
         is_started: Start the agent and wait until it is ready.
         has_library: An isolation library lies where the agent looks, besides the one that it
             brings where that is built; else there is none, and it brings none.
-        is_hasty: The agent is that of `tests.agent.hasty`, with shorter waits.
+        is_hasty: The agent is that of `tools.harness.hasty`, with shorter waits.
         **settings: The agent's settings, by key.
     """
     # What a program of the node still does in there is no matter.

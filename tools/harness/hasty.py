@@ -1,4 +1,4 @@
-"""The agent with shorter waits: `python -m tests.agent.hasty agent …`.
+"""The agent with shorter waits: `python -m tools.harness.hasty agent …`.
 
 It ends a grant, probes cards and opens the simulated driver again after a tenth of the usual time: waits
 for a kubelet that is slow to know its pods, or which spare a driver. What it waits for an answer is as ever.

@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 300.0
 def native_directory() -> Path:
     """Where the built libraries are: the checkout's, or what GPUSLICE_NATIVE names."""
     named = os.environ.get("GPUSLICE_NATIVE")
-    return Path(named) if named else Path(__file__).parents[2] / "build" / "native"
+    return Path(named) if named else Path(__file__).parents[3] / "build" / "native"
 
 
 def preload(library: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.processes import command_output
+from tools.harness.cluster.processes import command_output
 
 EMPTY_REQUEST = "[req]\ndistinguished_name=dn\n[dn]\n"
 

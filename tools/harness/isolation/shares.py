@@ -7,7 +7,7 @@ loaded machine changes nothing, and 10 seconds take a fraction of one.
 import re
 from collections.abc import Callable
 
-from tests.isolation.box import MIB, Box, Program
+from tools.harness.isolation.box import MIB, Box, Program
 
 MakeBox = Callable[..., Box]
 

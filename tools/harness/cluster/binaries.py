@@ -1,7 +1,7 @@
 """The programs of a cluster, built from Go modules into a cache outside the tree.
 
 Run as a program it prints where the binaries of one version stand, after building what is missing:
-``python -m tests.e2e.cluster.binaries``. Two builders at once wait for each other on a lock file.
+``python -m tools.harness.cluster.binaries``. Two builders at once wait for each other on a lock file.
 """
 
 import fcntl

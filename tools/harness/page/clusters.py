@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
-from tests.controller.objects import held, node, pod
-from tests.fakes.api_server import FakeApiServer, Json, Seen, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Json, Seen, working
+from tools.harness.objects import held, node, pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, ASSIGNED, CORE_ALLOCATION
 from gpu_device_plugin.domain.grants.holdings import (

@@ -51,7 +51,7 @@ def path_of(kind: str, namespace: str, name: str = "") -> str:
     for group, plurals in _GROUPS.items():
         if plural in plurals:
             return f"{group}/namespaces/{quote(namespace)}/{plural}{after}"
-    raise ValueError(f"{kind}: tests/e2e/cluster/api.py knows no such kind")
+    raise ValueError(f"{kind}: tools/harness/cluster/api.py knows no such kind")
 
 
 class Api:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.agent.rig import Rig, running_rig
-from tests.e2e.cluster.binaries import nvidia_path
-from tests.side_by_side.machine import DRIVER_ROOT, entered, make_machine
+from tools.harness.cluster.binaries import nvidia_path
+from tools.harness.nvidia_plugin.machine import DRIVER_ROOT, entered, make_machine
+from tools.harness.rig import Rig, running_rig
 
 from gpu_device_plugin.simulation import driver_library
 from gpu_device_plugin.simulation.kubelet import StandInKubelet

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from tests.ports import free_port
+from tools.harness.ports import free_port
 
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.api_availability import RetryPace

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.binaries import Binaries
-from tests.e2e.cluster.credentials import PROXY, Credentials, node_user
-from tests.e2e.cluster.images import PAUSE, Image, write_archive
-from tests.e2e.cluster.layout import overlay, overlay_file
-from tests.e2e.cluster.processes import Program, command_output
-from tests.e2e.cluster.waiting import wait_for
+from tools.harness.cluster.binaries import Binaries
+from tools.harness.cluster.credentials import PROXY, Credentials, node_user
+from tools.harness.cluster.images import PAUSE, Image, write_archive
+from tools.harness.cluster.layout import overlay, overlay_file
+from tools.harness.cluster.processes import Program, command_output
+from tools.harness.cluster.waiting import wait_for
 
 KUBELET_DIRECTORY = Path("/var/lib/kubelet")
 AGENT_STATE = "agent-state"

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig
-from tests.kubelet.claim_kubelet import ClaimKubelet
-from tests.waiting import until
+from tools.harness.claim_kubelet import ClaimKubelet
+from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig
+from tools.harness.waiting import until
 
 GROUP = "/apis/resource.k8s.io/v1"
 SLICE = f"{GROUP}/resourceslices/{NODE}-gpu-device-plugin"

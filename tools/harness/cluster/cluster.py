@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from tests.e2e.cluster import binaries as programs
-from tests.e2e.cluster.api import Api, path_of
-from tests.e2e.cluster.control_plane import SERVER, SERVICE_ADDRESS, ControlPlane
-from tests.e2e.cluster.credentials import (
+from tools.harness.cluster import binaries as programs
+from tools.harness.cluster.api import Api, path_of
+from tools.harness.cluster.control_plane import SERVER, SERVICE_ADDRESS, ControlPlane
+from tools.harness.cluster.credentials import (
     ADMIN,
     AGENT,
     CONTROLLER_MANAGER,
@@ -22,12 +22,12 @@ from tests.e2e.cluster.credentials import (
     Credentials,
     node_user,
 )
-from tests.e2e.cluster.images import standard_images
-from tests.e2e.cluster.layout import ADDRESS, Layout, isolate
-from tests.e2e.cluster.namespaces import Namespaces
-from tests.e2e.cluster.node import Node, NodePlace
-from tests.e2e.cluster.processes import ProgramError, command_output
-from tests.e2e.cluster.waiting import wait_for
+from tools.harness.cluster.images import standard_images
+from tools.harness.cluster.layout import ADDRESS, Layout, isolate
+from tools.harness.cluster.namespaces import Namespaces
+from tools.harness.cluster.node import Node, NodePlace
+from tools.harness.cluster.processes import ProgramError, command_output
+from tools.harness.cluster.waiting import wait_for
 
 NODE = "n1"
 PODS = "10.201.0.0/16"

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.e2e.cluster.layout import ADDRESS, BRIDGE
-from tests.e2e.cluster.processes import Program, command_output
-from tests.e2e.cluster.waiting import wait_for
+from tools.harness.cluster.layout import ADDRESS, BRIDGE
+from tools.harness.cluster.processes import Program, command_output
+from tools.harness.cluster.waiting import wait_for
 
 KINDS = ("mnt", "net")
 INTERFACE = "eth0"

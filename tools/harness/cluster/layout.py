@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.processes import command_output
+from tools.harness.cluster.processes import command_output
 
 NAMESPACE_MARK = "GPU_DEVICE_PLUGIN_E2E"
 BRIDGE = "cluster0"

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster.binaries import provide_helm
-from tests.e2e.cluster.cluster import NAMESPACE, Cluster
-from tests.e2e.cluster.credentials import AGENT
-from tests.e2e.cluster.processes import command_output
+from tools.harness.cluster.binaries import provide_helm
+from tools.harness.cluster.cluster import NAMESPACE, Cluster
+from tools.harness.cluster.credentials import AGENT
+from tools.harness.cluster.processes import command_output
 
 from gpu_device_plugin.domain.node.allocation_api import (
     ALLOCATION_API_LABEL,
@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
 )
 from gpu_device_plugin.domain.node.labels import NODE_LABELS
 
-CHART = Path(__file__).resolve().parents[2] / "charts" / "gpu-device-plugin"
+CHART = Path(__file__).resolve().parents[3] / "charts" / "gpu-device-plugin"
 RELEASE = "gpu-device-plugin"
 RELEASE_NAMESPACE = "gpu-device-plugin"
 # No pod of ours at all, hooks included: their image is not on this node.

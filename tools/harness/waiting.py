@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline: the one place in the tests that sleeps."""
+"""Waiting for a condition with a deadline: the one place in tests and harness that sleeps."""
 
 import asyncio
 import inspect
