@@ -249,7 +249,7 @@ def _verdict(
             str(card) for shares in found.hold.by_container.values() for card in shares
         )
         # What was said of a pod that was refused is from before.
-        fits = f"fits now, card {index}" if _is_over(pod) else f"fits, card {index}"
+        fits = f"fits now, card {index}" if pod.status.is_over else f"fits, card {index}"
         fits = f"would fit (card {index}), but {closed.why}" if closed.why else fits
         return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
