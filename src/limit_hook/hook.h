@@ -1,0 +1,27 @@
+/* The parts of gpu-limit-hook. Each either does its work or ends the program with a reason. */
+#pragma once
+
+#include "slice/limits.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { HOOK_PATH_BYTES = 4096 };
+
+/* One line on stderr, which the container runtime hands on, and exit status 1. */
+__attribute__((noreturn, format(printf, 1, 2))) void refuse(const char *format, ...);
+
+/*
+ * The cgroup of the container whose OCI state is on stdin, as a directory below `tree`; NULL:
+ * /sys/fs/cgroup, which then has to be cgroup v2.
+ */
+void container_cgroup(const char *tree, char leaf[HOOK_PATH_BYTES]);
+/* Whether processes run in that cgroup or below it. */
+bool container_runs(const char *leaf);
+
+/*
+ * Sets each card's hard limit of the cgroup, and no soft limit, through the libnvidia-ml below
+ * `driver_root`, and reads it back. A card without a cap is left as it is; a slice of a whole card
+ * has no limit but the card.
+ */
+void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits);
