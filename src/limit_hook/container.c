@@ -65,11 +65,20 @@ static void read_cgroup(long pid, char path[HOOK_PATH_BYTES])
 	refuse("%s: no line of cgroup v2", name);
 }
 
+const char *cgroup_tree(const char *tree)
+{
+	struct statfs system;
+
+	if (!tree &&
+	    (statfs("/sys/fs/cgroup", &system) != 0 || system.f_type != CGROUP2_SUPER_MAGIC))
+		refuse("/sys/fs/cgroup is not cgroup v2; the driver limits memory by nothing else");
+	return tree ? tree : "/sys/fs/cgroup";
+}
+
 void container_cgroup(const char *tree, char leaf[HOOK_PATH_BYTES])
 {
 	static char state[STATE_BYTES];
 	char path[HOOK_PATH_BYTES];
-	struct statfs system;
 	struct stat status;
 
 	state[fread(state, 1, sizeof(state) - 1, stdin)] = '\0';
@@ -77,14 +86,10 @@ void container_cgroup(const char *tree, char leaf[HOOK_PATH_BYTES])
 
 	if (pid <= 0)
 		refuse("the state on stdin names no pid");
-	if (!tree &&
-	    (statfs("/sys/fs/cgroup", &system) != 0 || system.f_type != CGROUP2_SUPER_MAGIC))
-		refuse("/sys/fs/cgroup is not cgroup v2; the driver limits memory by nothing else");
 	read_cgroup(pid, path);
 	if (strcmp(path, "/") == 0 || strstr(path, "/../"))
 		refuse("process %ld is in cgroup %s, which is no container's", pid, path);
-	const int length =
-		snprintf(leaf, HOOK_PATH_BYTES, "%s%s", tree ? tree : "/sys/fs/cgroup", path);
+	const int length = snprintf(leaf, HOOK_PATH_BYTES, "%s%s", tree, path);
 
 	if (length >= HOOK_PATH_BYTES || stat(leaf, &status) != 0 || !S_ISDIR(status.st_mode))
 		refuse("%s: the cgroup of process %ld is not there", leaf, pid);

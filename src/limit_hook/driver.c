@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* A driver may round what it is given; it never may to more. */
@@ -64,6 +65,7 @@ static void open_library(const char *root)
 		refuse("%s", dlerror());
 }
 
+/* A limit of the card's total or more is none: the driver refuses what is above the total. */
 static void limit_card(const char *leaf, const struct limits_card *card)
 {
 	nvmlDevice_t device;
@@ -71,7 +73,6 @@ static void limit_card(const char *leaf, const struct limits_card *card)
 
 	TRY(card->uuid, nvmlDeviceGetHandleByUUID, card->uuid, &device);
 	TRY(card->uuid, nvmlDeviceGetMemoryInfo, device, &memory);
-	/* The driver refuses a limit above the card's total. */
 	const bool is_whole = card->memory_bytes >= memory.total;
 	const uint64_t hard = is_whole ? UINT64_MAX : card->memory_bytes;
 	const struct set_limits given = {leaf, 0, hard};
@@ -86,12 +87,77 @@ static void limit_card(const char *leaf, const struct limits_card *card)
 		       (unsigned long long)hard);
 }
 
-void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits)
+static void start(const char *driver_root)
 {
 	open_library(driver_root);
 	TRY(driver_root, nvmlInit_v2);
+}
+
+void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits)
+{
+	start(driver_root);
 	for (unsigned i = 0; i < limits->card_count; i++)
 		if (limits->cards[i].memory_bytes != LIMITS_NO_CAP)
 			limit_card(leaf, &limits->cards[i]);
+	NVML(nvmlShutdown);
+}
+
+/* With dmem the kernel lists the card as "nvidia/<PCI address>/vidmem"; misc shows nothing. */
+static bool is_listed(const char *tree, nvmlDevice_t device)
+{
+	char path[HOOK_PATH_BYTES], line[256], name[96];
+	nvmlPciInfo_t pci;
+	bool found = false;
+
+	TRY("PCI address", nvmlDeviceGetPciInfo_v3, device, &pci);
+	(void)snprintf(name, sizeof(name), "nvidia/%s/vidmem", pci.busId);
+	(void)snprintf(path, sizeof(path), "%s/dmem.capacity", tree);
+	FILE *file = fopen(path, "re");
+	while (file && !found && fgets(line, sizeof(line), file))
+		found = strncasecmp(line, name, strlen(name)) == 0;
+	if (file)
+		(void)fclose(file);
+	return found;
+}
+
+static void probe_card(const char *tree, const char *leaf, nvmlDevice_t device, FILE *report)
+{
+	struct limits_card card = {.memory_bytes = 0};
+	unsigned mig = 0, pending = 0;
+	nvmlMemory_t memory = {0};
+
+	TRY("a card", nvmlDeviceGetUUID, device, card.uuid, sizeof(card.uuid));
+	const bool is_mig = NVML(nvmlDeviceGetMigMode, device, &mig, &pending) == NVML_SUCCESS &&
+			    mig == NVML_DEVICE_MIG_ENABLE;
+	const nvmlReturn_t told = NVML(nvmlDeviceGetMemoryInfo, device, &memory);
+
+	if (is_mig || told != NVML_SUCCESS || !memory.total) {
+		(void)fprintf(report, "device=%s reason=%s\n", card.uuid,
+			      is_mig ? "it is in MIG mode" : "it has no video memory of its own");
+		return;
+	}
+	card.memory_bytes = memory.total - 1;
+	limit_card(leaf, &card);
+	card.memory_bytes = memory.total;
+	limit_card(leaf, &card);
+	(void)fprintf(report, "device=%s backend=%s\n", card.uuid,
+		      is_listed(tree, device) ? "dmem" : "misc");
+}
+
+void driver_probe(const char *driver_root, const char *tree, const char *leaf, FILE *report)
+{
+	char version[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE];
+	unsigned count;
+
+	start(driver_root);
+	TRY(driver_root, nvmlSystemGetDriverVersion, version, sizeof(version));
+	TRY(driver_root, nvmlDeviceGetCount_v2, &count);
+	(void)fprintf(report, "driver=%s\n", version);
+	for (unsigned i = 0; i < count; i++) {
+		nvmlDevice_t device;
+
+		TRY(driver_root, nvmlDeviceGetHandleByIndex_v2, i, &device);
+		probe_card(tree, leaf, device, report);
+	}
 	NVML(nvmlShutdown);
 }

@@ -5,16 +5,16 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 enum { HOOK_PATH_BYTES = 4096 };
 
 /* One line on stderr, which the container runtime hands on, and exit status 1. */
 __attribute__((noreturn, format(printf, 1, 2))) void refuse(const char *format, ...);
 
-/*
- * The cgroup of the container whose OCI state is on stdin, as a directory below `tree`; NULL:
- * /sys/fs/cgroup, which then has to be cgroup v2.
- */
+/* `tree`, or where that is NULL /sys/fs/cgroup, which then has to be cgroup v2. */
+const char *cgroup_tree(const char *tree);
+/* The cgroup of the container whose OCI state is on stdin, as a directory below the tree. */
 void container_cgroup(const char *tree, char leaf[HOOK_PATH_BYTES]);
 /* Whether processes run in that cgroup or below it. */
 bool container_runs(const char *leaf);
@@ -25,3 +25,8 @@ bool container_runs(const char *leaf);
  * has no limit but the card.
  */
 void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits);
+/*
+ * Sets a limit of each card on an empty cgroup of our own, reads it back and takes it away. The
+ * report says of each card which backend counts there, dmem or misc, or why it cannot be limited.
+ */
+void driver_probe(const char *driver_root, const char *tree, const char *leaf, FILE *report);

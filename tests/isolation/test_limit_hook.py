@@ -17,7 +17,7 @@ from tests.conftest import MakeNode
 from tests.isolation.box import native_directory
 from tests.simulator.programs import environment
 
-from gpu_device_plugin.simulation.driver_library import set_fields
+from gpu_device_plugin.simulation.driver_library import describe, set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _MIB = 1 << 20
@@ -29,6 +29,15 @@ def _tree() -> Path | None:
     """Where cgroup v2 is mounted, alone or beside version 1."""
     mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     return next((Path(place) for _, place, kind, *_ in mounts if kind == "cgroup2"), None)
+
+
+def _probe(node: SimulatedNode, tree: Path, place: Path, driver: Path | None = None) -> str:
+    """The report of a probe, which never fails."""
+    report = place / "driver-limits"
+    roots = ("--driver-root", driver or node.library.parent, "--cgroup-root", tree)
+    program = native_directory() / "gpu-limit-hook"
+    subprocess.run([program, "--probe", report, *roots], check=True)
+    return report.read_text()
 
 
 class Container:
@@ -246,3 +255,49 @@ def test_a_hybrid_tree_is_refused(made: Callable[..., Container]) -> None:
     else:
         assert told[0] == 1
         assert "/sys/fs/cgroup is not cgroup v2" in told[1]
+
+
+@pytest.mark.parametrize(("accounting", "backend"), [(0, "misc"), (1, "dmem")])
+def test_a_probe_proves_the_backend_of_each_card_and_leaves_nothing(
+    make_node: MakeNode, tmp_path: Path, accounting: int, backend: str
+) -> None:
+    """Any directory stands for the root of the tree; a card in MIG mode is named with the reason."""
+    node = make_node("v100", cards=2, driver_version="615.71.09")
+    set_fields(node.state, [f"memory_accounting={accounting}", "cards.1.mig_capable=1"])
+    set_fields(node.state, ["cards.1.mig_enabled=1"])
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    fields = describe(node.state)
+    address = [int(fields.get(f"cards.0.pci_{part}", 0)) for part in ("domain", "bus", "device")]
+    if backend == "dmem":
+        listed = "nvidia/{:08x}:{:02x}:{:02x}.0/vidmem 1\n".format(*address)
+        (tree / "dmem.capacity").write_text(f"drm/card0/vram0 1\n{listed}")
+    cards = node.view().cards
+    assert _probe(node, tree, tmp_path).splitlines() == [
+        "driver=615.71.09",
+        f"device={cards[0].uuid} backend={backend}",
+        f"device={cards[1].uuid} reason=it is in MIG mode",
+    ]
+    assert not (tree / "gpu-device-plugin-probe").exists()
+
+
+def test_what_keeps_a_probe_from_proving_is_its_report(make_node: MakeNode, tmp_path: Path) -> None:
+    """A driver that is too old, one that does not count, no tree, no driver."""
+    node = make_node("v100", driver_version="580.65.06")
+    told = [_probe(node, tmp_path, tmp_path)]
+    node.upgrade_driver("615.71.09")
+    set_fields(node.state, ["memory_accounting=2"])
+    told.append(_probe(node, tmp_path, tmp_path))
+    told.append(_probe(node, tmp_path / "none", tmp_path))
+    (tmp_path / "none").mkdir()
+    told.append(_probe(node, tmp_path, tmp_path, tmp_path / "none"))
+    assert not (tmp_path / "gpu-device-plugin-probe").exists()
+    reasons = [
+        "the driver has no nvmlDeviceSetMemoryLimits_v1: it is older than 615",
+        "nvmlDeviceSetMemoryLimits_v1 answers 3 (Not Supported)",
+        "gpu-device-plugin-probe: No such file or directory",
+        "libnvidia-ml.so.1: cannot open shared object file: No such file or directory",
+    ]
+    for text, reason in zip(told, reasons, strict=True):
+        assert text.startswith("reason=")
+        assert text.endswith(f"{reason}\n")
