@@ -128,7 +128,7 @@ class Schemes:
         self.recorders = tuple(each for each in self.all if isinstance(each, KubeletChoosesDevices))
         self._owner = owner or by_default
         self.resources: Collection[str] = _Names(self.all)
-        """Every resource that this node may ever offer: ours, and no other plugin's; it grows."""
+        """Every resource that this node may ever offer, and no other plugin's; it grows."""
 
     def of(self, resource: str) -> Scheme:
         """The scheme of a resource."""

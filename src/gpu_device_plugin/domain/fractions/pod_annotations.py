@@ -43,7 +43,7 @@ ASSIGNED = "scheduler.framework.gpushare.assigned"
 ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
 CORE_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
 INIT_ALLOCATION = "gpu-device-plugin/init-allocation"
-"""As ALLOCATION, for `spec.initContainers`, sidecars among them: no tool but ours reads or writes it."""
+"""As ALLOCATION, for `spec.initContainers`, sidecars among them: no other tool reads or writes it."""
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 V1_CAPACITY = "ALIYUN_COM_GPU_MEM_DEV"
@@ -63,7 +63,7 @@ class PodHold:
         by_container: Index in `spec.containers` -> card index -> share.
         extra: Card index -> what init containers and sidecars hold beside that; by the agent's
             word everything.
-        inits: Of those alone: index in `spec.initContainers` -> card index -> share.
+        inits: The init containers and sidecars alone: index in `spec.initContainers` -> card index -> share.
         unplaced: Demands that have no card yet: the node will choose for each.
         is_by_claims: Whether it has claims: then its annotations are for people, and the node's agent
             says what is held.
@@ -108,7 +108,7 @@ def pod_annotations(
 
     Always in its second generation; for older tools also in the first, if one card was given.
 
-    Grants of init and sidecar containers are told in a key of ours. Grants name cards by UUID,
+    Grants of init and sidecar containers have a key of their own. Grants name cards by UUID,
     annotations by NVML index.
 
     Returns:
@@ -175,7 +175,7 @@ def wish_annotations(
 ) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
-    Neither names sidecars and init containers: they have an annotation of ours.
+    Neither names sidecars and init containers: they have an annotation of their own.
 
     `before` are keys that the pod has already, for instance as the copy of another: a binding removes
     none, so those of which the wish says nothing are emptied. `offer` is of the pod's node, which tells

@@ -27,14 +27,9 @@ class Resource(StrEnum):
     CORE = "aliyun.com/gpu-core.percentage"
     COUNT = "aliyun.com/gpu-count"
 
-    @property
-    def letter(self) -> str:
-        """First character of every id of this resource."""
-        return _LETTERS[self]
-
 
 _LETTERS: Mapping[str, str] = {Resource.MEM: "m", Resource.CORE: "c", Resource.COUNT: "n"}
-_BY_LETTER = {resource.letter: resource for resource in Resource}
+_BY_LETTER = {_LETTERS[resource]: resource for resource in Resource}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,19 +40,11 @@ class UnitId:
     card: CardNumber
     unit: int
 
-    def __str__(self) -> str:
-        """The id as the kubelet sees it.
-
-        >>> str(UnitId(Resource.MEM, 3, 367))
-        'm3a7'
-        """
-        return f"{self.resource.letter}{_DIGITS[self.card]}{_base36(self.unit)}"
-
 
 # A decision reads every id of the node, and they are the same each time.
 @lru_cache(maxsize=16384)
 def parse_unit_id(text: str) -> UnitId | None:
-    """The unit that an id names, or None if it is not one of ours.
+    """The unit that an id names, or None for any other id.
 
     >>> parse_unit_id("m3a7")
     UnitId(resource=<Resource.MEM: 'aliyun.com/gpu-mem'>, card=3, unit=367)
@@ -91,15 +78,6 @@ def _count_up() -> Iterator[str]:
     for length in count(1):
         for digits in product(_DIGITS[1:], *repeat(_DIGITS, length)):
             yield "".join(digits)
-
-
-def _base36(number: int) -> str:
-    digits = ""
-    while True:
-        number, last = divmod(number, 36)
-        digits = _DIGITS[last] + digits
-        if number == 0:
-            return digits
 
 
 def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:

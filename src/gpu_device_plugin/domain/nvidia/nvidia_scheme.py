@@ -109,7 +109,7 @@ class NvidiaScheme(KubeletChoosesDevices):
         return found
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:
-        """Of shared devices."""
+        """Those of shared devices."""
         offered = (d for devices in self._offers(state).resources.values() for d in devices)
         return {device.uuid: device.replicas for device in offered if device.replicas > 1}
 
@@ -182,7 +182,7 @@ class NvidiaScheme(KubeletChoosesDevices):
     def share(self, resource: str, unit: str, state: NodeState) -> Share:
         """A whole card's or instance's memory; replicas of one device are one share of it.
 
-        Of a device that is not offered now nothing is known, so no other scheme gets any of it.
+        Nothing is known of a device that is not offered now, so no other scheme gets any of it.
         """
         uuid = device_of(unit)
         there = self._devices(resource, state)
