@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import itemgetter
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
@@ -215,24 +216,26 @@ def _compact(by_container: Mapping[int, Mapping[CardIndex, int]]) -> str:
     return compact(dict(sorted(by_container.items())))
 
 
-def believed_holds(
-    pod: PodRequest, annotations: Mapping[str, str]
-) -> tuple[Mapping[str, Mapping[CardIndex, int]], bool]:
+class BelievedHolds(NamedTuple):
+    """Container name -> card index -> memory units; and whether all that annotations say agrees with the spec."""
+
+    by_container: Mapping[str, Mapping[CardIndex, int]]
+    is_all: bool
+
+
+def believed_holds(pod: PodRequest, annotations: Mapping[str, str]) -> BelievedHolds:
     """On which cards annotations say that a pod's containers are, where they agree with its spec.
 
     A pod's annotations are its tenant's to write. They count for a container where they name as many
     cards as the pod asks for, and on each its units and, if they say it, its percent. The spec
     tells everything else.
-
-    Returns:
-        Container name -> card index -> memory units; and whether everything that they say agrees.
     """
     apps, inits, core = (
         _amounts(annotations.get(key, "{}"))
         for key in (ALLOCATION, INIT_ALLOCATION, CORE_ALLOCATION)
     )
     if apps is None or inits is None or core is None:
-        return {}, False
+        return BelievedHolds({}, is_all=False)
     found: dict[str, Mapping[CardIndex, int]] = {}
     for container in pod.containers:
         is_app = container.kind is ContainerKind.APP
@@ -240,7 +243,7 @@ def believed_holds(
         percents = core.get(container.index, {}) if is_app else {}
         if told and _agrees(container, card_count(pod), told, percents):
             found[container.name] = told
-    return found, len(found) == len(apps) + len(inits)
+    return BelievedHolds(found, is_all=len(found) == len(apps) + len(inits))
 
 
 def _agrees(
