@@ -272,7 +272,7 @@ def test_what_a_container_receives_is_told(variant: Path) -> None:
 
 def test_the_rights_that_the_page_gives_are_those_that_the_tests_run_with() -> None:
     """The end-to-end tests prove that they are enough."""
-    from tests.e2e.agent import RULES
+    from tools.harness.cluster.agent import RULES
 
     blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
     (role,) = (yaml.safe_load(block) for block in blocks if "ClusterRole" in block)
@@ -367,7 +367,7 @@ def test_the_readme_opens_with_the_request_of_the_sample() -> None:
 
 def test_the_readme_says_which_kubernetes_was_tested() -> None:
     """The version of `make e2e` is one of them, and each names tests that are there."""
-    from tests.e2e.cluster.binaries import DEFAULT_KUBERNETES
+    from tools.harness.cluster.binaries import DEFAULT_KUBERNETES
 
     told = {row[0]: row[1] for row in rows(section(page("README.md"), "install-it"), 2)}
     versions = {cell: text for cell, text in told.items() if re.fullmatch(r"1\.\d+\.\d+", cell)}

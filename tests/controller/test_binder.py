@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from tests.controller.objects import node, path, pod
-from tests.fakes.api_server import FakeApiServer, running
 from tests.kubernetes.test_cluster_watch import SlowAnswer
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.objects import node, path, pod
 
 from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger

@@ -70,7 +70,7 @@ PERCENT = [*[5, 10, 30, 50, 100] * 3, 7]
 def nodes(draw: st.DrawFn) -> Step:
     """A node is there, is another one, or is gone."""
     name, mode = draw(st.sampled_from(NODES)), draw(st.sampled_from(MODES))
-    unit = 128 if mode is NodeMode.SHARE and draw(st.booleans()) else 1024
+    unit = draw(st.sampled_from([128, 1024, 1024]))
     sizes = draw(st.lists(st.sampled_from([500, 4096, 16160, 16160, 24576]), max_size=4))
     cards = [
         {

@@ -13,11 +13,11 @@ from tests.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.agent.test_claim_door import open_door
 from tests.agent.test_claim_rebuild import lose_grants
 from tests.agent.test_claims_shown import recorded
-from tests.controller.objects import UNITS, Json, held, node, path, pod
 from tests.controller.replica import a_controller
-from tests.fakes.api_server import FakeApiServer, running, working
 from tests.hostile.work import lines_run
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running, working
+from tools.harness.objects import UNITS, Json, held, node, path, pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms

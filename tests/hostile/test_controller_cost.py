@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.controller.objects import node, pod
 from tests.controller.replica import a_controller
 from tests.controller.reviews import review
 from tests.hostile.work import lines_run
+from tools.harness.objects import node, pod
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.scheduler_extender import Extender

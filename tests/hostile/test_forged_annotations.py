@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.rig import NODE, Rig, running_rig, slice_of
-from tests.controller.objects import Json, held, node, pod
 from tests.controller.replica import Running, a_controller
 from tests.domain.words import grant
-from tests.fakes.api_server import Seen, status
 from tests.held import changed
-from tests.waiting import until
+from tools.harness.api_server import Seen, status
+from tools.harness.objects import Json, held, node, pod
+from tools.harness.rig import NODE, Rig, running_rig, slice_of
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.fractions import pod_annotations as of_pods

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.controller.objects import claiming
-from tests.fakes.api_server import FakeApiServer, running
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.objects import claiming
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION

@@ -248,9 +248,9 @@ def _verdict(
         index = ", ".join(
             str(card) for shares in found.hold.by_container.values() for card in shares
         )
-        fits = (
-            f"would fit (card {index}), but {closed.why}" if closed.why else f"fits, card {index}"
-        )
+        # What was said of a pod that was refused is from before.
+        fits = f"fits now, card {index}" if pod.status.is_over else f"fits, card {index}"
+        fits = f"would fit (card {index}), but {closed.why}" if closed.why else fits
         return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
     verdict = lack + (f", and {closed.why}" if closed.why else "")

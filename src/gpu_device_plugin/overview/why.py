@@ -17,7 +17,7 @@ from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedN
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 
-_NEVER = "no node takes the pod as it is: change the pod as said above, or the mode of a node"
+_NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
 _OTHER_DOOR = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
     "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
@@ -75,7 +75,7 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     if now.has_been_told:
         why = (
             ": what keeps it away is something else (CPU, memory, taints, affinity), which the "
-            "scheduler names above"
+            "scheduler names"
         )
     return gated or (f"by its cards it fits on {fitting}{why}",)
 
@@ -98,8 +98,8 @@ def _of_node(name: str, now: Situation) -> tuple[str, ...]:
         return ()
     why = node.readiness_text or "its kubelet does not say why"
     return (
-        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What is said above is "
-        f"from before",
+        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What its "
+        f"nodes say is from before",
     )
 
 
@@ -118,7 +118,7 @@ def _cures_on_node(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     """A pod that is on a node and has not ended."""
     is_pending = pod.status.phase == "Pending"
     if is_served(pod) or (holds and not is_pending):
-        has = "it has what it asks of the cards; what it waits for is said above"
+        has = "it has what it asks of the cards; what it waits for is among what was said"
         return (f"{has}, or by `kubectl describe pod`",) if is_pending else ()
     return (
         f"it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
@@ -153,8 +153,8 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     if how := few(verdict.opens for verdict in verdicts if verdict.opens):
         yield f"the cards have room, the node is closed to it: {how}"
     if any(verdict.lacks_room for verdict in verdicts):
-        above = "; what fits now is said above" if any(each.hint for each in verdicts) else ""
-        yield f"ask less, free a slice, or add a node{above}"
+        by_node = "; what fits now is said by node" if any(each.hint for each in verdicts) else ""
+        yield f"ask less, free a slice, or add a node{by_node}"
     if any(verdict.is_unreadable for verdict in verdicts):
         yield "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
 
@@ -172,7 +172,7 @@ def _not_offered(devices: Iterable[str]) -> str:
 
 
 _SHOWN_EVENTS = 5
-_AGENT = "gpu-device-plugin"
+AGENT = "gpu-device-plugin"
 _TO_THE_SECOND = len("2026-11-22T04:00:00")
 _DISPUTED = (
     "its annotations of cards do not agree with its spec and do not count: "
@@ -245,7 +245,7 @@ def _is_past(event: Event, pod: ExplainedPod) -> bool:
 
     What the agent said when it admitted the pod, for instance of its annotations, stays true.
     """
-    if pod.status.phase != "Running" or event.reporter == _AGENT or not event.at:
+    if pod.status.phase != "Running" or event.reporter == AGENT or not event.at:
         return False
     return event.at[:_TO_THE_SECOND] < (pod.status.start_time or "")[:_TO_THE_SECOND]
 
@@ -257,7 +257,7 @@ def event_line(event: Event) -> str:
 
 
 def _event_lines(events: Sequence[Event]) -> list[str]:
-    shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
+    shown = [e for e in events if e.type == "Warning" or e.reporter == AGENT]
     own = [e for e in shown if not any(_wraps(e.message, other.message) for other in shown)]
     return list(map(event_line, own[-_SHOWN_EVENTS:]))
 

@@ -101,7 +101,7 @@ class Setting:
             return (self.convert or bool)(_as_bool(given))
         # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
         text = ("on" if given else "off") if isinstance(given, bool) else given
-        if self.choices:
+        if self.choices and not self.convert:
             return choice(self.kind, text)
         plain = self.kind if self.kind in {int, float} else str
         text = str(text) if plain is str and isinstance(text, int) else text

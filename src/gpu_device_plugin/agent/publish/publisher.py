@@ -111,7 +111,7 @@ def _core_ratio(before: _Seen | None, now: _Seen) -> float | None:
     return min(1.0, busy_ns / (now.now_ns - before.now_ns))
 
 
-_TOGETHER_SECONDS = 0.05
+_TOGETHER_SECONDS = 0.25
 _BYTES_PER_MIB = 1024 * 1024
 _WHOLE_CARD = 100
 
