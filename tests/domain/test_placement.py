@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 
 from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
-from gpu_device_plugin.domain.fractions.decision import follows, pick_units
 from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, place
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
-from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.fractions.units import Resource, lie_equally_on, pick_units, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
@@ -399,4 +398,4 @@ def test_picked_units_are_free_and_as_many_as_asked(free: set[str], size: int) -
 )
 def test_units_follow_the_decision_or_not(ids: str, *, follow: bool) -> None:
     """The kubelet hands on at random: three units of one card and one of the other are no slice."""
-    assert follows(ids.split(), NODE) is follow
+    assert lie_equally_on(NODE, ids.split()) is follow

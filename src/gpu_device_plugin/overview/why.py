@@ -229,7 +229,7 @@ def story(
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
     now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
-    said += () if believed_holds(asking.request, asking.annotations)[1] else (_DISPUTED,)
+    said += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
     return PodStory(name, _state(pod), asks, holds, said, nodes, cures(pod, asking, now))
 
 

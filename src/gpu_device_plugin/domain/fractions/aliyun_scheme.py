@@ -6,12 +6,7 @@ from dataclasses import replace
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
-from gpu_device_plugin.domain.fractions.edits import (
-    card_mounts,
-    device_nodes,
-    environment,
-    isolation_mounts,
-)
+from gpu_device_plugin.domain.fractions.edits import device_nodes, environment, isolation_mounts
 from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
     check_ids,
@@ -274,7 +269,9 @@ class AliyunScheme(FractionDecisions):
         cdi_names = tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
         return ContainerEdits(
             envs=environment(grant, cards, state, access),
-            mounts=isolation_mounts(grant, paths) + card_mounts(cards, access) + paths.driver,
+            mounts=isolation_mounts(grant, paths)
+            + access.mounts(card.uuid for card in cards)
+            + paths.driver,
             devices=device_nodes(cards, access, paths),
             cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
             annotations=access.annotations(cdi_names, grant.slice_id),

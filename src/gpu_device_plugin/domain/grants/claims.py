@@ -7,7 +7,7 @@ from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
 from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError
@@ -21,16 +21,8 @@ _CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRef:
-    """A ResourceClaim, by name."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        """`namespace/name`."""
-        return f"{self.namespace}/{self.name}"
+class ClaimRef(ObjectRef):
+    """Which ResourceClaim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +106,7 @@ def cards_for_claims(
     until the last claim on it has ended. `withheld` are cards of which a claim may be allocated that is not prepared yet.
     """
     if state.door is AllocationApi.DRA and state.mark and not has_claims(ledger):
-        return {}  # a node that is left has no slice of ours when the agent ends
+        return {}  # a node that is left has no ResourceSlice when the agent ends
     if state.door is AllocationApi.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}

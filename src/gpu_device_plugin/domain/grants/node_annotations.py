@@ -35,7 +35,7 @@ seven instances. All annotations of an object have 256 KiB together."""
 MOST_AMOUNT = 1 << 30
 """More MiB than any card has; a number beyond it is a mistake, and no metric could show it."""
 LONGEST_UUID = 96
-"""Of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+"""Characters of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
 _MOST_INDEXES = 1 << 12
 
 CARDS_ANNOTATION = "gpu-device-plugin/cards"
@@ -172,13 +172,8 @@ class NodeOffer:
         return NodeTerms(self.name, self.mode, self.unit, self.max_pods)
 
 
-def parse_offer(
-    name: str, annotation: str, labels: Mapping[str, str], unhealthy: Iterable[CardIndex] = ()
-) -> NodeOffer:
-    """What a node offers.
-
-    `annotation` is the value of `gpu-device-plugin/cards`; an operator's ConfigMap takes out the cards
-    of the indexes `unhealthy` (R-542).
+def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOffer:
+    """What a node offers; `annotation` is the value of `gpu-device-plugin/cards`.
 
     Raises:
         StateError: The annotation is none that an agent writes; the text names the key, and not the node.
@@ -193,7 +188,7 @@ def parse_offer(
     for entry in entries:
         card, is_healthy = _parse_card(entry)
         cards.append(card)
-        healthy |= {card.index} if is_healthy and card.index not in unhealthy else set()
+        healthy |= {card.index} if is_healthy else set()
         by_claims |= {card.index} if entry.get("door") == AllocationApi.DRA else set()
     _check_once(cards)
     return NodeOffer(

@@ -26,7 +26,7 @@ class ContainerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks of resources that are ours.
+    """What one container asks of this plugin's resources.
 
     Attributes:
         index: Position in `spec.containers`, or in `spec.initContainers`.
@@ -50,8 +50,8 @@ class ContainerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PodRef:
-    """Which pod. `uid` is empty while only the kubelet's PodResources has named it."""
+class ObjectRef:
+    """Which object of a kind in the API."""
 
     namespace: str
     name: str
@@ -60,6 +60,11 @@ class PodRef:
     def __str__(self) -> str:
         """`namespace/name`, as people write it."""
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef(ObjectRef):
+    """Which pod. `uid` is empty while only the kubelet's PodResources has named it."""
 
     @property
     def key(self) -> PodKey:

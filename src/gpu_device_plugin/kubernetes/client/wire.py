@@ -35,7 +35,7 @@ POD_ANNOTATIONS: Mapping[str, int] = {
 }
 """A pod's annotations that we read or write -> the most characters of it; longer than what we write.
 
-A tenant fills the others as he likes, and these too. Of a longer one the rest is cut off, so that it
+A tenant fills the others as he likes, and these too. A longer one is cut off, so that it
 still stands there: as JSON it then says nothing, as a name it is not known.
 """
 _POD_LABELS = (COUNT_LABEL, CARD_LABEL)
