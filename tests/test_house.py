@@ -169,9 +169,7 @@ def test_symbols_of_the_isolation_library_go_down_only(tmp_path: Path) -> None:
     found = subprocess.run(check, capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "isolation/slice/log: needs up of hook/drift, which is above" in found.stdout
-    assert (
-        "2 files need themselves in circles, at most 0 may: hook/drift, slice/log" in found.stdout
-    )
+    assert "these files need themselves in circles: hook/drift, slice/log" in found.stdout
 
 
 def test_tools_do_not_depend_on_tests() -> None:
