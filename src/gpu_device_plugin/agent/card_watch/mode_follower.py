@@ -124,7 +124,7 @@ class ModeFollower:
         self._check_foreign()
 
     def note_registered(self, resource: str) -> None:
-        """The kubelet knows this resource as ours; remembered, so that it is never foreign."""
+        """The kubelet knows this resource by our registration; remembered, so that it is never foreign."""
         if resource not in self.registered:
             self.registered |= {resource}
             self.remember()
