@@ -14,6 +14,7 @@ from tests.e2e.agent import Agent
 from tests.e2e.cluster.api import path_of
 from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
 from tests.e2e.cluster.credentials import CONTROLLER_MANAGER
+from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import CLAIMS, NOBODY, Helm, claims_installed
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
@@ -683,6 +684,18 @@ def test_the_server_finds_nothing_wrong_with_the_text_of_a_policy(
         return [status["typeChecking"]] if "typeChecking" in status else []
 
     assert wait_for("the policy is type-checked", checked) == [{}]
+
+
+def test_a_namespace_that_is_not_there_is_refused_before_anything_is_changed(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - the chart is installed
+) -> None:
+    """Else a release would stay behind that has half of its objects."""
+    helm = Helm(cluster)
+    before = helm("history", helm.release)
+    with pytest.raises(ProgramError, match="there is no namespace nowhere"):
+        helm.install(NOBODY, *CLAIMS, "dra.namespaces={default,nowhere}")
+    assert helm("history", helm.release) == before
 
 
 def test_the_chart_works_again_after_an_uninstall_without_a_restart_of_the_server(

@@ -123,6 +123,7 @@ class NodeVerdict:
         hint: The largest such slice that would fit, or "".
         is_other_door: Whether the node serves such requests by the other allocation API (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
+        is_too_large: Whether no card of the node has as many units as are asked of one.
         opens: What to do for the pod to go there, where the cards have room; or "".
     """
 
@@ -134,6 +135,7 @@ class NodeVerdict:
     is_other_door: bool = False
     is_never: bool = False
     is_unreadable: bool = False
+    is_too_large: bool = False
     opens: str = ""
 
     @property
@@ -256,7 +258,10 @@ def _verdict(
         return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
     verdict = lack + (f", and {closed.why}" if closed.why else "")
-    return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, compared, chosen))
+    most = max((room.card.capacity(room.unit) for room in rooms), default=0)
+    is_too_large = compared.units_per_card > most
+    hint = _hint(rooms, compared, chosen)
+    return NodeVerdict(node.name, verdict, cards, hint=hint, is_too_large=is_too_large)
 
 
 def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:

@@ -59,6 +59,11 @@ class ClaimParts:
     """Chooses the allocation API, also where the API server takes no offers of ours."""
     republish: Signal[NodeState]  # the device plugin offers other cards than before
 
+    @property
+    def is_served(self) -> bool:
+        """Whether this agent can prepare claims and give them back at all."""
+        return bool(self.mode.settings.cdi_dir)
+
 
 class Preparation:
     """Prepares claims and gives them back; each call of the kubelet's is about one of them."""
