@@ -192,10 +192,10 @@ async def test_why_of_a_whole_card_counts_the_cards_that_a_claim_can_have_whole(
     assert "holds container a: card 1 (Tesla-V100" in await words(cluster, "why", "ns/held")
 
 
-async def test_why_says_that_a_claim_gives_whole_cards_to_one_container_of_a_pod(
+async def test_why_says_that_an_init_container_shares_no_whole_cards_of_several(
     cluster: Cluster,
 ) -> None:
-    """An init container's are those of a later one; there is room, which is not what the pod waits for."""
+    """By a claim those of one only; there is room, which is not what the pod waits for."""
     made = asking_devices("two", 1)
     (first,) = made["spec"]["containers"]
     made["spec"]["initContainers"] = [{**first, "name": "before"}]
@@ -205,8 +205,14 @@ async def test_why_says_that_a_claim_gives_whole_cards_to_one_container_of_a_pod
     made["spec"]["containers"] += [{**first, "name": "b"}]
     await cluster.add(made, "Pending")
     shown = await words(cluster, "why", "ns/two")
-    assert "dra: never: by a claim one container of a pod gets whole cards, and a, b ask" in shown
+    assert "dra: never: by claims an init container (before) cannot share a, b's" in shown
     assert "-> no node takes the pod as it is" in shown
+
+    del made["spec"]["initContainers"]
+    await cluster.add(made, "Pending")
+    assert "dra: has too few nvidia.com/gpu by claims (dra.wholeCards): 1 of 2 free" in await words(
+        cluster, "why", "ns/two"
+    )
 
 
 LABEL = {"gpu-device-plugin/door": "dra"}

@@ -524,6 +524,7 @@ def test_nobody_becomes_an_owner_of_a_claim_that_is_there(
     cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
 
 
+BY_LIMITS = {"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}}
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "7f4f0e1e-1"}
 
 
@@ -549,6 +550,7 @@ def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
     several = json.loads(json.dumps(whole))
     several["spec"]["devices"]["requests"].append({**request, "name": "another"})
     assert "has one request" in server.create(several).text
+    assert server.create(several | {"metadata": several["metadata"] | BY_LIMITS}).is_accepted
     hidden = json.loads(json.dumps(whole))
     alternative = {"name": "a", "deviceClassName": "gpu-card", "capacity": amounts}
     hidden["spec"]["devices"]["requests"] = [{"name": "mine", "firstAvailable": [alternative]}]

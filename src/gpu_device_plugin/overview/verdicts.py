@@ -196,6 +196,7 @@ def _device_verdicts(
 ) -> Iterator[NodeVerdict]:
     """What each node that has such devices has left; the pod itself takes none of them."""
     together = asking_together(pod)
+    inits = [name for name in asking_containers(pod) if name not in together]
     for view in nodes:
         node = facts.get(view.name)
         if node is None:
@@ -204,10 +205,14 @@ def _device_verdicts(
         if pod.spec.node_name == view.name and not _is_over(pod):
             others.subtract(asked)
         rooms = device_rooms(asked, node, others)
-        if not rooms and (rooms := whole_by_claims(asked, view.cards)) and len(together) > 1:
-            told = f"never: by a claim one container of a pod gets whole cards, and {few(together)} ask"
+        by_claims = () if rooms else whole_by_claims(asked, view.cards)
+        if by_claims and inits and len(together) > 1:
+            told = (
+                f"never: by claims an init container ({few(inits)}) cannot share {few(together)}'s"
+            )
             yield NodeVerdict(view.name, told, is_never=True)
             continue
+        rooms = rooms or by_claims
         if not rooms:
             continue
         closed = _why_closed(pod, node)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from operator import itemgetter
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
@@ -77,8 +78,8 @@ def pod_annotations(
 
 def whole_cards(grants: Iterable[Grant]) -> dict[str, str]:
     """The cards of a claim that was made for no slice: with all of them, or by hand."""
-    whole = {g.index: g.devices for g in grants if g.holder.claim and _place_of(g) is None}
-    return {DEVICES_ANNOTATION: devices_annotation(whole)} if whole else {}
+    whole = [g.devices for g in grants if g.holder.claim and _place_of(g) is None]
+    return {DEVICES_ANNOTATION: devices_annotation({0: chain(*whole)})} if whole else {}
 
 
 def _place_of(grant: Grant) -> tuple[bool, int, Grant] | None:
