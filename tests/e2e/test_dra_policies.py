@@ -738,8 +738,8 @@ def _requests(cluster: Cluster) -> dict[str, tuple[str, int, Mapping[str, str]]]
     for claim in cluster.every("resourceclaim"):
         name = claim["metadata"]["annotations"][POD_CLAIM_NAME]
         (request,) = claim["spec"]["devices"]["requests"]
-        (constraint,) = claim["spec"]["devices"]["constraints"]
-        assert constraint == {"distinctAttribute": "gpu-device-plugin/uuid"}
         asked = request["exactly"]
+        distinct = [{"distinctAttribute": "gpu-device-plugin/uuid"}] if asked["count"] > 1 else []
+        assert claim["spec"]["devices"].get("constraints", []) == distinct
         found[name] = (asked["deviceClassName"], asked["count"], asked["capacity"]["requests"])
     return found
