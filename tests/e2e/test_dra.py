@@ -13,7 +13,16 @@ from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.claims import cards_of, deployment, holding, modes, phase, running, set_door, taints
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tests.e2e.pods import (
+    CORE,
+    COUNT,
+    MEMORY,
+    TELL_AND_STAY,
+    container,
+    environment_of,
+    pod,
+    slice_of,
+)
 from tests.e2e.tenants import SLICE_MIB, Tenant, row, tenant_pod
 
 
@@ -105,7 +114,7 @@ def test_memory_on_several_cards_is_on_distinct_cards(cluster: Cluster, claims: 
 def whole(name: str, *containers: str) -> dict[str, Any]:
     """A pod of containers that each ask for a whole card, as on a cluster without slices."""
     limits = {"limits": {"nvidia.com/gpu": "1"}}
-    return pod(name, *(container(each, resources=limits) for each in containers))
+    return pod(name, *(container(each, TELL_AND_STAY, resources=limits) for each in containers))
 
 
 def test_whole_cards_and_slices_come_from_one_pool(cluster: Cluster, claims: Agent) -> None:
@@ -169,13 +178,14 @@ def test_a_whole_card_is_its_owners_alone(
 
 
 def test_two_containers_with_whole_cards_get_one_each(cluster: Cluster, claims: Agent) -> None:
-    """kube-scheduler makes one claim of both; a third one that asks beside a slice gets nothing."""
+    """kube-scheduler makes one claim of both, with a request for each."""
     cluster.apply(whole("two", "a", "b"))
     cluster.wait_for_phase("two", "Running", seconds=90)
 
     def seen(name: str) -> str:
-        words = ("exec", "two", "-c", name, "--", "printenv", "NVIDIA_VISIBLE_DEVICES")
-        return cluster.kubectl(*words).strip()
+        log = ("logs", "two", "-c", name)
+        told = wait_for(f"{name} tells", lambda: environment_of(cluster.kubectl(*log)))
+        return told["NVIDIA_VISIBLE_DEVICES"]
 
     held = {device for grant in claims.grants() for device in grant.devices}
     assert {seen("a"), seen("b")} == held
