@@ -159,6 +159,8 @@ def _points(score: float) -> int:
 
 
 _UNALLOCATED = "cannot allocate all claims"
+_MOST_DUE = 256
+"""Pods that wait to be told; of more the oldest are left out until kube-scheduler speaks of them again."""
 _PAUSE_SECONDS = 0.2
 """Between two pods: as fast as Events are written."""
 
@@ -187,6 +189,8 @@ class WaitingClaims:
     def _put(self, pod: SurveyedPod) -> None:
         self._drop(pod.metadata.uid)
         if self._leads() and _UNALLOCATED in pod.condition("PodScheduled").message:
+            if len(self._due) == _MOST_DUE:
+                self._due.pop(next(iter(self._due)))
             self._due[pod.metadata.uid] = pod
             self._wake.set()
 
