@@ -7,7 +7,7 @@ import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.agent.test_claim_door import open_door
 from tests.agent.test_claim_rebuild import lose_grants
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.controller.objects import Json, claiming, node
 from tests.controller.replica import Running, a_controller
-from tests.waiting import until
+from tools.harness.objects import Json, claiming, node
+from tools.harness.waiting import until
 
 UNALLOCATED = "0/1 nodes are available: 1 cannot allocate all claims."
 

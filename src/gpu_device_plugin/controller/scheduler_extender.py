@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
@@ -118,7 +119,7 @@ class Extender:
 
     async def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""
-        known = sorted(n for n, offer in self._ledger.offers.items() if offer.has_slices)
+        known = sorted(n for n, offer in self._ledger.offers.items() if resources_of(offer.mode))
         if node is not None and node not in known:
             why = self._ledger.left_out.get(node) or f"no node {node} with slices"
             return 404, json.dumps({"error": why}).encode()
@@ -217,7 +218,7 @@ class WaitingClaims:
         nodes = 0
         for name, offer in list(self._ledger.offers.items()):
             await asyncio.sleep(0)  # kube-scheduler's calls go on, however many nodes there are
-            if not (offer.by_claims and offer.has_slices):
+            if not (offer.by_claims and resources_of(offer.mode)):
                 continue
             nodes += 1
             rooms = node_rooms(offer, self._ledger.holds(name), AllocationApi.DRA)
