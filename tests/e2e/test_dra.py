@@ -185,7 +185,7 @@ def test_two_containers_with_whole_cards_get_one_each(cluster: Cluster, claims: 
     def seen(name: str) -> str:
         log = ("logs", "two", "-c", name)
         told = wait_for(f"{name} tells", lambda: environment_of(cluster.kubectl(*log)))
-        return told["NVIDIA_VISIBLE_DEVICES"]
+        return claims.uuids()[int(told["ALIYUN_COM_GPU_MEM_IDX"])]
 
     held = {device for grant in claims.grants() for device in grant.devices}
     assert {seen("a"), seen("b")} == held
