@@ -15,6 +15,7 @@ from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
 
 from gpu_device_plugin.cli.main import cli
+from gpu_device_plugin.cli.setting_options import in_help_order
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -134,7 +135,7 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
 def test_every_setting_stands_in_the_table_with_its_default(name: str, kind: type) -> None:
     """Flag, environment, key, default and effect are those of the program, in the order of --help."""
     expected = []
-    for each in settings_of(kind):
+    for each in in_help_order(kind):
         variable, *own = (f"`{name}`" for name in each.variables)
         choices = ", ".join(f"`{name}`" for name in each.choices)
         expected.append(

@@ -6,7 +6,7 @@ from typing import Any
 from tools.harness.claim_rig import allocate, devices, end, prepare, start_with_claims
 from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,

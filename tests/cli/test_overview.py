@@ -53,7 +53,7 @@ class Cluster:
 
     async def add(self, asking: Json, phase: str = "Running", **pod_status: Any) -> None:
         """A pod."""
-        asking["status"] = {"phase": phase, **pod_status}
+        asking["status"] = {**asking.get("status", {}), "phase": phase, **pod_status}
         await self.server.put(path(asking), asking)
 
     async def say(
@@ -255,6 +255,7 @@ def test_large_cards_are_drawn_to_scale() -> None:
 
     assert "aaaaaaaab......." in drawn.get()
     assert "64/126" in drawn.get()
+    assert "128 MiB" in drawn.get()
 
 
 @pytest.fixture

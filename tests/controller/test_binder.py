@@ -14,7 +14,7 @@ from tools.harness.objects import node, path, pod
 
 from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError

@@ -20,10 +20,11 @@ from tools.harness.objects import UNITS, Json, held, node, path, pod
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.cluster_view import Claimed, hold_of, parse_offer
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms
+from gpu_device_plugin.domain.fractions.pod_annotations import hold_of
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.claims import Claim
+from gpu_device_plugin.domain.grants.node_annotations import Claimed, parse_offer
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.kubernetes.objects.resource_slices import fetch_claim, list_allocated

@@ -9,7 +9,7 @@ from aiohttp import web
 from tools.harness.api_server import FakeApiServer, Seen, running, status
 from tools.harness.waiting import until
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,

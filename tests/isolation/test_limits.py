@@ -139,6 +139,9 @@ def test_environment_of_the_old_ways_gains_nothing(box: Box) -> None:
     program = box.start(
         CUDA_DISABLE_CONTROL="true",
         CGPU_DISABLE="true",
+        AMP_VGPU_ENABLE="1",
+        GPU_MEM_PER_DEVICE=str(1 << 34),
+        ALIYUN_COM_GPU_MEM_DEV="15",
         ALIYUN_COM_GPU_MEM_CONTAINER="15",
         CUDA_DEVICE_MEMORY_LIMIT="0",
     )

@@ -66,7 +66,7 @@ class TimedLink(PluginLink):
         self.options = link.options
         self._caller = caller
 
-    async def preferred(
+    async def ask_preferred(
         self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
     ) -> frozenset[str]:
         """As `PluginLink`."""

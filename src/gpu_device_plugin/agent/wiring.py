@@ -241,6 +241,8 @@ class Wiring:
                 gate=self.gate,
                 cards=self.cards,
                 memory=Memory(memory, self.writer),
+                specs=self.specs,
+                fetch_spec=self.cluster.fetch_spec,
                 mode=self.mode,
                 republish=republish,
             ),

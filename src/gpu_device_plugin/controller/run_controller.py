@@ -17,11 +17,12 @@ from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.leader import Leader
 from gpu_device_plugin.controller.model_rules import Models
-from gpu_device_plugin.controller.scheduler_extender import Extender
+from gpu_device_plugin.controller.scheduler_extender import Extender, WaitingClaims
 from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
 from gpu_device_plugin.controller.webhook import Webhook
 from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
 from gpu_device_plugin.domain.fractions.dialects import HAMI, KOORDINATOR
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
@@ -68,6 +69,9 @@ class Controller:
         keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
         self._unhealthy = UnhealthyCards(
             self._api, self.ledger, lambda: keeps and self.leader.leads
+        )
+        self._waiting_claims = WaitingClaims(
+            self._api, self.ledger, self.models.post, lambda: self.leader.leads
         )
         self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
@@ -118,7 +122,7 @@ class Controller:
         """Serve until cancelled."""
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
-        loops += [self.leader.run, self.models.run]
+        loops += [self.leader.run, self.models.run, self._waiting_claims.run]
         try:
             if (certificates := self.certificates) is not None:
                 await certificates.start()
@@ -186,7 +190,7 @@ class Controller:
             nodes=tuple(
                 (offer.name, offer.mode.value, self.ledger.rooms(offer.name))
                 for offer in self.ledger.offers.values()
-                if offer.has_slices
+                if resources_of(offer.mode)
             ),
             reserved=self.ledger.reserved,
             is_ready=is_ready,

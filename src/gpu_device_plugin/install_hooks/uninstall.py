@@ -10,13 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.holdings import HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     kept_pods,
 )
-from gpu_device_plugin.domain.grants.holdings import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.models.model_catalogue import (
     MODEL_LABEL,
     SERIES_ANNOTATION,

@@ -68,7 +68,9 @@ def fill(server: FakeApiServer, nodes: int, cards: int, seed: int = 7) -> int:
 def small(server: FakeApiServer) -> None:
     """Eight nodes: healthy, closed, faulty, unreadable and of whole cards; pods that wait and were refused."""
     fill(server, 4, 8)
-    add_node(server, node("gpu-004", 4, mode="cgpu", sick=(1,)))
+    away = node("gpu-004", 4, mode="cgpu", sick=(1,))
+    away["metadata"].setdefault("labels", {})["topology.kubernetes.io/zone"] = "eu-1a"
+    add_node(server, away)
     add_node(server, node("gpu-005", 2), is_ready=False, unschedulable=True)
     whole = node("gpu-006", 4, mode="default")
     holders = {"finetune-1": "GPU-gpu-006-0", "pretrain-1": "GPU-gpu-006-1"}

@@ -292,8 +292,8 @@ class AllocationApiChoice:
         self._note("slice", "SliceRefused", text if refused else None)
 
     def _lacks_claims(self, mode: NodeMode) -> str:
-        if self.settings.standalone:
-            return "claims need an API server (--standalone)"
+        if self.settings.standalone or not self.settings.cdi_dir:
+            return "this agent serves none (--standalone, or no --cdi-dir: dra.enabled of the chart sets it)"
         if is_whole(mode):
             return f"mode {mode} gives whole cards"
         if self.kubelet_version and not has_claims_api(self.kubelet_version):
