@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import aiohttp
@@ -115,20 +116,26 @@ class Api(FakeApiServer):
         while epoch == self._epoch:
             changed, until = self._changed, end
             shown = loop.time() - self.faults.lag_seconds
-            new = [version for version, *_ in self._changes if version > at]
-            late = [version for version in new if self._changed_at[version] > shown]
-            if late:
-                until = min(until, self._changed_at[late[0]] + self.faults.lag_seconds)
-            upto = late[0] - 1 if late else max(new, default=at)
-            for line in tuple(self._lines(asked, at, upto)):
+            upto = at
+            for version in self._newer(at):
+                if self._changed_at[version] > shown:
+                    until = min(until, self._changed_at[version] + self.faults.lag_seconds)
+                    break
+                upto = version
+            for line in tuple(self._lines(asked, at, upto)) if upto > at else ():
                 yield line
-            at = max(at, upto)
+            at = upto
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await changed.wait()
             if loop.time() >= end:
                 return
         raise aiohttp.ClientPayloadError("connection reset by peer")
+
+    def _newer(self, at: int) -> list[int]:
+        """The versions after `at`, oldest first."""
+        newer = takewhile(lambda change: change[0] > at, reversed(self._changes))
+        return [version for version, *_ in newer][::-1]
 
 
 class Response:
