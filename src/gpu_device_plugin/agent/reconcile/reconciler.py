@@ -259,7 +259,7 @@ class Reconciler:
     def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
-        uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        uids = snapshot.uids_by_holding()
         there = ledger.release(snapshot.find_displaced(ledger))
         schemes, state = self.schemes, self.state()
         found = []
@@ -268,7 +268,7 @@ class Reconciler:
             named = rename_holder(named, corrected_uid(named, uids), named.container)
             own = schemes.scope(schemes.of_grant(grant))
             named = pass_on_units(named, own.listed(snapshot.listed), own.ledger(ledger))
-            named = fill_units(named, own.places(reported), there)
+            named = fill_units(named, own.entries(snapshot.entries), there)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
