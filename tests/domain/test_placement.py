@@ -82,16 +82,6 @@ def test_fgd_counts_what_is_scarcer_of_memory_and_compute() -> None:
     assert indexes(place([whole, full_of_compute], Demand(2, 30), PlacementPolicy.FGD)) == [0]
 
 
-@pytest.mark.parametrize(("policy", "card"), [(BINPACK, 1), (SPREAD, 2)])
-def test_of_cards_with_as_much_memory_the_compute_decides(
-    policy: PlacementPolicy, card: int
-) -> None:
-    """R-530; then the lowest index."""
-    left = [room(0, 8, 60), room(1, 8, 40), room(2, 8, 80), room(3, 8, 80)]
-
-    assert indexes(place(left, Demand(2, 10), policy)) == [card]
-
-
 def test_of_equal_cards_fgd_takes_the_first() -> None:
     """So that equal nodes choose the same."""
     rooms = [room(index, 15) for index in range(4)]

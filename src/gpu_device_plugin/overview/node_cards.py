@@ -249,7 +249,8 @@ def _card(
         room.free_core,
         room.is_healthy,
         holders,
-        devices.get(card.uuid, ()),
+        # A whole card by a claim is all of its units (docs/dra.md), and is counted once.
+        tuple(ref for ref in devices.get(card.uuid, ()) if ref not in [h.pod for h in holders]),
         AllocationApi.DRA if card.index in offer.by_claims else AllocationApi.DEVICE_PLUGIN,
     )
 

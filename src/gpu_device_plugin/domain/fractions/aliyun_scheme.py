@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
+from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name, requesting_container
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
 from gpu_device_plugin.domain.fractions.edits import device_nodes, environment, isolation_mounts
 from gpu_device_plugin.domain.fractions.fraction import (
@@ -81,10 +81,11 @@ class AliyunScheme(FractionDecisions):
         return pod_annotations(grants, state.cards, assume_time_ns) | whole_cards(grants)
 
     def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
-        """By the claim's name; one of whole cards is of the only container that asks."""
+        """By the claim's name; one of whole cards by its request, or of the only container that asks."""
         shape = parse_claim_name(grant.holder.claim_name)
         if shape is None:
-            asking = spec.asking
+            at = requesting_container(grant.holder.claim.partition(".")[2])
+            asking = spec.asking if at is None else spec.containers[at : at + 1]
             return asking[0].name if len(asking) == 1 else ""
         place = shape.is_app, shape.index
         named = (c for c in spec.containers if (c.kind is ContainerKind.APP, c.index) == place)

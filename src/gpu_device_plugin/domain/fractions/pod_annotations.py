@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -139,8 +140,8 @@ def pod_annotations(
 
 def whole_cards(grants: Iterable[Grant]) -> dict[str, str]:
     """The cards of a claim that was made for no slice: with all of them, or by hand."""
-    whole = {g.holder.index: g.devices for g in grants if g.holder.claim and _place_of(g) is None}
-    return {DEVICES_ANNOTATION: devices_annotation(whole)} if whole else {}
+    whole = [g.devices for g in grants if g.holder.claim and _place_of(g) is None]
+    return {DEVICES_ANNOTATION: devices_annotation({0: chain(*whole)})} if whole else {}
 
 
 def _place_of(grant: Grant) -> tuple[bool, int, Grant] | None:

@@ -31,6 +31,7 @@ class ContainerRequest:
     Attributes:
         index: Position in `spec.containers`, or in `spec.initContainers`.
         amounts: Resource -> limit, for the resources that a scheme of this node serves.
+        claims: The claims of the pod that it names.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ContainerRequest:
     index: int
     amounts: Mapping[str, int] = field(default_factory=dict)
     wants_no_isolation: bool = False
+    claims: tuple[str, ...] = ()
 
     def amount(self, resource: str) -> int:
         """How much of `resource` this container asks for."""

@@ -121,9 +121,11 @@ class Resources(msgspec.Struct, omit_defaults=True):
 
     limits: _Amounts | None = None
     requests: _Amounts | None = None
+    claims: list[PodClaim] | None = None
 
     def __post_init__(self) -> None:
         """Without the amounts that we do not read."""
+        self.claims = (self.claims or [])[:_MOST_CLAIMS] or None
         self.limits = _read_amounts(self.limits, OUR_RESOURCES, "nvidia.com/")
         self.requests = _read_amounts(self.requests, ("cpu",), "")
 

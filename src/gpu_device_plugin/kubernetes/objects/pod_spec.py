@@ -144,6 +144,7 @@ def _container(
         index=index,
         amounts={name: amount for name, amount in amounts.items() if amount},
         wants_no_isolation=env.get(CGPU_DISABLE, "").lower() in ("true", "1"),
+        claims=tuple(claim.name for claim in container.resources.claims or ()),
     )
 
 

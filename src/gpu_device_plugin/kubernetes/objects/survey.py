@@ -83,10 +83,17 @@ class ExplainedSpec(SurveyedPodSpec):
     scheduling_gates: list[SchedulingGate] | None = None
 
 
+class ClaimStatus(msgspec.Struct):
+    """One entry of `resourceClaimStatuses`: a claim that was made from a template."""
+
+    name: str
+
+
 class ExplainedStatus(SurveyedPodStatus, rename="camel"):
     """`status` of the pod."""
 
     start_time: str | None = None
+    resource_claim_statuses: list[ClaimStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 
@@ -103,6 +110,13 @@ class ExplainedPod(SurveyedPod):
         """What is known of its containers, init containers first."""
         status = self.status
         return (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+
+    @property
+    def missing_claims(self) -> tuple[str, ...]:
+        """Names in it of claims that kube-controller-manager has not made."""
+        made = {each.name for each in self.status.resource_claim_statuses or ()}
+        names = (each.name for each in self.spec.resource_claims or ())
+        return tuple(name for name in names if name not in made)
 
     @property
     def failed_by_itself(self) -> tuple[str, ...]:
