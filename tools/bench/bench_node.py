@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.agent.rig import CORE, MEM, Rig, running_rig, slice_of
 from tools.bench.machine import file_system
+from tools.harness.rig import CORE, MEM, Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb

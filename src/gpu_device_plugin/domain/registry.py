@@ -134,7 +134,7 @@ class Schemes:
         self._owner = owner or by_default
         self._views: dict[Scheme, tuple[NodeState, NodeState]] = {}
         self.resources: Collection[str] = _Names(self.all)
-        """Every resource that this node may ever offer: ours, and no other plugin's; it grows."""
+        """Every resource that this node may ever offer, and no other plugin's; it grows."""
 
     def of(self, resource: str) -> Scheme:
         """The scheme of a resource."""

@@ -26,8 +26,8 @@ class DeviceUse:
 def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
     """What is held of each device, by its id.
 
-    Of what ordinary init containers hold, a pod's later containers take first. So of each device a
-    pod holds the largest of its init containers' shares, or the sum of the others if that is more.
+    What ordinary init containers hold is reused (init_containers). So of each device a pod holds the
+    largest of its init containers' shares, or the sum of the others if that is more.
     """
     # Every decision adds up all grants: plain lists, because objects would cost it half a millisecond.
     by_device: dict[str, dict[object, list[int]]] = {}
@@ -120,7 +120,7 @@ class Ledger:
 
     def unknown(self, held: Iterable[HeldUnits]) -> list[HeldUnits]:
         """Those that no grant has; units reused from an init container belong to the reuser."""
-        certain = Ledger({k: g for k, g in self.grants.items() if not g.is_handed_on}).ids()
+        certain = Ledger({k: g for k, g in self.grants.items() if not g.holder.is_handed_on}).ids()
         return [
             units
             for units in held
@@ -133,15 +133,11 @@ class Ledger:
         ]
 
     def before(self, pod: PodRef) -> "Ledger":
-        """The ledger as it counts for the next container of `pod`.
-
-        The kubelet lets later containers reuse the units of ordinary init containers, so these
-        count as free for the same pod and for no other.
-        """
+        """The ledger as it counts for the next container of `pod`, which reuses what is handed on."""
         gone = [
             key
             for key, grant in self.grants.items()
-            if grant.is_handed_on and grant.pod.is_same_pod(pod)
+            if grant.holder.is_handed_on and grant.pod.is_same_pod(pod)
         ]
         return self.release(gone)
 
@@ -175,7 +171,7 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
         (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
         for grant in ledger.grants.values()
         for resource in grant.units
-        if not grant.is_handed_on
+        if not grant.holder.is_handed_on
     }
     places = granted.keys() | reported.keys()
     return sum(granted.get(place) != reported.get(place) for place in places)
