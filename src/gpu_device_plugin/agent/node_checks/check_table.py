@@ -116,7 +116,8 @@ def _follow_mps(of: Wiring) -> None:
 
 
 def _cut_back(of: Wiring) -> None:
-    of.setup.files.sizes.cut_back()
+    if not of.setup.files.sizes.is_watched:
+        of.setup.files.sizes.cut_back()
 
 
 def _look_for_imex(of: Wiring) -> None:
