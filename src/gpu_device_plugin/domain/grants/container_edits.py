@@ -27,11 +27,6 @@ class ListStrategy(StrEnum):
     CDI_ANNOTATIONS = "cdi-annotations"
     CDI_CRI = "cdi-cri"
 
-    @property
-    def is_cdi(self) -> bool:
-        """Whether the container engine brings the devices, by a CDI specification."""
-        return self in {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceAccess:
@@ -49,8 +44,8 @@ class DeviceAccess:
 
     @property
     def is_cdi_only(self) -> bool:
-        """Whether answers contain neither environment, mounts nor nodes for the cards."""
-        return all(strategy.is_cdi for strategy in self.strategies)
+        """Whether the container engine alone brings the cards, by a CDI specification."""
+        return {*self.strategies} <= {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
 
     def visible(self, names: Iterable[str]) -> str:
         """The value of `VISIBLE_DEVICES` for devices of these names."""
