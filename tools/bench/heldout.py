@@ -18,7 +18,7 @@ from tests.isolation.compile import compile_programs
 from tests.isolation.shares import CARD_TURN_US, SHORT_TURN_US, shares, tenant
 from tools.bench.rows import Row, shown
 
-SEED, VARIED_SEED, MIXES = 693_380_787, 287_041_212, 30
+SEED, VARIED_SEED, MIXES = 140_876_969, 433_222_649, 30
 SECONDS = 5.0
 POINTS = 3.0
 SHORTEST_NS, LONGEST_NS = 5_000, 50_000_000
