@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
 from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import StateError
 
@@ -63,6 +64,7 @@ class GrantRecord(msgspec.Struct, frozen=True):
     library_version: str = ""
     created_seconds: float = 0.0
     compute_policy: ComputePolicy = ComputePolicy.FIXED
+    memory_enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY
 
 
 def record_of(grant: Grant) -> GrantRecord:
@@ -87,6 +89,7 @@ def record_of(grant: Grant) -> GrantRecord:
         library_version=grant.library_version,
         created_seconds=grant.created_seconds,
         compute_policy=grant.compute_policy,
+        memory_enforcer=grant.memory_enforcer,
     )
 
 
@@ -106,6 +109,7 @@ def grant_of(record: GrantRecord) -> Grant:
         library_version=record.library_version,
         created_seconds=record.created_seconds,
         compute_policy=record.compute_policy,
+        memory_enforcer=record.memory_enforcer,
     )
 
 
