@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import Rig, running_rig, slice_of, until
+from tools.harness.rig import Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.domain.node.state import MemoryEnforcer

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import MakeNode
-from tests.isolation.box import native_directory
 from tests.simulator.programs import environment
+from tools.harness.isolation.box import native_directory
 
 from gpu_device_plugin.simulation.driver_library import describe, set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode

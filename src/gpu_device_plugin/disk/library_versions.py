@@ -24,7 +24,7 @@ from pathlib import Path
 
 from gpu_device_plugin.disk.durable import sync_directory
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import StorageError, storage_errors
 
 LIBRARY = "libgpuslice.so"
 PRELOAD = "ld.so.preload"
@@ -48,11 +48,9 @@ class Package:
 
 def package(version: str, library: Path, programs: Iterable[Path], target: str) -> Package:
     """The version that consists of these files; `target` is the library's path in a container."""
-    try:
+    with storage_errors("read"):
         files = {LIBRARY: library.read_bytes(), PRELOAD: f"{target}\n".encode()}
         files |= {program.name: program.read_bytes() for program in programs}
-    except OSError as error:
-        raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         digest.update(f"{name} {len(content)}\n".encode() + content)

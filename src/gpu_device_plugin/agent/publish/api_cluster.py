@@ -48,7 +48,7 @@ class ClusterSignals:
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """Where this agent is."""
+    """The agent's node, its own pod and the resources that it serves."""
 
     node: str
     own_pod: tuple[str, str]  # namespace and name of our own pod; empty outside one
@@ -65,7 +65,7 @@ class ApiClaims(ResourceSlices):
         return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
 
     async def every(self) -> Sequence[Claim]:
-        """Every claim of the cluster that has a device of ours. ClusterError: no answer."""
+        """Every claim of the cluster that has a device of our driver. ClusterError: no answer."""
         return await list_allocated(self._api)
 
 

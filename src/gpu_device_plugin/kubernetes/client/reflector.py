@@ -62,7 +62,10 @@ def keyed(
     drop: Callable[[str], None],
     replaced: Callable[[], None] = lambda: None,
 ) -> ObjectListener[Item]:
-    """The listener of one who keeps objects by a key; `drop` is also called for one never put."""
+    """A listener that keeps objects by a key; `known` tells the keys that it keeps.
+
+    `drop` is also called for a key that was never put.
+    """
 
     def replace(items: Sequence[Item]) -> None:
         for gone in set(known()).difference(map(key, items)):
