@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.isolation.test_limit_hook import cgroup_tree
 from tools.harness.rig import Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.native import native_library
@@ -91,3 +92,29 @@ async def test_a_choice_that_the_node_cannot_fulfil_keeps_it_from_offering_until
         await rig.until_ready()
         await rig.admit("p", slice_of(2, 30))
         assert rig.grant("p").memory_enforcer is MemoryEnforcer.DRIVER
+
+
+async def test_what_the_cdi_file_says_is_run_and_sets_the_slice_on_the_containers_cgroup() -> None:
+    """As a container runtime runs it; the tests' roots of driver and cgroups stand behind its own."""
+    tree = cgroup_tree()
+    async with node() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        [path] = cdi_files(rig)
+        [hook] = json.loads(path.read_text())["devices"][0]["containerEdits"]["hooks"]
+        leaf = tree / f"limits-{os.getpid()}"
+        leaf.mkdir()
+        process = subprocess.Popen(["sleep", "600"])
+        try:
+            (leaf / "cgroup.procs").write_text(str(process.pid))
+            roots = ("--driver-root", rig.cards.library.parent, "--cgroup-root", tree)
+            subprocess.run(
+                [hook["path"], *hook["args"][1:], *roots],
+                input=json.dumps({"pid": process.pid}).encode(),
+                check=True,
+            )
+        finally:
+            process.kill()
+            process.wait()
+            leaf.rmdir()
+        mark = rig.run / "slices" / rig.grant("p").slice_id / "driver-limit"
+        assert mark.read_text() == f"cgroup={leaf}\n"
