@@ -154,12 +154,13 @@ def _cpu_per_card_milli(pods: Mapping[Shape, int]) -> float:
 
 
 _TENTHS = range(100, WHOLE_CARD_MILLI + 1, 100)
-_CPU_PER_CARD_MILLI = 12_000
+_CPU_PER_CARD_MILLI = 13_000
 EVEN_MIX = Workload(
     {Shape(_CPU_PER_CARD_MILLI * part // WHOLE_CARD_MILLI, 1, part): 1 for part in _TENTHS}
 )
-"""What is taken to come, because nobody knows: as many pods of each tenth of a card, with twelve
-processor cores a card. Tenths and twelve are the best of a few that were tried on the openb trace."""
+"""What is taken to come, because nobody knows: as many pods of each tenth of a card, with thirteen
+processor cores a card. Tenths and thirteen are the best of a few that were tried on the openb trace:
+its pods with cards ask for eleven cores a card, and pods without cards take some beside them."""
 PLENTY_CPU_MILLI = 10**9
 """Processor of a node of which nothing is known."""
 
