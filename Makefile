@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := build/native/libnvidia-ml.so.1
-C_SOURCES := $(shell find src/simulator src/isolation src/selftest -type f 2>/dev/null)
+C_SOURCES := $(shell find src/simulator src/isolation src/selftest src/limit_hook -type f 2>/dev/null)
 
 HISTORIES ?= 10000
 FUZZ ?= 100000

@@ -174,6 +174,18 @@ def test_symbols_of_the_isolation_library_go_down_only(tmp_path: Path) -> None:
     )
 
 
+def test_tools_do_not_depend_on_tests() -> None:
+    """What both need, stand-ins and clusters, is in tools/harness."""
+    found = [
+        str(path.relative_to(ROOT))
+        for folder in ("tools", ".ci", "src")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"^\s*(from|import) tests\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+
+    assert found == []
+
+
 def test_no_path_of_a_machine_and_no_registry_address_is_tracked() -> None:
     """Anyone who clones this sees nothing of the machines on which it was written."""
     forbidden = re.compile(r"/([w]ork|[r]oot)/|([p]ypi|[p]ythonhosted|[g]olang|[n]pmjs)\.(org|io)/")

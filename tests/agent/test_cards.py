@@ -1,7 +1,7 @@
 """A card that fails takes out itself and nobody else, and comes back by the rules."""
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.errors import KubeletError
@@ -15,7 +15,8 @@ THREE = {MEM: 45, CORE: 300, COUNT: 3}
 
 async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> None:
     """XID 79 on card 1: capacity stays, allocatable falls; Event and metric tell."""
-    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
+    async with running_rig(is_hasty=True, recovery_seconds=1, disable_healthchecks="4x") as rig:
+        assert "malformed XIDs of the settings are skipped" in rig.log.read_text()
         rig.cards.lose(1)
         await rig.until_offered(THREE)
         assert rig.kubelet.capacity(MEM) == 60

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.claims import ClaimRef

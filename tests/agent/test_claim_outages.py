@@ -1,7 +1,8 @@
 """Claims while agent, kubelet or API server are away: nothing that runs is harmed, nothing is given twice."""
 
 from aiohttp import web
-from tests.agent.claim_rig import (
+from tools.harness.api_server import Seen, status
+from tools.harness.claim_rig import (
     ALL,
     CLAIMS,
     NOTHING,
@@ -18,9 +19,8 @@ from tests.agent.claim_rig import (
     prepare,
     start,
 )
-from tests.agent.rig import running_rig
-from tests.fakes.api_server import Seen, status
-from tests.waiting import until
+from tools.harness.rig import running_rig
+from tools.harness.waiting import until
 
 
 def no_lists(seen: Seen) -> web.Response | None:

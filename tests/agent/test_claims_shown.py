@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
 from gpu_device_plugin.domain.grants.caller import Specs

@@ -7,7 +7,7 @@ import pytest
 from tests.chart.rendering import NAME, manifests, one, rights
 
 from gpu_device_plugin.cli.main import cli
-from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 
 EVENTS = {
     "uninstall": "pre-delete",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tests.cli.test_overview import AGENT, Cluster, asking_devices, put_set, ready
-from tests.controller.objects import Json, claiming, held, node, pod
-from tests.fakes.api_server import Seen, kubeconfig, running, status
+from tools.harness.api_server import Seen, kubeconfig, running, status
+from tools.harness.objects import Json, claiming, held, node, pod
 
 from gpu_device_plugin.cli.overview import inspect_cgpu
 

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 from structlog.testing import capture_logs
-from tests.fakes.api_server import FakeApiServer, running, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.controller.webhook_certificates import SECRET, Certificates
 from gpu_device_plugin.errors import ConfigError

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from tests.controller.objects import node
 from tests.controller.replica import Running, a_controller
 from tests.controller.reviews import Json, applied, review
-from tests.fakes.api_server import Seen, status
 from tests.settings.test_models_by_label import S0_SELECTORS
-from tests.waiting import until
+from tools.harness.api_server import Seen, status
+from tools.harness.objects import node
+from tools.harness.waiting import until
 
 from gpu_device_plugin.settings.controller_settings import Translation
 

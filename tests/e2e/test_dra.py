@@ -9,12 +9,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.claims import cards_of, deployment, holding, modes, phase, running, set_door, taints
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tests.e2e.tenants import SLICE_MIB, Tenant, row, tenant_pod
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 
 def test_a_classic_deployment_gets_its_slice_of_one_card(cluster: Cluster, claims: Agent) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.claims import (
     cards_of,
     devices,
@@ -13,9 +12,10 @@ from tests.e2e.claims import (
     set_door,
     taints,
 )
-from tests.e2e.cluster.cluster import NAMESPACE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.cluster import NAMESPACE, Cluster
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.waiting import wait_for
 
 
 def status_of(cluster: Cluster, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:

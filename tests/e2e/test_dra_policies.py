@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.api import path_of
-from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
-from tests.e2e.cluster.credentials import CONTROLLER_MANAGER
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import CLAIMS, NOBODY, Helm, claims_installed
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
 from tests.e2e.submission import Submission
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.api import path_of
+from tools.harness.cluster.cluster import NAMESPACE, NODE, Cluster
+from tools.harness.cluster.credentials import CONTROLLER_MANAGER
+from tools.harness.cluster.helm import CLAIMS, NOBODY, Helm, claims_installed
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 

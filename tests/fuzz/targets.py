@@ -10,10 +10,15 @@ import msgspec
 
 from gpu_device_plugin.disk.cdi import CdiFiles
 from gpu_device_plugin.disk.region import read_region
-from gpu_device_plugin.domain.fractions.cluster_view import hold_of, parse_offer
-from gpu_device_plugin.domain.fractions.pod_annotations import with_wish
-from gpu_device_plugin.domain.grants.annotations import counted_unit_mib, kept_pods, served_mode
-from gpu_device_plugin.domain.grants.holdings import held_devices, parse_holdings, told_devices
+from gpu_device_plugin.domain.fractions.pod_annotations import hold_of, with_wish
+from gpu_device_plugin.domain.grants.holdings import held_devices, parse_holdings
+from gpu_device_plugin.domain.grants.node_annotations import (
+    counted_unit_mib,
+    kept_pods,
+    parse_offer,
+    served_mode,
+    told_devices,
+)
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
 from gpu_device_plugin.kubernetes.client.foreign_text import decode, without_controls

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.controller.objects import pod
-from tests.fakes.api_server import FakeApiServer, Json, Seen, running, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Json, Seen, running, working
+from tools.harness.objects import pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION
 from gpu_device_plugin.domain.node.pods import PodRef

@@ -15,11 +15,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import running_rig, slice_of
 from tests.hostile.small_disk import fill, small_tmpfs
-from tests.isolation.box import Box, Node, native_directory
-from tests.isolation.compile import compile_programs
-from tests.waiting import until
+from tools.harness.isolation.box import Box, Node, native_directory
+from tools.harness.isolation.compile import compile_programs
+from tools.harness.rig import running_rig, slice_of
+from tools.harness.waiting import until
 
 from gpu_device_plugin.disk.library_versions import LIBRARY, PRELOAD, LibraryVersions, Package
 from gpu_device_plugin.disk.slice_files import (

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests import waiting
+from tools.harness import waiting
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount

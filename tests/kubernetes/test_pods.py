@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 import pytest
-from tests.fakes.api_server import Seen, running, status, working
-from tests.waiting import until
+from tools.harness.api_server import Seen, running, status, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError

@@ -4,8 +4,8 @@ import time
 
 import pytest
 from aiohttp import web
-from tests.fakes.api_server import Seen, running, status, working
-from tests.waiting import until
+from tools.harness.api_server import Seen, running, status, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ClusterError, ThrottledError
 from gpu_device_plugin.kubernetes.client.api import Request

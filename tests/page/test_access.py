@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
-from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
-from tests.page.clusters import small
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.page.clusters import small
+from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.page.run_page import NEEDED, Access, Page, PageSettings, PageTimes

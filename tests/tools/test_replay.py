@@ -9,8 +9,9 @@ from tools.bench.openb.replay import paper_fgd
 from tools.bench.openb.scheduler import Cluster, FirstOfBest, schedule
 from tools.bench.openb.served import served
 from tools.bench.openb.trace import Node, Pod
+from tools.bench.openb.workload import Shape
 
-from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, Shape
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom
 
 _SHAPES_SEEN = (
     Shape(8000, 1, 500),

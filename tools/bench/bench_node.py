@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.agent.rig import CORE, MEM, Rig, running_rig, slice_of
 from tools.bench.machine import file_system
+from tools.harness.rig import CORE, MEM, Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
@@ -66,7 +66,7 @@ class TimedLink(PluginLink):
         self.options = link.options
         self._caller = caller
 
-    async def preferred(
+    async def ask_preferred(
         self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
     ) -> frozenset[str]:
         """As `PluginLink`."""

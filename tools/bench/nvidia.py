@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.agent.rig import Rig
-from tests.e2e.cluster.binaries import NVIDIA, NVIDIA_COMMANDS, nvidia_path
-from tests.side_by_side.programs import NvidiaPlugin, both
-from tests.side_by_side.seen import counted, listed
 from tools.bench import pod_start
 from tools.bench.bench_node import COMPILED, CallerProcess
 from tools.bench.machine import children, cpu_seconds, resident_mib
 from tools.bench.rows import Chapter, Row, quantile, shown
+from tools.harness.cluster.binaries import NVIDIA, NVIDIA_COMMANDS, nvidia_path
+from tools.harness.nvidia_plugin.programs import NvidiaPlugin, both
+from tools.harness.nvidia_plugin.seen import counted, listed
+from tools.harness.rig import Rig
 
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_registry import PluginLink

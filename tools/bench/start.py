@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from tests.agent.rig import CORE, COUNT, MEM, Rig
 from tools.bench.bench_node import BenchNode
 from tools.bench.rows import Chapter, at_most, median, shown
+from tools.harness.rig import CORE, COUNT, MEM, Rig
 
 STARTS = 9
 _LOOK_SECONDS = 0.001

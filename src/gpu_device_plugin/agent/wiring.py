@@ -62,6 +62,7 @@ from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
+from gpu_device_plugin.web.server import Page
 
 
 class Wiring:
@@ -332,7 +333,7 @@ class Wiring:
         is_leaving = self.node_store.read().is_leaving
         return self.mode.is_waiting or is_leaving or bool(self.layout.waiting)
 
-    async def metrics_page(self, accept: str) -> tuple[bytes, str]:
+    async def metrics_page(self, accept: str) -> Page:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.fractions.cluster_view import PodHold, wish_annotations
 from gpu_device_plugin.domain.fractions.node_fit import Misfit
+from gpu_device_plugin.domain.fractions.pod_annotations import PodHold, wish_annotations
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
 from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
@@ -179,7 +179,7 @@ class Binder:
         found = self._ledger.fit(node, self._ledger.checks(pod.request))
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
-        hold = found.hold(ref)
+        hold = found.hold
         self._ledger.reserve(node, hold, pod.request.cpu_milli)
         return hold
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import Fit
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
@@ -114,7 +115,7 @@ class Extender:
 
     async def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""
-        known = sorted(n for n, offer in self._ledger.offers.items() if offer.has_slices)
+        known = sorted(n for n, offer in self._ledger.offers.items() if resources_of(offer.mode))
         if node is not None and node not in known:
             why = self._ledger.left_out.get(node) or f"no node {node} with slices"
             return 404, json.dumps({"error": why}).encode()

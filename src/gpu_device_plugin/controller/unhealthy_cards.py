@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
+from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
@@ -22,26 +22,14 @@ _COLLECTION = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _log = structlog.get_logger("unhealthy")
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """What the rest of the controller gives this part, and gets from it.
+class UnhealthyCards:
+    """Honours what operators wrote, and keeps our own entries to what the agents tell.
 
-    Attributes:
-        sick: Node -> cards that its agent found unhealthy; None where nothing is known of it.
-        taken_out: Called with a node and the cards that an operator takes out.
-        writes: Whether this replica keeps the ConfigMaps now.
+    `writes` says whether this replica keeps the ConfigMaps now.
     """
 
-    sick: Callable[[str], frozenset[int] | None]
-    taken_out: Callable[[str, frozenset[int]], None]
-    writes: Callable[[], bool]
-
-
-class UnhealthyCards:
-    """Honours what operators wrote, and keeps our own entries to what the agents tell."""
-
-    def __init__(self, api: ApiServer, neighbours: Neighbours) -> None:
-        self._api, self._neighbours = api, neighbours
+    def __init__(self, api: ApiServer, ledger: ClusterLedger, writes: Callable[[], bool]) -> None:
+        self._api, self._ledger, self._writes = api, ledger, writes
         self._told: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
         self._due: dict[str, None] = {}  # in order
         self._wake = asyncio.Event()
@@ -91,14 +79,14 @@ class UnhealthyCards:
             self._told[node] = (listed, ours)
         if listed - ours != before[0] - before[1]:
             _log.info("cards taken out", node=node, indexes=sorted(listed - ours))
-            self._neighbours.taken_out(node, listed - ours)
+            self._ledger.taken_out(node, listed - ours)
         self.node_changed(node)
 
     async def _write(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._due and self._neighbours.writes() and self.reflection.is_synced:
+            while self._due and self._writes() and self.reflection.is_synced:
                 node = next(iter(self._due))
                 del self._due[node]
                 try:
@@ -110,13 +98,13 @@ class UnhealthyCards:
 
     def _is_right(self, node: str) -> bool:
         """Whether the ConfigMap says what the agent says; nothing is taken back that is not known."""
-        sick = self._neighbours.sick(node)
+        sick = self._ledger.sick(node)
         listed, ours = self._told.get(node, (frozenset(), frozenset()))
         return sick is None or (sick <= listed and ours <= sick)
 
     async def _bring(self, node: str) -> None:
         """Make our entries those cards that are sick; an operator's stay."""
-        sick = self._neighbours.sick(node)
+        sick = self._ledger.sick(node)
         if sick is None or self._is_right(node):
             return
         path = f"{_COLLECTION}/{PREFIX}{node}"

@@ -27,7 +27,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class HolderRecord(msgspec.Struct, frozen=True):
-    """The container or claim that holds a grant; see `domain.shares.Holder`."""
+    """The container or claim that holds a grant; see `domain.grants.grant.Holder`."""
 
     namespace: str
     pod: str
@@ -74,8 +74,8 @@ def record_of(grant: Grant) -> GrantRecord:
             grant.pod.name,
             grant.pod.uid,
             grant.container,
-            grant.kind,
-            grant.index,
+            grant.holder.kind,
+            grant.holder.index,
             grant.holder.claim,
             grant.holder.claim_name,
         ),

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gpu_device_plugin.disk.durable import sync_directory
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import StorageError, storage_errors
 
 LIBRARY = "libgpuslice.so"
 PRELOAD = "ld.so.preload"
@@ -46,12 +46,10 @@ class Package:
 
 def package(version: str, library: Path, selftest: Path | None, target: str) -> Package:
     """The version that consists of these files; `target` is the library's path in a container."""
-    try:
+    with storage_errors("read"):
         files = {LIBRARY: library.read_bytes(), PRELOAD: f"{target}\n".encode()}
         if selftest is not None:
             files[SELFTEST] = selftest.read_bytes()
-    except OSError as error:
-        raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         digest.update(f"{name} {len(content)}\n".encode() + content)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpu_device_plugin.disk.locks import is_at
 from gpu_device_plugin.domain.node.state import ANY_CARD
-from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.errors import ConfigError, StorageError, storage_errors
 
 _MODES_NAME = "gpu-device-plugin.serving"
 _TRIES = 20
@@ -54,11 +54,9 @@ class ServingLock:
         raise ConfigError(f"another MPS daemon writes {self._path}")
 
     def _open(self) -> int:
-        try:
+        with storage_errors("opened", self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
 
     def serve(self, text: str) -> None:
         """Say what is served from now on; "" is nothing."""

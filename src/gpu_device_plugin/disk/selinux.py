@@ -110,11 +110,6 @@ def _is_context(text: str) -> bool:
     return len(text.split(":")) >= _FIELDS - 1
 
 
-def _type(label: str) -> str:
-    fields = label.split(":")
-    return fields[2] if _is_context(label) else ""
-
-
 def _categories(label: str) -> str:
     """Those of its level, of the lower one of a range: `s0:c1,c2` has some, `s0-s0:c1` none."""
     level = ":".join(label.split(":")[3:])
@@ -122,7 +117,8 @@ def _categories(label: str) -> str:
 
 
 def _is_readable(label: str) -> bool:
-    return _type(label) == TYPE and not _categories(label)
+    is_of_type = _is_context(label) and label.split(":")[2] == TYPE
+    return is_of_type and not _categories(label)
 
 
 def _readable(label: str) -> str:

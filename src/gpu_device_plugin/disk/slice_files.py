@@ -36,7 +36,7 @@ from asyncinotify import Inotify, Mask
 
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.disk.region import used_parts
-from gpu_device_plugin.errors import NoRoomError, StorageError
+from gpu_device_plugin.errors import NoRoomError, StorageError, storage_errors
 
 LOOKS_PER_SECOND = 5
 EVENTS_PER_LOOK = 256
@@ -219,23 +219,19 @@ class SliceFiles:
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; missing ones are no error."""
         failpoint("reconcile.before-files")
-        try:
+        with storage_errors("removed"):
             _discard(self._slices / slice_id)
             for card in _directories(self._cards):
                 _discard(card / slice_id)
             self.sizes.forget(slice_id)
-        except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
 
     def present(self) -> frozenset[str]:
         """Slices that have files on this node."""
-        try:
+        with storage_errors("listed"):
             found = {entry.name for entry in _directories(self._slices)}
             for card in _directories(self._cards):
                 found |= {entry.name for entry in card.iterdir()}
-        except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be listed: {error.strerror}") from error
-        return frozenset(found)
+            return frozenset(found)
 
 
 def _make_directory(path: str) -> None:

@@ -175,15 +175,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", help="libnvidia-ml.so.1 to load; default: the system's")
     parser.add_argument("--kernel-module", type=Path, default=Path("/sys/module/nvidia"))
     parser.add_argument("--parent", type=int, default=0, help="pid to live no longer than")
-    for name, default in (("wait", 1.0), ("probe", 5.0), ("reopen", 10.0)):
-        parser.add_argument(f"--{name}-seconds", type=float, default=default)
+    for name, default in ChildPace._field_defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=default)
     chosen = parser.parse_args(arguments)
     lifeline = Lifeline(chosen.parent)
     if chosen.parent:
         # Ctrl-C on a terminal reaches the whole group; it is the parent's to answer.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     _return_free_memory()
-    pace = ChildPace(chosen.wait_seconds, chosen.probe_seconds, chosen.reopen_seconds)
+    pace = ChildPace(*(getattr(chosen, name) for name in ChildPace._fields))
     try:
         Child(chosen.library, chosen.kernel_module, lifeline, pace, sys.stdout).run()
     except BrokenPipeError:

@@ -52,7 +52,7 @@ _ENGINES = {
 
 
 def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
-    """What `domain.hardware.Hardware` has, without links."""
+    """What `domain.cards.card.Hardware` has, without links, MIG mode and NUMA node."""
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     mode = ask(pynvml.nvmlDeviceGetMigMode, handle)
     return {

@@ -13,19 +13,22 @@ from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
-from gpu_device_plugin.domain.fractions.container_sums import Shares
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms
-from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED
+from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, PodHold, hold_of
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     Holding,
-    Told,
     held_devices,
     parse_holdings,
+)
+from gpu_device_plugin.domain.grants.init_containers import Shares
+from gpu_device_plugin.domain.grants.node_annotations import (
+    NodeOffer,
+    Told,
+    parse_offer,
     told_devices,
 )
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi

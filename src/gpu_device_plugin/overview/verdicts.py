@@ -199,7 +199,7 @@ def _device_verdicts(
         if node is None:
             continue
         others = Counter(view.devices_taken)
-        if pod.spec.node_name == view.name and not _is_over(pod):
+        if pod.spec.node_name == view.name and not pod.status.is_over:
             others.subtract(asked)
         rooms = device_rooms(asked, node, others)
         if not rooms and (rooms := whole_by_claims(asked, view.cards)) and len(together) > 1:
@@ -222,11 +222,7 @@ def _device_verdicts(
 
 def _may_go(pod: SurveyedPod, node: str) -> bool:
     """A pod that has ended would have to be created again, and may then go anywhere."""
-    return _is_over(pod) or pod.spec.node_name in ("", node)
-
-
-def _is_over(pod: SurveyedPod) -> bool:
-    return pod.status.phase in ("Failed", "Succeeded")
+    return pod.status.is_over or pod.spec.node_name in ("", node)
 
 
 def _verdict(
@@ -249,10 +245,12 @@ def _verdict(
     compared = (lacking or wanted)[0]
     cards = tuple(_card_line(room, compared) for room in rooms)
     if isinstance(found, Fit):
-        index = ", ".join(str(card) for shares in found.shares.values() for card in shares)
-        fits = (
-            f"would fit (card {index}), but {closed.why}" if closed.why else f"fits, card {index}"
+        index = ", ".join(
+            str(card) for shares in found.hold.by_container.values() for card in shares
         )
+        # What was said of a pod that was refused is from before.
+        fits = f"fits now, card {index}" if pod.status.is_over else f"fits, card {index}"
+        fits = f"would fit (card {index}), but {closed.why}" if closed.why else fits
         return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
     verdict = lack + (f", and {closed.why}" if closed.why else "")

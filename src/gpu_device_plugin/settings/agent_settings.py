@@ -11,12 +11,16 @@ from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.compute_policy import (
+    KNOWN_POLICIES,
+    ComputePolicy,
+    parse_compute_policy,
+)
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.domain.wording import count_noun
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.settings.setting import (
@@ -55,6 +59,13 @@ def xid_choice(text: str) -> XidChoice:
     )
 
 
+def _compute_policy(text: str) -> ComputePolicy:
+    """By name or by cGPU's number."""
+    if (found := parse_compute_policy(text)) is None:
+        raise ConfigError(f"{clip(text)!r} is not valid; known: {KNOWN_POLICIES}")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(NvidiaSettings):
     """What the operator decided. A node label for a setting takes precedence."""
@@ -85,6 +96,7 @@ class Settings(NvidiaSettings):
     compute_policy: ComputePolicy = setting(
         ComputePolicy.FIXED,
         "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 or 2 and 5 mean the same.",
+        convert=_compute_policy,
     )
     honor_pod_compute_policy: bool = setting(
         False,

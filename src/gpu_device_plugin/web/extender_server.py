@@ -165,7 +165,7 @@ class Handlers:
     mutate: _Handler | None = None
     webhook_trouble: Callable[[], str] = lambda: ""
     took: Callable[[str, float], None] = lambda _verb, _seconds: None
-    answered: Callable[[str, int], None] = lambda _verb, _status: None
+    answered: Callable[[str, str], None] = lambda _verb, _status: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class ExtenderServer(HttpListener):
                 status = refused.status
                 raise
             finally:
-                self._handlers.answered(verb, status)
+                self._handlers.answered(verb, str(status))
             return response
 
         return counted

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tools.bench.openb.ranking import Chooser, Ranking
 from tools.bench.openb.trace import Filled, Node, Pod
+from tools.bench.openb.workload import with_pod
 
 _NO_REQUEST = 100, 200
 """Thousandths of a core and MiB that a pod counts with where it requests none (NonZeroRequested)."""
@@ -41,7 +42,7 @@ class FirstOfBest:
         """Counts the pod there."""
         if node is not None:
             cards = self._ranking.cards(pod.shape, node) if pod.shape.cards else ()
-            self._ranking.put(node, self._ranking.room(node).take(pod.shape, cards))
+            self._ranking.put(node, with_pod(self._ranking.room(node), pod.shape, cards))
 
 
 class Cluster:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.controller.objects import path
-from tests.fakes.api_server import FakeApiServer, kubeconfig, running
 from tools.bench.extender import Caller, end_controller, start_controller
 from tools.bench.openb.trace import Node, Pod
+from tools.harness.api_server import FakeApiServer, kubeconfig, running
+from tools.harness.objects import path
 
 from gpu_device_plugin.domain.fractions.requests import COUNT_LABEL
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 
 _UNIT_MIB = 128
 """A card has a thousand units of it: one for each thousandth of the trace."""

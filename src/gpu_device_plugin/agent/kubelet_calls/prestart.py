@@ -195,9 +195,7 @@ class PreStart:
         grant = await self._check_late(self._standing(grant), state)
         try:  # the grant's own version of the library counts, whatever new containers get
             if await self.setup.make_files(grant, is_start=True):
-                _log.warning(
-                    "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
-                )
+                _log.warning("slice repaired", pod=str(grant.pod), slice=grant.slice_id)
         except StorageError as error:
             raise NodeError(str(error), reason=error.reason) from error
         self._standing(grant)

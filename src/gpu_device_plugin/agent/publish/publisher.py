@@ -11,12 +11,6 @@ from itertools import chain
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.disk.region import CardUsage
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.grants.annotations import (
-    CARDS_ANNOTATION,
-    WITHDRAWN_ANNOTATION,
-    cards_annotation,
-    withdrawn_annotation,
-)
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.holdings import (
@@ -29,6 +23,12 @@ from gpu_device_plugin.domain.grants.holdings import (
     is_complete,
 )
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
+from gpu_device_plugin.domain.grants.node_annotations import (
+    CARDS_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    cards_annotation,
+    withdrawn_annotation,
+)
 from gpu_device_plugin.domain.models.model_catalogue import (
     MODEL_LABEL,
     SERIES_ANNOTATION,
@@ -111,7 +111,7 @@ def _core_ratio(before: _Seen | None, now: _Seen) -> float | None:
     return min(1.0, busy_ns / (now.now_ns - before.now_ns))
 
 
-_TOGETHER_SECONDS = 0.05
+_TOGETHER_SECONDS = 0.25
 _BYTES_PER_MIB = 1024 * 1024
 _WHOLE_CARD = 100
 

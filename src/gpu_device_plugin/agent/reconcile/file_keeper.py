@@ -116,9 +116,7 @@ class FileKeeper:
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
-            _log.error(
-                "the files of a slice cannot be made", slice=grant.slice_id, error=str(error)
-            )
+            _log.error("no files of a slice", slice=grant.slice_id, error=str(error))
 
     def _file_grown(self, slice_id: str, file: str, size: int) -> None:
         """Told once a minute of each file, however often its container enlarges it."""

@@ -188,14 +188,9 @@ class Reconciler:
             self.holders.has_passed = True
             await self.files.repair_and_remove()
             self.passed.emit(None)
-        except KubeletError as error:
+        except (KubeletError, StorageError) as error:
             if str(error) != self._reported:
-                _log.info("the kubelet gives no snapshot", error=str(error))
-            self._reported = str(error)
-            return False
-        except StorageError as error:
-            if str(error) != self._reported:
-                _log.error("the result of a reconcile pass cannot be written", error=str(error))
+                _log.warning("reconcile pass failed", error=str(error))
             self._reported = str(error)
             return False
         self._reported = ""
@@ -314,8 +309,6 @@ class Reconciler:
     def _kubelet_since(self) -> float | None:
         identity = self.kubelet_identity()
         if identity != self._kubelet[0]:
-            self._kubelet = (
-                identity,
-                None if identity is None else asyncio.get_running_loop().time(),
-            )
+            now = asyncio.get_running_loop().time()
+            self._kubelet = identity, None if identity is None else now
         return self._kubelet[1]

@@ -8,15 +8,15 @@ from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.placement import NoRoom, place
 from gpu_device_plugin.domain.fractions.requests import (
     asked_text,
-    demand,
-    demand_ahead,
     demand_from_size,
+    demands,
     policy_of,
 )
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
 from gpu_device_plugin.domain.fractions.units import Resource, cards_of, parse_unit_id
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
+from gpu_device_plugin.domain.grants.init_containers import demands_ahead
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.reservation import Offer, Pending, Reservation
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
@@ -124,13 +124,10 @@ class FractionDecisions(WeChooseDevices):
     def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""
         compute_policy_of(caller.request, state)
-        needed = _demand_of(caller, offer.call, state)
+        needed, ahead = _demands_of(caller, offer.call, state)
         begun = _follow_grant(caller, needed, offer, state)
         if begun is not None:
             return begun
-        ahead = needed
-        if caller.request is not None and caller.container is not None:
-            ahead = demand_ahead(caller.request, caller.container, needed)
         views = _views(caller, offer, state)
         found = place(
             views,
@@ -164,7 +161,8 @@ class FractionDecisions(WeChooseDevices):
 
     def check_given(self, caller: Caller, offer: Offer, state: NodeState) -> None:
         """In equal parts on as many cards as asked."""
-        needed, ids = _demand_of(caller, offer.call, state), offer.call.must_include
+        needed, _ = _demands_of(caller, offer.call, state)
+        ids = offer.call.must_include
         numbers = cards_of(ids)
         cards = [card for card in state.cards if card.number in numbers]
         if len(numbers) != needed.cards or not follows(ids, cards):
@@ -276,10 +274,12 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
     )
 
 
-def _demand_of(caller: Caller, call: Call, state: NodeState) -> Demand:
-    if caller.request is not None and caller.container is not None:
-        return demand(caller.request, caller.container, state.terms)
-    return demand_from_size(caller.pod, call.resource, call.size, state.terms)
+def _demands_of(caller: Caller, call: Call, state: NodeState) -> tuple[Demand, Demand | None]:
+    """What a container needs, alone and with those that reuse its units; without the pod spec, what a call shows."""
+    if caller.request is None or caller.container is None:
+        return (demand_from_size(caller.pod, call.resource, call.size, state.terms),) * 2
+    needs = demands(caller.request, state.terms)[caller.request.asking.index(caller.container) :]
+    return needs[0][1], demands_ahead(needs)[0]
 
 
 def _usable(caller: Caller, offer: Offer) -> frozenset[str]:

@@ -56,7 +56,7 @@ class Holder:
 
     @property
     def is_handed_on(self) -> bool:
-        """Whether later containers of the pod reuse what it holds: an ordinary init container."""
+        """Whether later containers reuse what it holds: an ordinary init container (init_containers)."""
         return self.kind is ContainerKind.INIT and not self.claim
 
     def is_same(self, other: "Holder") -> bool:
@@ -64,6 +64,23 @@ class Holder:
         if self.claim or other.claim:
             return self.claim == other.claim
         return self.pod.is_same_pod(other.pod) and self.container == other.container
+
+
+class UnitsAndPercent(NamedTuple):
+    """Memory units and percent of compute: of one card, where nothing else is said."""
+
+    units: int = 0
+    percent: int = 0
+
+    def plus(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
+        """Both together."""
+        return UnitsAndPercent(self.units + other.units, self.percent + other.percent)
+
+    def less(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
+        """What is left without `other`; of each no less than nothing."""
+        return UnitsAndPercent(
+            max(0, self.units - other.units), max(0, self.percent - other.percent)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +100,16 @@ class Demand:
     def units_per_card(self) -> int:
         """Memory units on each of its cards."""
         return self.mem_units // self.cards
+
+    @property
+    def amounts(self) -> UnitsAndPercent:
+        """Over all its cards."""
+        return UnitsAndPercent(self.mem_units, self.core_percent)
+
+    @property
+    def amounts_per_card(self) -> UnitsAndPercent:
+        """On each of its cards."""
+        return UnitsAndPercent(self.units_per_card, self.core_percent)
 
 
 class Hold(NamedTuple):
@@ -141,16 +168,6 @@ class Grant:
         return self.holder.container
 
     @property
-    def kind(self) -> ContainerKind:
-        """Init, sidecar or app."""
-        return self.holder.kind
-
-    @property
-    def index(self) -> int:
-        """The container's position in `spec.containers` (or `spec.initContainers`)."""
-        return self.holder.index
-
-    @property
     def devices(self) -> tuple[str, ...]:
         """Ids of the devices of which it holds a share."""
         return tuple(share.device for share in self.shares)
@@ -172,8 +189,3 @@ class Grant:
     def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         """The same grant holding `ids` of `resource`."""
         return replace(self, units={**self.units, resource: tuple(sorted(ids))})
-
-    @property
-    def is_handed_on(self) -> bool:
-        """Whether later containers of the pod reuse its units: an ordinary init container's."""
-        return self.holder.is_handed_on

@@ -122,7 +122,7 @@ def pass_on_units(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> 
     Without the pod spec a container that reuses an init container's units looks like that one
     asking again, so both have one slice. List never shows the init container.
     """
-    if grant.is_checked and not grant.is_handed_on:
+    if grant.is_checked and not grant.holder.is_handed_on:
         return grant  # the app container of that name: anyone who else holds its units is refused
     ids = {resource: frozenset(held) for resource, held in grant.units.items()}
     for entry in listed:
@@ -186,7 +186,7 @@ def check_holder(
     has the ordinary init containers as well.
     """
     ids = frozenset(grant.ids(resource))
-    if listed is not None and not grant.is_handed_on and grant.container in listed.held:
+    if listed is not None and not grant.holder.is_handed_on and grant.container in listed.held:
         if listed.ids(grant.container, resource) == ids:
             return
         raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")

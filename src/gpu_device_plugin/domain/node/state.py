@@ -14,13 +14,11 @@ ANY_CARD = "*"
 
 @dataclass(frozen=True, slots=True)
 class NodeTerms:
-    """What a node offers, as far as requests are checked; with `--isolation` off no container gets a cap."""
+    """What a node offers, as far as requests are checked."""
 
     node: str
     mode: NodeMode
     unit: MemoryUnit
-    is_isolation_on: bool = True
-    driver_capabilities: str = "compute,utility"
     max_pods: int | None = None
 
 
@@ -69,15 +67,7 @@ class NodeState:
     @property
     def terms(self) -> NodeTerms:
         """What a request is checked against; only while a mode is known."""
-        mode = self.mode or NodeMode.DISABLED
-        return NodeTerms(
-            self.node,
-            mode,
-            self.unit,
-            is_isolation_on=self.wants_isolation,
-            driver_capabilities=self.driver_capabilities,
-            max_pods=self.max_pods,
-        )
+        return NodeTerms(self.node, self.mode or NodeMode.DISABLED, self.unit, self.max_pods)
 
     def policy_for(self, asked: str | None) -> ComputePolicy | None:
         """The compute policy of a pod whose annotation says `asked`; None if that names none."""

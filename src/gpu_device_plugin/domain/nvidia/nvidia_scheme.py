@@ -147,10 +147,10 @@ class NvidiaScheme(KubeletChoosesDevices):
         self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
     ) -> Mapping[str, str]:
         """The devices of each app container, once every container's place is known."""
-        apps = [grant for grant in grants if grant.kind is not ContainerKind.INIT]
+        apps = [grant for grant in grants if grant.holder.kind is not ContainerKind.INIT]
         if not apps or not all(grant.is_checked for grant in apps):
             return {}
-        return {DEVICES_ANNOTATION: devices_annotation({g.index: g.devices for g in apps})}
+        return {DEVICES_ANNOTATION: devices_annotation({g.holder.index: g.devices for g in apps})}
 
     def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
         """`nvidia.com/gpu: 2`."""

@@ -141,6 +141,11 @@ class Container(msgspec.Struct, rename="camel", omit_defaults=True):
         said = [each.value for each in self.env or () if each.name == CGPU_DISABLE]
         self.env = [EnvVar(CGPU_DISABLE, said[-1][:MOST_IN_A_WORD])] if said else None
 
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is an init container that runs beside the app containers."""
+        return self.restart_policy == "Always"
+
 
 class PodSpec(msgspec.Struct, rename="camel"):
     """`spec` of a pod."""
@@ -163,6 +168,11 @@ class PodStatus(msgspec.Struct):
     """`status` of a pod."""
 
     phase: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pod has ended, and holds nothing any more."""
+        return self.phase in ("Succeeded", "Failed")
 
 
 class Pod(Bare):

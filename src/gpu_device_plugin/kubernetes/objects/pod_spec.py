@@ -34,8 +34,8 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
     meta = pod.metadata
     annotations, labels = meta.annotations or {}, meta.labels or {}
     containers = [
-        _container(container, _init_kind(container), index, resources)
-        for index, container in enumerate(pod.spec.init_containers or ())
+        _container(each, (ContainerKind.INIT, ContainerKind.SIDECAR)[each.is_sidecar], n, resources)
+        for n, each in enumerate(pod.spec.init_containers or ())
     ]
     containers += [
         _container(container, ContainerKind.APP, index, resources)
@@ -48,7 +48,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         ref=PodRef(sys.intern(meta.namespace), meta.name, meta.uid),
         containers=tuple(containers),
         card_count_label=_said(labels, COUNT_LABEL),
-        is_finished=pod.status.phase in ("Succeeded", "Failed"),
+        is_finished=pod.status.is_over,
         owner=_owner(meta),
         compute_policy=_said(annotations, COMPUTE_POLICY_KEY),
         placement=_said(annotations, PLACEMENT_ANNOTATION),
@@ -113,9 +113,8 @@ def scheduled_request(pod: Pod) -> PodRequest:
     beside, most = 0, 0
     for container in pod.spec.init_containers or ():
         needs = _cpu(container.resources, container.name)
-        is_sidecar = _init_kind(container) is ContainerKind.SIDECAR
-        beside += needs if is_sidecar else 0
-        most = max(most, beside if is_sidecar else beside + needs)
+        beside += needs if container.is_sidecar else 0
+        most = max(most, beside if container.is_sidecar else beside + needs)
     needed = max(most, beside + sum(_cpu(c.resources, c.name) for c in pod.spec.containers))
     whole = pod.spec.resources
     if whole is not None and "cpu" in (whole.requests or {}):
@@ -131,11 +130,6 @@ def _cpu(resources: Resources, container: str) -> int:
     except ClusterError as error:
         whose = f"container {container}" if container else "pod"
         raise ClusterError(f"{whose}: cpu: {error}") from error
-
-
-def _init_kind(container: Container) -> ContainerKind:
-    is_sidecar = container.restart_policy == "Always"
-    return ContainerKind.SIDECAR if is_sidecar else ContainerKind.INIT
 
 
 def _container(
@@ -171,7 +165,7 @@ def devices_asked(pod: Pod) -> Mapping[str, int]:
     for container in pod.spec.containers:
         found.update(_asked(container))
     for init in pod.spec.init_containers or ():
-        if init.restart_policy == "Always":
+        if init.is_sidecar:
             found.update(_asked(init))
     for init in pod.spec.init_containers or ():
         found |= Counter(_asked(init))
@@ -186,7 +180,7 @@ def asking_containers(pod: Pod) -> list[str]:
 
 def asking_together(pod: Pod) -> list[str]:
     """Those of them that run together: an ordinary init container's devices go to a later one."""
-    beside = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
+    beside = [each for each in pod.spec.init_containers or () if each.is_sidecar]
     return [each.name for each in (*beside, *pod.spec.containers) if _asked(each)]
 
 

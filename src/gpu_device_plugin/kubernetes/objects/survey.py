@@ -112,11 +112,6 @@ class ExplainedPod(SurveyedPod):
         ended = (each for each in self.containers if each.state.terminated)
         return tuple(each.name for each in ended if str(each))
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended; what it held is free."""
-        return self.status.phase in ("Failed", "Succeeded")
-
 
 _OPERATORS = frozenset(operator.value for operator in Operator)  # without Gt and Lt
 

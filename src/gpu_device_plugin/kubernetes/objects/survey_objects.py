@@ -4,12 +4,12 @@ from itertools import islice
 
 import msgspec
 
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     MOST_IN_A_WORD,
 )
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.kubernetes.client.wire import (
     MIRROR,
     Bare,
@@ -24,7 +24,6 @@ from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, Clus
 from gpu_device_plugin.kubernetes.objects.pod_spec import devices_asked, whole_request
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
-_ENDED = frozenset({"Succeeded", "Failed"})
 _METRICS = "metrics"
 _MOST_LABELS = 256
 
@@ -162,7 +161,7 @@ class SurveyedPod(Pod):
     @property
     def agent(self) -> SurveyedContainer | None:
         """The container that runs our agent; None also in a pod that has ended, as an evicted one."""
-        return None if self.status.phase in _ENDED else agent_container(self.spec)
+        return None if self.status.is_over else agent_container(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
         """The pod as placement sees it, or None where it asks for nothing of ours, cards included."""
