@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from click import Context
 from prometheus_client.parser import text_string_to_metric_families
 from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
@@ -302,7 +303,9 @@ def test_every_command_is_told() -> None:
     simulator = words(page("docs/simulator.md"))
     simulated = {word.split(" ")[0] for word in simulator}
 
-    assert [name for name in cli.commands if f"gpu-device-plugin {name}" not in texts] == []
+    assert [
+        name for name in cli.list_commands(Context(cli)) if f"gpu-device-plugin {name}" not in texts
+    ] == []
     assert set(simulate.commands) - simulated == set()
 
 

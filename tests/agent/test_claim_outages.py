@@ -149,6 +149,25 @@ async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -
         await rig.until_offered(NOTHING, 30)
 
 
+async def test_an_agent_that_serves_no_claims_any_more_gives_its_cards_to_the_device_plugin() -> (
+    None
+):
+    """`dra.enabled=false` on a node whose label says dra; a card that a claim holds stays with it."""
+    async with claim_rig() as rig:
+        await allocate(rig, "stays", 1)
+        assert await prepare(rig, "stays") == ""
+        assert await rig.stop_agent() == 0
+        rig.api.fault = no_writes
+        await rig.start_agent(cdi_dir="")
+
+        await rig.until_offered(THREE, 30)
+        await rig.until_ready()
+        assert set(held(rig)) == {"stays"}
+        assert "dra.enabled" in rig.events("DoorNotAvailable")[0]["message"]
+        assert not rig.events("CdiDirNotWritable")
+        assert not rig.events("SliceRefused")
+
+
 async def test_a_refusal_after_a_slice_was_taken_leaves_the_door_as_it_is() -> None:
     """Rights that are away for a moment, as during a helm upgrade: it is reported and asked again."""
     async with claim_rig() as rig:

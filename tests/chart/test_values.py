@@ -358,6 +358,20 @@ def test_the_notes_say_where_the_agents_run_and_name_the_namespace() -> None:
         assert f"helm test {NAME} --namespace {NAME}\n" in said
 
 
+def test_the_notes_say_which_labels_turn_claims_on() -> None:
+    """The nodes first, unless all of them serve claims, and then the namespaces."""
+    node, label = "kubectl label node NODE gpu-device-plugin/door=dra", "gpu-device-plugin/door=dra"
+    said = notes("dra.enabled=true", "dra.namespaces={team-a,team-b}")
+    assert node in said
+    assert said.index(node) < said.index(f"kubectl label namespace team-a {label}")
+    assert f"kubectl label namespace team-b {label}" in said
+    every = notes("dra.enabled=true", "door=dra")
+    assert node not in every
+    assert f"kubectl label namespace NAMESPACE {label}" in every
+    assert "name it in dra.namespaces" in every
+    assert label not in notes()
+
+
 @pytest.mark.parametrize(
     ("mode", "shown", "tested"),
     [

@@ -53,7 +53,7 @@ class Cluster:
 
     async def add(self, asking: Json, phase: str = "Running", **pod_status: Any) -> None:
         """A pod."""
-        asking["status"] = {"phase": phase, **pod_status}
+        asking["status"] = {**asking.get("status", {}), "phase": phase, **pod_status}
         await self.server.put(path(asking), asking)
 
     async def say(

@@ -1,6 +1,5 @@
 """Every parser of what somebody else writes: bytes in; a value or one of our errors out."""
 
-import json
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +16,6 @@ from gpu_device_plugin.domain.grants.node_annotations import (
     kept_pods,
     parse_offer,
     served_mode,
-    told_devices,
 )
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
@@ -73,7 +71,7 @@ def _node(content: bytes) -> object:
     counted_unit_mib(text)
     served_mode(text)
     offer = parse_offer("node", text, {})
-    return offer, told_devices(json.loads(text)["cards"])
+    return offer, offer.devices
 
 
 def _claim(content: bytes) -> object:

@@ -1,7 +1,8 @@
 """Copies between host and card count: a slice's card time is that of its kernels and copies, as a union.
 
 A loop of copies of 32,000,000 bytes gets the slice's share of what it gets
-without a cap. Copies start on credit and need no lease, since their engines work beside another's kernels.
+without a cap. Copies start on credit, since their engines work beside another's kernels; only the first of a kind
+needs a lease.
 Measured in simulated time that moves in steps, as in test_compute.py.
 """
 
@@ -59,12 +60,15 @@ def test_what_the_bus_is_shared_for_is_not_charged(make_box: MakeBox, other: str
     assert had == pytest.approx([30, 60], abs=COPY_POINTS)
 
 
-def test_nobody_copies_more_than_its_share_where_all_copy(make_box: MakeBox) -> None:
-    """What a copy takes by itself is not known there, so what the bus is shared for counts."""
-    had = shares((tenant(make_box, "a", 30), copying()), (tenant(make_box, "b", 60), copying()))
+@sweep("percents", [(30, 60), (50, 50)])
+def test_loops_of_copies_that_begin_together_share_the_bus(
+    make_box: MakeBox, percents: tuple[int, int]
+) -> None:
+    """The first copy of a kind takes a lease: 30 % had 22, and paid for what the bus was shared for."""
+    boxes = [tenant(make_box, f"t{number}", each) for number, each in enumerate(percents)]
+    had = shares(*((box, copying()) for box in boxes))
 
-    assert 15 <= had[0] <= 30 + COPY_POINTS
-    assert 50 <= had[1] <= 60 + COPY_POINTS
+    assert had == pytest.approx(percents, abs=COPY_POINTS)
 
 
 @sweep("percent", [30, 50, 90])

@@ -55,9 +55,7 @@ class SimpleService:
             await self.before_allocate(resource, ids)
         return ContainerEdits(
             envs={"FROM": str(resource)},
-            mounts=(
-                Mount("/in/the/container", f"/host/{Resource(resource).letter}", is_read_only=True),
-            ),
+            mounts=(Mount("/in/the/container", f"/host/{resource}", is_read_only=True),),
             devices=(),
             cdi_names=(),
         )

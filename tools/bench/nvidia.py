@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tools.bench import pod_start
-from tools.bench.bench_node import COMPILED, CallerProcess
+from tools.bench.bench_node import AS_IN_IMAGE, CallerProcess
 from tools.bench.machine import children, cpu_seconds, resident_mib
 from tools.bench.rows import Chapter, Row, quantile, shown
 from tools.harness.cluster.binaries import NVIDIA, NVIDIA_COMMANDS, nvidia_path
@@ -53,7 +53,7 @@ async def measure() -> Chapter:
         return Chapter(_TITLE, _METHOD, (Row("Allocate of a whole card", "told", reason),))
     rows: list[Row] = []
     async with both("dgx-a100", {}) as (theirs, rig):
-        rig.environment |= COMPILED
+        rig.environment |= AS_IN_IMAGE
         await _offered(theirs.kubelet, 8)
         await _offered(rig.kubelet, 8)
         rows += await _idle(theirs, rig)

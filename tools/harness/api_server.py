@@ -80,7 +80,7 @@ class FakeApiServer(StandInApiServer):
 
     async def delete(self, path: str) -> None:
         """Delete the object at `path`."""
-        self._delete(path)
+        self.remove(path)
 
     async def send_raw(self, path: str, kind: str, value: Json) -> None:
         """Send a watch line that changes no object: a bookmark, an error."""
@@ -103,7 +103,7 @@ class FakeApiServer(StandInApiServer):
     def _one(self, asked: Seen) -> web.Response:
         found = self.objects.get(asked.path)
         if found is not None and asked.method == "DELETE":
-            return web.json_response(self._delete(asked.path))
+            return web.json_response(self.remove(asked.path))
         if found is not None and asked.method == "PUT":
             version = asked.body["metadata"].get("resourceVersion")
             if version and version != found["metadata"]["resourceVersion"]:
@@ -111,7 +111,8 @@ class FakeApiServer(StandInApiServer):
             return web.json_response(self.store(asked.path, asked.body))
         return super()._one(asked)
 
-    def _delete(self, path: str) -> Json:
+    def remove(self, path: str) -> Json:
+        """The same; returns what it was."""
         gone = self.objects.pop(path)
         self._version += 1
         gone["metadata"]["resourceVersion"] = str(self._version)

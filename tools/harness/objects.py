@@ -91,6 +91,7 @@ def claiming(
     claim = f"slice-{units}-{percent}-c0"
     made["spec"]["resourceClaims"] = [{"name": claim, "resourceClaimTemplateName": "gpu-slice"}]
     made["spec"]["containers"][0]["resources"] = {"claims": [{"name": claim}]}
+    made["status"] = {"resourceClaimStatuses": [{"name": claim, "resourceClaimName": f"{name}-x"}]}
     return made
 
 

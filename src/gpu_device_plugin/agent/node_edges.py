@@ -65,7 +65,7 @@ class Edges:
 
 
 def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -> Edges:
-    """The node that the settings name; `resources` are those that are ours."""
+    """The node that the settings name; `resources` are those that this agent may offer."""
     kubelet = Path(settings.kubelet_dir)
     plugins = kubelet / "device-plugins"
     return Edges(
@@ -117,7 +117,7 @@ def _cluster(
 
 
 def _own(settings: Settings, resources: Collection[str]) -> frozenset[str]:
-    """Without NVIDIA's names; those of MIG instances are ours where we offer them."""
+    """The names that no other plugin has: NVIDIA's only of MIG instances, where we offer them."""
     ours = "nvidia.com/mig-" if may_take_mig(settings) else "nvidia.com//"
     return frozenset(r for r in resources if r.startswith(ours) or not r.startswith("nvidia.com/"))
 

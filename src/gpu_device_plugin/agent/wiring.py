@@ -50,7 +50,6 @@ from gpu_device_plugin.disk.state_file import (
     NodeRecord,
 )
 from gpu_device_plugin.disk.writer import Writer
-from gpu_device_plugin.domain.cards.health_values import HealthRules
 from gpu_device_plugin.domain.cards.reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -135,7 +134,12 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(directory, "cards", CardsRecord, edges.boot_id), self.writer),
-            _health_rules(settings),
+            health_rules(
+                settings.recovery_seconds,
+                Path(settings.xid_table) if settings.xid_table else None,
+                settings.disable_healthchecks,
+                settings.enable_healthchecks,
+            ),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
@@ -237,6 +241,8 @@ class Wiring:
                 gate=self.gate,
                 cards=self.cards,
                 memory=Memory(memory, self.writer),
+                specs=self.specs,
+                fetch_spec=self.cluster.fetch_spec,
                 mode=self.mode,
                 republish=republish,
             ),
@@ -357,13 +363,3 @@ class Wiring:
         if state.phase is EndpointPhase.REGISTERED:
             self.metrics.count("registrations", state.resource)
             self.mode.note_registered(state.resource)
-
-
-def _health_rules(settings: Settings) -> HealthRules:
-    """The table of XIDs, and what the settings make of it."""
-    return health_rules(
-        settings.recovery_seconds,
-        Path(settings.xid_table) if settings.xid_table else None,
-        settings.disable_healthchecks,
-        settings.enable_healthchecks,
-    )

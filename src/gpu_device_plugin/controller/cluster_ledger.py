@@ -142,7 +142,7 @@ class ClusterLedger:
     def _hold(self, pod: ClusterPod) -> PodHold:
         ref = pod.request.ref
         told = self._holdings.get(pod.node, {}).get(ref.uid)
-        if ref not in self._disputed and not believed_holds(pod.request, pod.annotations)[1]:
+        if ref not in self._disputed and not believed_holds(pod.request, pod.annotations).is_all:
             self._disputed.add(ref)
             _log.warning(
                 "annotations that do not agree with the pod spec do not count",

@@ -229,6 +229,7 @@ class Models:
     ) -> None:
         """Begin with the packaged catalogue and no profile."""
         self._events = Events(api, identity)
+        self.post = self._events.post
         self.labels = SeriesLabels(api, cards, lambda: self.rules.loaded_catalogue, leads)
         self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
 

@@ -17,7 +17,7 @@ from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.leader import Leader
 from gpu_device_plugin.controller.model_rules import Models
-from gpu_device_plugin.controller.scheduler_extender import Extender
+from gpu_device_plugin.controller.scheduler_extender import Extender, WaitingClaims
 from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
 from gpu_device_plugin.controller.webhook import Webhook
 from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
@@ -70,6 +70,9 @@ class Controller:
         self._unhealthy = UnhealthyCards(
             self._api, self.ledger, lambda: keeps and self.leader.leads
         )
+        self._waiting_claims = WaitingClaims(
+            self._api, self.ledger, self.models.post, lambda: self.leader.leads
+        )
         self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
@@ -119,7 +122,7 @@ class Controller:
         """Serve until cancelled."""
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
-        loops += [self.leader.run, self.models.run]
+        loops += [self.leader.run, self.models.run, self._waiting_claims.run]
         try:
             if (certificates := self.certificates) is not None:
                 await certificates.start()

@@ -16,7 +16,7 @@ NAMESPACE = "kube-system"
 PREFIX = "unhealthy-gpu-"
 KEY = "gpus"
 OURS = "gpu-device-plugin/unhealthy-gpus"
-"""Annotation of such a ConfigMap: which of its entries are ours; the others are an operator's."""
+"""Annotation of such a ConfigMap: the entries that we wrote; the others are an operator's."""
 _AGAIN_SECONDS = 30.0
 _COLLECTION = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _log = structlog.get_logger("unhealthy")
@@ -90,7 +90,7 @@ class UnhealthyCards:
                 node = next(iter(self._due))
                 del self._due[node]
                 try:
-                    await self._bring(node)
+                    await self._write_entries(node)
                 except ClusterError as error:
                     _log.warning("ConfigMap unhealthy-gpu not written", node=node, error=str(error))
                     self._due[node] = None
@@ -102,14 +102,14 @@ class UnhealthyCards:
         listed, ours = self._told.get(node, (frozenset(), frozenset()))
         return sick is None or (sick <= listed and ours <= sick)
 
-    async def _bring(self, node: str) -> None:
+    async def _write_entries(self, node: str) -> None:
         """Make our entries those cards that are sick; an operator's stay."""
         sick = self._ledger.sick(node)
         if sick is None or self._is_right(node):
             return
         path = f"{_COLLECTION}/{PREFIX}{node}"
         found = await read(self._api, path)
-        body = _with(found, node, sick)
+        body = _merge(found, node, sick)
         written = (
             await create(self._api, _COLLECTION, body)
             if found is None
@@ -119,8 +119,8 @@ class UnhealthyCards:
             self._due[node] = None
 
 
-def _with(before: Document | None, node: str, sick: frozenset[int]) -> Document:
-    """The ConfigMap with these entries of ours beside the operator's."""
+def _merge(before: Document | None, node: str, sick: frozenset[int]) -> Document:
+    """The ConfigMap with our entries for these cards beside the operator's."""
     plain = dict(before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}})
     meta: dict[str, object] = dict(plain["metadata"])
     annotations: Mapping[str, str] = plain["metadata"].get("annotations") or {}

@@ -65,6 +65,10 @@ class GrantRecord(msgspec.Struct, frozen=True):
     compute_policy: ComputePolicy = ComputePolicy.FIXED
 
 
+# Keys that a grant and its record have alike.
+_ALIKE = ("is_isolated", "is_checked", "library_version", "created_seconds", "compute_policy")
+
+
 def record_of(grant: Grant) -> GrantRecord:
     """The record of a grant, without what only its scheme knows."""
     return GrantRecord(
@@ -82,11 +86,7 @@ def record_of(grant: Grant) -> GrantRecord:
         units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
         shares=[ShareRecord(s.device, s.memory_bytes, s.is_exclusive) for s in grant.shares],
         core_percent=grant.core_percent,
-        is_isolated=grant.is_isolated,
-        is_checked=grant.is_checked,
-        library_version=grant.library_version,
-        created_seconds=grant.created_seconds,
-        compute_policy=grant.compute_policy,
+        **{name: getattr(grant, name) for name in _ALIKE},
     )
 
 
@@ -101,11 +101,7 @@ def grant_of(record: GrantRecord) -> Grant:
         ),
         units={name: tuple(ids) for name, ids in record.units.items()},
         shares=tuple(_share(s, core) for s in record.shares),
-        is_isolated=record.is_isolated,
-        is_checked=record.is_checked,
-        library_version=record.library_version,
-        created_seconds=record.created_seconds,
-        compute_policy=record.compute_policy,
+        **{name: getattr(record, name) for name in _ALIKE},
     )
 
 

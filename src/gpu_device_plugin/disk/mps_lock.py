@@ -102,7 +102,7 @@ def waits_for(root: Path) -> str:
 
 
 def _lines(root: Path) -> list[str]:
-    """Of a lock that is held."""
+    """The lines of the file while a daemon holds its lock; none without one."""
     for _ in range(_TRIES):
         try:
             descriptor = os.open(root / _MODES_NAME, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,7 +143,7 @@ class ModesFile:
             ) from error
 
     def write(self, modes: Mapping[str, int]) -> None:
-        """In one step; without modes the file goes."""
+        """Replace the file in one step; without modes it is removed."""
         new = self._path.with_suffix(".new")
         try:
             if not modes:

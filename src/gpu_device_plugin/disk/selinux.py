@@ -75,7 +75,7 @@ class SecurityLabels:
         for directory in self._directories:
             # What is in a directory of the right type was made there, or labelled with it.
             if directory.is_dir() and not _is_readable(self._kernel.read(directory)):
-                self._label((*_below(directory), directory))
+                self._label((*_walk(directory), directory))
 
     def _label(self, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -99,7 +99,7 @@ def relabel(*directories: Path) -> str:
     return f"chcon -R -t {TYPE} -l {_LEVEL} {' '.join(map(str, directories))}"
 
 
-def _below(directory: Path) -> Iterator[Path]:
+def _walk(directory: Path) -> Iterator[Path]:
     """Everything in it, deepest first, so that one that breaks off is begun again."""
     for parent, directories, files in os.walk(directory, topdown=False):
         yield from (Path(parent, name) for name in (*files, *directories))

@@ -72,6 +72,8 @@ class FileSizes:
         """Called with slice, name of the file and the size that was found, in bytes."""
         self._kept: dict[str, dict[str, _Kept]] = {}
         self._inotify: Inotify | None = None
+        self.is_watched = False
+        """Whether events tell of every file; else others have to look."""
 
     def keep(self, slice_id: str, path: str, name: str, size: int, *, is_new: bool) -> None:
         """From now on `path`, called `name` to people, is at most `size` bytes long.
@@ -109,12 +111,13 @@ class FileSizes:
                 await self._follow(inotify)
         except (OSError, NotImplementedError) as error:  # an event loop may know no descriptors
             _log.warning("growing files are seen late: no inotify", error=str(error))
-            self._inotify = None
+            self._inotify, self.is_watched = None, False
             await asyncio.Event().wait()
         finally:
-            self._inotify = None
+            self._inotify, self.is_watched = None, False
 
     async def _follow(self, inotify: Inotify) -> None:
+        self.is_watched = True
         for files in self._kept.values():
             for path in files:
                 self._watch(path)
@@ -129,9 +132,10 @@ class FileSizes:
 
     def _watch(self, path: str) -> None:
         if self._inotify is not None:
-            # One more watch may not be had: the regular looks remain.
-            with contextlib.suppress(OSError):
+            try:
                 self._inotify.add_watch(Path(path), Mask.MODIFY)
+            except OSError:  # no watch is left
+                self.is_watched = False
 
 
 REGION_BYTES = 1 << 20

@@ -130,7 +130,7 @@ async def clear_nodes(
 
     async def have_ended() -> bool:
         nonlocal left
-        left = ", ".join(await _still_there(survey, fleet))
+        left = ", ".join(await _find_remaining(survey, fleet))
         return not left
 
     retries = RetryPolicy(tell)
@@ -159,7 +159,7 @@ async def _clear(survey: Survey, fleet: Fleet) -> Sequence[str]:
     return cleared
 
 
-async def _still_there(survey: Survey, fleet: Fleet) -> Sequence[str]:
+async def _find_remaining(survey: Survey, fleet: Fleet) -> Sequence[str]:
     """This installation's DaemonSet, or the pods that an earlier one left to be ended."""
     if await fleet.installation() is not None:
         return (f"DaemonSet {fleet}",)
@@ -203,7 +203,7 @@ class Uninstall:
             async with asyncio.timeout(deadline_seconds):
                 await self._retries.repeat(self._look, self.look_seconds)
         except TimeoutError as error:
-            raise ClusterError(self._unanswered(deadline_seconds)) from error
+            raise ClusterError(self._timeout_text(deadline_seconds)) from error
         self._summarise()
 
     async def _look(self) -> bool:
@@ -251,7 +251,7 @@ class Uninstall:
                 f"files with `gpu-device-plugin cleanup` on the nodes"
             )
 
-    def _unanswered(self, deadline_seconds: float) -> str:
+    def _timeout_text(self, deadline_seconds: float) -> str:
         if not self._waiting:
             return (
                 f"within {deadline_seconds:g} s the API server did not say which nodes have agents; "

@@ -4,16 +4,21 @@ The library may lack any function that is newer than the driver. A value whose f
 missing or not supported is unknown (None); that is never a fault of the card.
 """
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pynvml
 
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.driver_queries import ask, fabric, hardware, instance_uuids, links, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MIB = 1024 * 1024
 # Errors of the whole driver, not of one card: NVML has to be opened again.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE, parse_claim_name
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
 from gpu_device_plugin.domain.fractions.requests import asked_text
 from gpu_device_plugin.domain.fractions.units import slice_mib
@@ -12,6 +13,7 @@ from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
+from gpu_device_plugin.kubernetes.objects.pod_spec import asking_containers
 from gpu_device_plugin.kubernetes.objects.survey import ExplainedPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
@@ -60,11 +62,14 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
         kept_by = "what keeps it is in its metadata.finalizers"
         return (f"it is being deleted, so no scheduler takes it; {kept_by}",)
     gates = few(gate.name for gate in pod.spec.scheduling_gates or ())
-    gated = (
-        (f"no scheduler takes it before its scheduling gates are removed: {gates}",)
-        if gates
-        else ()
-    )
+    gated: tuple[str, ...] = ()
+    if gates:
+        gated += (f"no scheduler takes it before its scheduling gates are removed: {gates}",)
+    if missing := few(filter(parse_claim_name, pod.missing_claims)):
+        gated += (
+            f"its claim is not made yet ({missing}): namespace {pod.metadata.namespace} needs the "
+            f"ResourceClaimTemplate {TEMPLATE}, which the chart's dra.namespaces makes (docs/dra.md)",
+        )
     fitting = _fitting_nodes(verdicts)
     if not fitting:
         return (*gated, *_cures_for_room(now, asking))
@@ -152,9 +157,11 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """What would let nodes take the pod that may take it."""
     if how := few(verdict.opens for verdict in verdicts if verdict.opens):
         yield f"the cards have room, the node is closed to it: {how}"
-    if any(verdict.lacks_room for verdict in verdicts):
+    if lacking := [verdict for verdict in verdicts if verdict.lacks_room]:
         by_node = "; what fits now is said by node" if any(each.hint for each in verdicts) else ""
-        yield f"ask less, free a slice, or add a node{by_node}"
+        is_too_large = all(verdict.is_too_large for verdict in lacking)
+        larger = "ask less, or add a node of larger cards: none has so many units"
+        yield f"{larger if is_too_large else 'ask less, free a slice, or add a node'}{by_node}"
     if any(verdict.is_unreadable for verdict in verdicts):
         yield "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
 
@@ -229,7 +236,7 @@ def story(
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
     now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
-    said += () if believed_holds(asking.request, asking.annotations)[1] else (_DISPUTED,)
+    said += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
     return PodStory(name, _state(pod), asks, holds, said, nodes, cures(pod, asking, now))
 
 
@@ -259,7 +266,11 @@ def event_line(event: Event) -> str:
 def _event_lines(events: Sequence[Event]) -> list[str]:
     shown = [e for e in events if e.type == "Warning" or e.reporter == AGENT]
     own = [e for e in shown if not any(_wraps(e.message, other.message) for other in shown)]
-    return list(map(event_line, own[-_SHOWN_EVENTS:]))
+    latest: dict[tuple[str, str], Event] = {}
+    for event in own:  # the same words in a new Event say only when they were said last
+        latest.pop((event.reason, event.message), None)
+        latest[event.reason, event.message] = event
+    return list(map(event_line, [*latest.values()][-_SHOWN_EVENTS:]))
 
 
 def _of_pod(pod: ExplainedPod, events: Iterable[Event]) -> Iterator[str]:
@@ -312,7 +323,8 @@ def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeCards]) -> 
     by_container = [(pod.spec.containers[c].name, s) for c, s in sorted(hold.by_container.items())]
     if counted_hold.by_card() != hold.by_card():
         # The agent names no containers, and the annotations name other cards.
-        by_container = [("?", counted_hold.by_card())]
+        asks = asking_containers(pod)
+        by_container = [(asks[0] if len(asks) == 1 else "?", counted_hold.by_card())]
     by_index = {card.index: card for card in node.offer.cards} if node else {}
     for name, shares in by_container:
         for index, (units, percent) in sorted(shares.items()):

@@ -85,7 +85,7 @@ class PageParts:
                 await self.changed.wait_for(lambda: self.at != at)
 
     def _forget_gone(self) -> None:
-        """Nodes come and go under new names; who has been away for longer reads all again."""
+        """Nodes come and go under new names; a reader that has been away for longer reads all again."""
         gone = [name for name, part in self._parts.items() if not part.html]
         for name in gone[:-_MOST_GONE]:
             self._floor = max(self._floor, self._parts.pop(name).number)

@@ -120,8 +120,8 @@ class Settings(NvidiaSettings):
     )
     cdi_dir: str = setting(
         "/var/run/cdi",
-        "Directory of the container runtime's CDI files, for the claims of allocation API `dra`.",
-        convert=directory,
+        "Directory of the container runtime's CDI files, for the claims of allocation API `dra`; empty: this node serves none.",
+        convert=optional_directory,
     )
     driver_capabilities: str = setting(
         "compute,utility",

@@ -1,9 +1,9 @@
 /*
  * What a slice tells the others of a card: one page that its processes write and neighbours
  * read, /run/gpu-device-plugin/cards/<UUID>/<slice>. The size and the places of `magic`,
- * `version` and `open` are frozen: pods that run keep their version of this library, so pages of
- * several share a card. Times are CLOCK_MONOTONIC. Each word is written by itself, since a writer
- * may die anywhere.
+ * `version`, `is_told` and `out_until_ns` are frozen: pods that run keep their version of this
+ * library, so pages of several share a card. Times are CLOCK_MONOTONIC. Each word is written by
+ * itself, since a writer may die anywhere.
  */
 #pragma once
 
@@ -16,13 +16,7 @@
 enum {
 	ACTIVITY_BYTES = 4096,
 	ACTIVITY_HEAD_BYTES = 80, /* all that version 2 writes */
-	ACTIVITY_OPEN = 64,
-	ACTIVITY_VERSION = 2, /* earlier ones know no leases */
-};
-
-struct activity_open {
-	_Atomic uint64_t since_ns; /* 0: nothing unfinished */
-	_Atomic uint64_t until_ns; /* when it should have ended */
+	ACTIVITY_VERSION = 2,     /* earlier ones know no leases */
 };
 
 struct activity {
@@ -34,12 +28,13 @@ struct activity {
 	_Atomic uint64_t hold_until_ns; /* the slice alone may launch; 0: it holds no lease */
 	uint64_t earlier_quiet;         /* 0 */
 	_Atomic int64_t key;            /* of those who wait, the one with the largest is next */
-	/* The first tells of all unfinished work; earlier versions have one for each process. */
-	struct activity_open open[ACTIVITY_OPEN];
-	uint8_t earlier_rings[3008];
+	/* Earlier versions have two words for each process; 0 in the first: nothing unfinished. */
+	_Atomic uint64_t is_told;
+	_Atomic uint64_t out_until_ns; /* when all unfinished work should have ended */
+	uint8_t earlier_processes[4016];
 };
 
 _Static_assert(sizeof(struct activity) == ACTIVITY_BYTES, "layout");
 _Static_assert(offsetof(struct activity, version) == 24, "layout");
 _Static_assert(offsetof(struct activity, key) == 56, "layout");
-_Static_assert(offsetof(struct activity, open) == 64, "layout");
+_Static_assert(offsetof(struct activity, earlier_processes) == ACTIVITY_HEAD_BYTES, "layout");

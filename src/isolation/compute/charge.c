@@ -20,10 +20,10 @@
 /* Took more than twice what is known, and this: have the kinds become longer? */
 #define DOUBT_NS 100000u
 #define DOUBT_MOST_NS 1000000000u
-/* So much more cannot be copies between the kernels. */
-#define SURE_NS 20000000u
 /* So much of it, and each launch waits until the one before it was measured. */
 #define DOUBT_HOLDS_NS 20000000u
+/* So much more is no thread that was late. */
+#define SURE_NS 20000000u
 enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
 
 /* Hardly anything is out. */
@@ -116,7 +116,8 @@ static bool is_host_bound(const struct meter *meter, const struct work *work, ui
 	return (work->ended_ns - work->begun_ns) * 4 >= part_ns * 3 && meter->out_ns < FEW_NS;
 }
 
-static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns)
+static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns,
+			     bool is_timed)
 {
 	const bool is_slow = is_host_bound(meter, work, part_ns);
 
@@ -127,8 +128,10 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	/* The card can have waited for the host only until the last launch was out. */
 	const uint64_t host_ns = work->ended_ns - work->begun_ns + work->pause_ns + work->waited_ns;
 	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
-	const uint64_t charged_ns =
-		least_ns > DOUBT_TIMES * most_ns + SURE_NS ? least_ns : smaller(part_ns, most_ns);
+	/* By our clock it may also be a thread that was not running. */
+	const bool is_sure =
+		(is_timed && !work->is_from_idle) || least_ns > DOUBT_TIMES * most_ns + SURE_NS;
+	const uint64_t charged_ns = larger(is_sure ? least_ns : 0, smaller(part_ns, most_ns));
 
 	meter->slack_ns = smaller(less(most_ns, charged_ns), SLACK_MOST_NS);
 	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
@@ -140,24 +143,25 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 }
 
 /* `passed_ns`: without the idle time of the segment; `is_by_itself`: since the event before it. */
-static void charge(struct meter *meter, const struct work *work, uint64_t passed_ns,
+static void charge(struct meter *meter, const struct work *work, uint64_t passed_ns, bool is_timed,
 		   bool is_by_itself, uint64_t now_ns)
 {
 	uint64_t charged_ns;
 
-	if (!work->launches)
+	/* Up to an event with nothing before it only other streams can have had work. */
+	if (!work->launches && (!meter->is_mixed || work->is_from_idle || meter->aside_ns))
 		return;
 	const unsigned others = beside(meter, now_ns);
 	/* On several streams our clock alone knows when nothing was out. */
 	const uint64_t there_ns = meter->is_mixed ? less(passed_ns, work->pause_ns) : passed_ns;
 	const uint64_t part_ns = there_ns / (1 + others);
 
-	if (work->copies_ns == work->mean_ns)
+	if (work->launches && work->copies_ns == work->mean_ns)
 		charged_ns = charge_copies(work, there_ns, is_by_itself);
 	else if (work->is_sample)
 		charged_ns = charge_sample(meter, work, passed_ns, others);
 	else if (work->is_sure)
-		charged_ns = charge_known(meter, work, part_ns);
+		charged_ns = charge_known(meter, work, part_ns, is_timed);
 	else
 		charged_ns = part_ns;
 	if (!work->is_sure && !work->is_sample && work->is_alike && !work->copies_ns)
@@ -175,7 +179,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 {
 	const struct work work = meter->events[index].work;
 	const uint64_t there_ns = is_timed && later_ns > 0 ? (uint64_t)later_ns : 0;
-	uint64_t passed_ns = less(now_ns, work.begun_ns);
+	uint64_t passed_ns = work.begun_ns ? less(now_ns, work.begun_ns) : 0;
 
 	if (work.is_blank && is_timed && there_ns < event_ns)
 		event_ns = there_ns;
@@ -190,14 +194,15 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	const bool is_by_itself = is_timed && meter->reference_number == work.front;
 
 	events_pass(meter, index, !is_timed || later_ns >= 0, now_ns);
-	charge(meter, &work, passed_ns, is_by_itself, now_ns);
+	charge(meter, &work, passed_ns, is_timed, is_by_itself, now_ns);
 }
 
 static void become_idle(struct meter *meter, uint64_t now_ns)
 {
 	meter->idle_since_ns = now_ns;
-	meter->is_mixed = false;
+	meter->is_mixed = meter->is_learning = false;
 	meter->aside_ns = 0;
+	meter->more_ns = 0;
 }
 
 /* The next event of a stream that was not asked about. */
@@ -258,7 +263,7 @@ struct meter *charge_all(struct meter *meter, uint64_t now_ns)
 	meter = charge_poll(meter, now_ns);
 	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
 		meter->tail = (struct work){0};
-		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.pause_ns), false,
+		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.pause_ns), false, false,
 		       now_ns);
 		become_idle(meter, now_ns);
 		lease_tell(meter, now_ns);
@@ -282,20 +287,22 @@ static uint64_t worst_most_ns(const struct meter *meter)
 }
 
 /* The first event took far longer than it should, and other streams do not pass it. */
-static bool is_late(const struct meter *meter, uint64_t now_ns)
+bool charge_is_late(const struct meter *meter, uint64_t more_ns, uint64_t now_ns)
 {
 	const struct timed_event *first = &meter->events[0];
 	const uint64_t since_ns = larger(first->set_ns, meter->first_ns);
+	/* In front of an empty one anything that is out may be. */
+	const uint64_t mean_ns = first->work.launches ? first->work.mean_ns : meter->out_ns;
 
-	return first->work.launches &&
-	       less(now_ns, since_ns) > first->work.mean_ns * LATE_TIMES + LATE_NS;
+	return less(now_ns, since_ns) > (mean_ns + more_ns) * LATE_TIMES + LATE_NS;
 }
 
 bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
 	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
-	     (meter->aside_ns || (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
+	     (meter->aside_ns ||
+	      (meter->doubt_ns < DOUBT_HOLDS_NS && !charge_is_late(meter, 0, now_ns)))))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

@@ -19,6 +19,8 @@ struct meter *charge_all(struct meter *meter, uint64_t now_ns);
 /* The context ends: what is out is forgotten. */
 void charge_forget(struct meter *meter, uint64_t now_ns);
 
+/* What is out takes far longer than its mean and `more_ns`: it may wait for the program. */
+bool charge_is_late(const struct meter *meter, uint64_t more_ns, uint64_t now_ns);
 /* Must a launch that may take so long wait until more of what is out was measured? */
 bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns);
 /* So much is behind no event that the next launch needs one. */

@@ -51,9 +51,8 @@ struct place {
 	uint32_t samples;  /* that the mean is of; 0: only guessed from launches in a row */
 	uint32_t all;      /* so many launches are sampled all */
 	uint32_t every, due;
-	uint32_t alike;    /* samples in a row */
-	uint32_t heard;    /* samples in all */
-	bool is_surprised; /* the last sample was far longer than the mean */
+	uint32_t alike; /* samples in a row */
+	uint32_t heard; /* samples in all */
 };
 
 static struct place places[PLACES];
@@ -114,8 +113,12 @@ struct estimate estimate_of(uint64_t what)
 	if (!place)
 		return (struct estimate){.mean_ns = UNKNOWN_NS,
 					 .worst_ns = (uint64_t)WORST_AT_FIRST_NS};
-	return (struct estimate){.mean_ns = (uint64_t)place->mean_ns + 1,
+	const uint64_t mean_ns = (uint64_t)place->mean_ns + 1;
+
+	return (struct estimate){.mean_ns = mean_ns,
 				 .worst_ns = worst_of(place),
+				 .more_ns =
+					 place->worst_ns > mean_ns ? place->worst_ns - mean_ns : 0,
 				 .is_known = true,
 				 .is_sure = place->samples > 0};
 }
@@ -149,12 +152,8 @@ bool estimate_sample(uint64_t what, uint64_t took_ns)
 	const double limit_ns = place->mean_ns * (double)SURPRISE_TIMES + SURPRISE_NS;
 	const bool is_long = place->samples && (double)took_ns > limit_ns;
 	const double off_ns = (double)took_ns - place->mean_ns;
-	double heard_ns = (double)took_ns;
 
 	if (is_long) {
-		/* By chance a neighbour's turn may be in it: one alone counts little. */
-		if (!place->is_surprised)
-			heard_ns = limit_ns;
 		place->steady = 0;
 		place->all = MEAN_OF;
 	}
@@ -166,9 +165,8 @@ bool estimate_sample(uint64_t what, uint64_t took_ns)
 		place->every *= 2;
 	}
 	place->heard++;
-	place->is_surprised = is_long;
 	place->samples += place->samples < MEAN_OF;
-	place->mean_ns += (heard_ns - place->mean_ns) / place->samples;
+	place->mean_ns += off_ns / place->samples;
 	place->worst_ns -= place->worst_ns / WORST_FADES;
 	if (took_ns > place->worst_ns)
 		place->worst_ns = took_ns;

@@ -7,6 +7,7 @@
 struct estimate {
 	uint64_t mean_ns;  /* card time of one launch */
 	uint64_t worst_ns; /* what it may take for all we know */
+	uint64_t more_ns;  /* the longest of late took so much more than the mean */
 	bool is_known;     /* measured before, */
 	bool is_sure;      /* and by itself */
 };

@@ -53,19 +53,6 @@
 /* More slices than the agent places on a card. */
 enum { NEIGHBOURS = 31 };
 
-/* The head of a page, read with pread and never mapped: a neighbour may cut its file off. */
-struct head {
-	uint64_t magic, earlier[2];
-	uint32_t version, takes_leases;
-	uint64_t want_until_ns, hold_until_ns, earlier_quiet;
-	int64_t key;
-	struct {
-		uint64_t since_ns, until_ns;
-	} out;
-};
-
-_Static_assert(sizeof(struct head) == ACTIVITY_HEAD_BYTES, "layout");
-
 struct neighbour {
 	int fd;
 	dev_t device;
@@ -152,24 +139,12 @@ static void scan(int number, uint64_t now_ns)
 	card->scanned_ns = now_ns;
 }
 
-/* A library that knows no leases tells of each process by itself. */
-static bool is_earlier_at_work(int fd, uint64_t now_ns)
-{
-	struct activity_open open[ACTIVITY_OPEN];
-
-	if (pread(fd, open, sizeof(open), offsetof(struct activity, open)) != sizeof(open))
-		return false;
-	for (int i = 0; i < ACTIVITY_OPEN; i++)
-		if (atomic_load(&open[i].since_ns) && atomic_load(&open[i].until_ns) > now_ns)
-			return true;
-	return false;
-}
-
 /* Until when it has the card; 0: it has not, or says so for too long. */
-static uint64_t claimed_until(struct neighbour *neighbour, const struct head *head, uint64_t now_ns)
+static uint64_t claimed_until(struct neighbour *neighbour, const struct activity *head,
+			      uint64_t now_ns)
 {
-	const uint64_t held_ns = smaller(head->hold_until_ns, head->out.until_ns + LAPSE_NS);
-	const uint64_t until_ns = larger(held_ns, head->out.until_ns);
+	const uint64_t held_ns = smaller(head->hold_until_ns, head->out_until_ns + LAPSE_NS);
+	const uint64_t until_ns = larger(held_ns, head->out_until_ns);
 
 	if (until_ns <= now_ns) {
 		neighbour->claim_ns = 0;
@@ -187,17 +162,14 @@ static uint64_t claimed_until(struct neighbour *neighbour, const struct head *he
 static void see(struct card *card, struct neighbour *neighbour, struct view *view, int64_t key,
 		uint64_t now_ns)
 {
-	struct head head;
+	struct activity head;
 
-	if (pread(neighbour->fd, &head, sizeof(head), 0) != sizeof(head) ||
+	/* Never mapped: a neighbour may cut its file off. */
+	if (pread(neighbour->fd, &head, ACTIVITY_HEAD_BYTES, 0) != ACTIVITY_HEAD_BYTES ||
 	    head.magic != ACTIVITY_MAGIC)
 		return;
-	if (head.version < ACTIVITY_VERSION) {
-		card->beside += is_earlier_at_work(neighbour->fd, now_ns);
-		return;
-	}
-	if (!head.takes_leases) {
-		card->beside += head.out.until_ns > now_ns;
+	if (head.version < ACTIVITY_VERSION || !head.takes_leases) {
+		card->beside += head.out_until_ns > now_ns;
 		return;
 	}
 	const uint64_t until_ns = claimed_until(neighbour, &head, now_ns);
@@ -256,29 +228,26 @@ static void sign(struct activity *page, bool takes_leases)
 	atomic_store_explicit(&page->magic, ACTIVITY_MAGIC, memory_order_relaxed);
 	atomic_store_explicit(&page->version, ACTIVITY_VERSION, memory_order_relaxed);
 	atomic_store_explicit(&page->takes_leases, takes_leases, memory_order_relaxed);
+	atomic_store_explicit(&page->is_told, 1, memory_order_relaxed);
 }
 
-static void tell_until(struct activity *page, uint64_t until_ns, uint64_t now_ns)
-{
-	if (atomic_load_explicit(&page->open[0].until_ns, memory_order_relaxed) < now_ns)
-		atomic_store_explicit(&page->open[0].since_ns, now_ns, memory_order_relaxed);
-	atomic_store_explicit(&page->open[0].until_ns, until_ns, memory_order_release);
-}
-
-/* What kernels are out, and the copies that they wait for; copies alone keep nobody up. */
+/* What kernels are out, and the copies that they wait for; other copies keep nobody up once known.
+ */
 static uint64_t out_of(const struct meter *meter)
 {
 	const uint64_t out_ns = (uint64_t)credit_inflight(meter->card);
 
-	return out_ns && !meter->is_mixed ? out_ns + meter->copies_ns : out_ns;
+	return meter->is_learning || (out_ns && !meter->is_mixed) ? out_ns + meter->copies_ns
+								  : out_ns;
 }
 
 void lease_tell(const struct meter *meter, uint64_t now_ns)
 {
 	const uint64_t out_ns = out_of(meter);
+	const uint64_t more_ns = out_ns ? larger(meter->more_ns, out_ns / 8) : 0;
 
-	/* What takes somewhat longer than known is still waited for. */
-	tell_until(activity_own_page(meter->card), now_ns + out_ns + out_ns / 8, now_ns);
+	/* What takes longer than its mean is still waited for. */
+	atomic_store(&activity_own_page(meter->card)->out_until_ns, now_ns + out_ns + more_ns);
 }
 
 void lease_tell_without(int card, uint64_t until_ns)
@@ -286,7 +255,7 @@ void lease_tell_without(int card, uint64_t until_ns)
 	struct activity *page = activity_own_page(card);
 
 	sign(page, false);
-	tell_until(page, until_ns, until_ns);
+	atomic_store(&page->out_until_ns, until_ns);
 }
 
 static bool is_elsewhere(int card)
@@ -371,7 +340,7 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 	if (out_ns && out_ns + launch->estimate.mean_ns > LEASE_NS && !is_by_itself)
 		return between(NAP_LEAST_NS, out_ns / 2, NAP_MOST_NS);
 	atomic_store(&page->hold_until_ns, now_ns + LEASE_NS + (is_by_itself ? out_ns : 0));
-	tell_until(page, larger(now_ns, atomic_load(&page->open[0].until_ns)), now_ns);
+	atomic_store(&page->out_until_ns, larger(now_ns, page->out_until_ns));
 	/* Somebody else may have taken it at the same moment: then both ask again. */
 	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns) {
 		atomic_store(&page->hold_until_ns, 0);
@@ -386,8 +355,7 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 static bool holds(const struct activity *page, uint64_t now_ns)
 {
 	return atomic_load_explicit(&page->hold_until_ns, memory_order_relaxed) &&
-	       atomic_load_explicit(&page->open[0].until_ns, memory_order_relaxed) + LAPSE_NS >
-		       now_ns;
+	       atomic_load_explicit(&page->out_until_ns, memory_order_relaxed) + LAPSE_NS > now_ns;
 }
 
 uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
@@ -410,8 +378,13 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 		give_up(page);
 		return for_credit(meter, credit_wait_ns(card, credit_ns), out_ns);
 	}
-	/* Copies do not disturb others' kernels. Those of who launches kernels go beside these. */
-	if (is_off() || (launch->is_copy && now_ns - meter->kernel_ns >= ALONE_NS))
+	/*
+	 * Copies do not disturb others' kernels. Those of who launches kernels go beside these, and
+	 * the first of a kind by themselves: two loops that begin together know then what one
+	 * takes.
+	 */
+	if (is_off() ||
+	    (launch->is_copy && launch->estimate.is_known && now_ns - meter->kernel_ns >= ALONE_NS))
 		return 0;
 	const bool is_holder = holds(page, now_ns);
 

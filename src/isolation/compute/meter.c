@@ -197,7 +197,12 @@ void meter_await(CUstream stream)
 /* How long the card had nothing of ours, or likely had not, before this launch. */
 static void note_idle(struct meter *meter, uint64_t now_ns)
 {
-	const uint64_t since_ns = meter->launched_ns + meter->out_ns + GAP_NS;
+	/* An event that was not reached is of work that goes on, unless that waits for the program.
+	 */
+	const bool goes_on =
+		meter->count && !meter->aside_ns && !charge_is_late(meter, meter->more_ns, now_ns);
+	const uint64_t seen_ns = goes_on ? meter->polled_ns : 0;
+	const uint64_t since_ns = larger(meter->launched_ns + meter->out_ns + GAP_NS, seen_ns);
 
 	if (meter->idle_since_ns)
 		meter->tail.idle_ns = meter->reference ? now_ns - meter->reference_ns : 0;
@@ -243,6 +248,7 @@ static void put_out(struct meter *meter, int card, const struct meter_launch *la
 	meter->out_ns += mean_ns;
 	meter->copies_ns += launch->is_copy ? mean_ns : 0;
 	meter->worst_ns += (uint64_t)sign * launch->estimate.worst_ns;
+	meter->more_ns = larger(meter->more_ns, launch->estimate.more_ns);
 }
 
 static void begin(struct meter *meter, struct meter_launch *launch)
@@ -262,6 +268,7 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	const bool wants_mark = is_from_idle && launch->waited_ns && !wants_sample;
 
 	meter->idle_since_ns = 0;
+	meter->is_learning = meter->is_learning || (launch->is_copy && !launch->estimate.is_known);
 	put_out(meter, meter->card, launch, 1);
 	meter->number++;
 	lease_tell(meter, launch->now_ns);

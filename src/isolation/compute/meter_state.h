@@ -65,15 +65,18 @@ struct meter {
 	uint64_t number;    /* of launches */
 	uint64_t out_ns;    /* the means of all that is out */
 	uint64_t copies_ns; /* of it, copies */
-	uint64_t worst_ns;  /* and what that may take */
-	uint64_t aside_ns;  /* of it, what waits for the program while other streams go on */
-	uint64_t slack_ns;  /* launches were charged so much less than is known of them */
-	uint64_t doubt_ns;  /* not charged because what is known did not explain it */
-	uint32_t wary;      /* so many launches are sampled all */
-	bool is_polled;     /* by some thread, just now */
-	bool is_mixed;      /* several streams since the card was idle */
-	CUstream stream;    /* of the last launch; it may be gone */
-	struct work tail;   /* behind the last event */
+	uint64_t more_ns; /* since the card was idle: one launch may take so much more than its mean
+			   */
+	uint64_t worst_ns; /* and what that may take */
+	uint64_t aside_ns; /* of it, what waits for the program while other streams go on */
+	uint64_t slack_ns; /* launches were charged so much less than is known of them */
+	uint64_t doubt_ns; /* not charged because what is known did not explain it */
+	uint32_t wary;     /* so many launches are sampled all */
+	bool is_polled;    /* by some thread, just now */
+	bool is_mixed;     /* several streams since the card was idle, */
+	bool is_learning;  /* and copies that were not measured before */
+	CUstream stream;   /* of the last launch; it may be gone */
+	struct work tail;  /* behind the last event */
 	uint32_t count, spare_count;
 	struct timed_event events[METER_EVENTS];
 	CUevent spares[METER_EVENTS + 2];

@@ -124,7 +124,7 @@ class ModeFollower:
         self._check_foreign()
 
     def note_registered(self, resource: str) -> None:
-        """The kubelet knows this resource as ours; remembered, so that it is never foreign."""
+        """The kubelet knows this resource by our registration; remembered, so that it is never foreign."""
         if resource not in self.registered:
             self.registered |= {resource}
             self.remember()
@@ -292,8 +292,8 @@ class AllocationApiChoice:
         self._note("slice", "SliceRefused", text if refused else None)
 
     def _lacks_claims(self, mode: NodeMode) -> str:
-        if self.settings.standalone:
-            return "claims need an API server (--standalone)"
+        if self.settings.standalone or not self.settings.cdi_dir:
+            return "this agent serves none (--standalone, or no --cdi-dir: dra.enabled of the chart sets it)"
         if is_whole(mode):
             return f"mode {mode} gives whole cards"
         if self.kubelet_version and not has_claims_api(self.kubelet_version):

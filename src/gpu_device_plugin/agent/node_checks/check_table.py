@@ -116,12 +116,12 @@ def _follow_mps(of: Wiring) -> None:
 
 
 def _cut_back(of: Wiring) -> None:
-    of.setup.files.sizes.cut_back()
+    if not of.setup.files.sizes.is_watched:
+        of.setup.files.sizes.cut_back()
 
 
 def _look_for_imex(of: Wiring) -> None:
-    found = imex_channels(of.in_force.current.imex_channels)
-    of.node_store.update(imex_channels=found)
+    of.node_store.update(imex_channels=imex_channels(of.in_force.current.imex_channels))
 
 
 async def _dial_other_plugins(of: Wiring) -> None:

@@ -286,7 +286,7 @@ class Publisher:
                         claim=grant.holder.claim_name,
                     )
                     usage = self.usage(grant.slice_id, share.device)
-                    yield _with_usage(sample, usage, card)
+                    yield _add_usage(sample, usage, card)
 
     def _card_samples(
         self, state: NodeState, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger
@@ -305,7 +305,7 @@ class Publisher:
                 state.node,
                 card.model,
                 card.memory_mib,
-                *_allocated(card, use, card.capacity(state.unit) * state.unit.mib),
+                *_ack_mode(card, use, card.capacity(state.unit) * state.unit.mib),
             )
 
     def _unexplained(self, card: Card, ledger: Ledger) -> int | None:
@@ -325,7 +325,7 @@ class Publisher:
         return max(0, used)
 
 
-def _allocated(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
+def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
     """ACK's allocation mode of a card (R-580), and the held part of the memory that it gives away."""
     parts = {card.uuid: card.memory_mib}
     parts |= {each.uuid: each.memory_mib for each in card.hardware.instances}
@@ -341,7 +341,7 @@ def _card_label(card: Card) -> int | str:
     return card.index if card.is_shown else card.uuid
 
 
-def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
+def _add_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
     """The container wrote these figures; one above what the card has is not believed."""
     if usage is None or usage.memory_bytes > card.memory_mib * _BYTES_PER_MIB:
         return sample

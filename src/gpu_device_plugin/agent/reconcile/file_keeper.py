@@ -96,6 +96,7 @@ class FileKeeper:
     async def repair_and_remove(self) -> None:
         """The same, and what `judge` has found to be over is removed."""
         await self.repair()
+        self._setup.files.sizes.cut_back()
         try:
             for slice_id in tuple(self._removable):
                 # It may have been adopted meanwhile, or removed by a pass that overlaps this one.

@@ -167,7 +167,7 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 MOST_TRIES = 200
 _Left = tuple[UnitsAndPercent, UnitsAndPercent]
-"""Of a card: what is free, and what the next container can reuse of an init container's."""
+"""What of a card is free, and what the next container can reuse of an init container's."""
 _ContainerAsk = tuple[ContainerKind, Demand]
 _Cards = tuple[int, ...]
 """Positions in the list of rooms."""
@@ -206,7 +206,7 @@ class _Search:
     """Backtracking over the cards of one container after the other.
 
     Attributes:
-        least_core: Of each card, the compute that every container takes at least.
+        least_core: For each card, the compute that every container takes at least.
         sign: 1 to try full cards first, -1 for empty ones.
         failed: What is left where the rest was found not to fit.
     """

@@ -7,7 +7,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import chain
 from operator import itemgetter
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
@@ -43,7 +45,7 @@ ASSIGNED = "scheduler.framework.gpushare.assigned"
 ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
 CORE_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
 INIT_ALLOCATION = "gpu-device-plugin/init-allocation"
-"""As ALLOCATION, for `spec.initContainers`, sidecars among them: no tool but ours reads or writes it."""
+"""As ALLOCATION, for `spec.initContainers`, sidecars among them: no other tool reads or writes it."""
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 V1_CAPACITY = "ALIYUN_COM_GPU_MEM_DEV"
@@ -63,7 +65,7 @@ class PodHold:
         by_container: Index in `spec.containers` -> card index -> share.
         extra: Card index -> what init containers and sidecars hold beside that; by the agent's
             word everything.
-        inits: Of those alone: index in `spec.initContainers` -> card index -> share.
+        inits: The init containers and sidecars alone: index in `spec.initContainers` -> card index -> share.
         unplaced: Demands that have no card yet: the node will choose for each.
         is_by_claims: Whether it has claims: then its annotations are for people, and the node's agent
             says what is held.
@@ -108,7 +110,7 @@ def pod_annotations(
 
     Always in its second generation; for older tools also in the first, if one card was given.
 
-    Grants of init and sidecar containers are told in a key of ours. Grants name cards by UUID,
+    Grants of init and sidecar containers have a key of their own. Grants name cards by UUID,
     annotations by NVML index.
 
     Returns:
@@ -138,8 +140,8 @@ def pod_annotations(
 
 def whole_cards(grants: Iterable[Grant]) -> dict[str, str]:
     """The cards of a claim that was made for no slice: with all of them, or by hand."""
-    whole = {g.holder.index: g.devices for g in grants if g.holder.claim and _place_of(g) is None}
-    return {DEVICES_ANNOTATION: devices_annotation(whole)} if whole else {}
+    whole = [g.devices for g in grants if g.holder.claim and _place_of(g) is None]
+    return {DEVICES_ANNOTATION: devices_annotation({0: chain(*whole)})} if whole else {}
 
 
 def _place_of(grant: Grant) -> tuple[bool, int, Grant] | None:
@@ -175,7 +177,7 @@ def wish_annotations(
 ) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
-    Neither names sidecars and init containers: they have an annotation of ours.
+    Neither names sidecars and init containers: they have an annotation of their own.
 
     `before` are keys that the pod has already, for instance as the copy of another: a binding removes
     none, so those of which the wish says nothing are emptied. `offer` is of the pod's node, which tells
@@ -215,24 +217,26 @@ def _compact(by_container: Mapping[int, Mapping[CardIndex, int]]) -> str:
     return compact(dict(sorted(by_container.items())))
 
 
-def believed_holds(
-    pod: PodRequest, annotations: Mapping[str, str]
-) -> tuple[Mapping[str, Mapping[CardIndex, int]], bool]:
+class BelievedHolds(NamedTuple):
+    """Container name -> card index -> memory units; and whether all that annotations say agrees with the spec."""
+
+    by_container: Mapping[str, Mapping[CardIndex, int]]
+    is_all: bool
+
+
+def believed_holds(pod: PodRequest, annotations: Mapping[str, str]) -> BelievedHolds:
     """On which cards annotations say that a pod's containers are, where they agree with its spec.
 
     A pod's annotations are its tenant's to write. They count for a container where they name as many
     cards as the pod asks for, and on each its units and, if they say it, its percent. The spec
     tells everything else.
-
-    Returns:
-        Container name -> card index -> memory units; and whether everything that they say agrees.
     """
     apps, inits, core = (
         _amounts(annotations.get(key, "{}"))
         for key in (ALLOCATION, INIT_ALLOCATION, CORE_ALLOCATION)
     )
     if apps is None or inits is None or core is None:
-        return {}, False
+        return BelievedHolds({}, is_all=False)
     found: dict[str, Mapping[CardIndex, int]] = {}
     for container in pod.containers:
         is_app = container.kind is ContainerKind.APP
@@ -240,7 +244,7 @@ def believed_holds(
         percents = core.get(container.index, {}) if is_app else {}
         if told and _agrees(container, card_count(pod), told, percents):
             found[container.name] = told
-    return found, len(found) == len(apps) + len(inits)
+    return BelievedHolds(found, is_all=len(found) == len(apps) + len(inits))
 
 
 def _agrees(

@@ -1,6 +1,6 @@
 """What a container receives: environment, mounts, device nodes and CDI names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,6 +14,8 @@ SELFTEST_FILE = "/usr/local/lib/gpu-device-plugin/gpu-selftest"
 PRELOAD_FILE = "/etc/ld.so.preload"
 VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
 """Where the NVIDIA runtime looks for cards named by mounts instead of by environment."""
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+"""The variable that tells the NVIDIA runtime which devices a container gets."""
 CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 
 
@@ -49,6 +51,20 @@ class DeviceAccess:
     def is_cdi_only(self) -> bool:
         """Whether answers contain neither environment, mounts nor nodes for the cards."""
         return all(strategy.is_cdi for strategy in self.strategies)
+
+    def visible(self, names: Iterable[str]) -> str:
+        """The value of `VISIBLE_DEVICES` for devices of these names."""
+        if self.is_cdi_only:
+            return "void"
+        is_by_mounts = ListStrategy.VOLUME_MOUNTS in self.strategies
+        return VISIBLE_DEVICES_DIR if is_by_mounts else ",".join(names)
+
+    def mounts(self, names: Iterable[str]) -> tuple["Mount", ...]:
+        """The mounts that name these devices, where mounts do that."""
+        if ListStrategy.VOLUME_MOUNTS not in self.strategies:
+            return ()
+        paths = (f"{VISIBLE_DEVICES_DIR}/{name}" for name in names)
+        return tuple(Mount(path, "/dev/null", is_read_only=False) for path in paths)
 
     def annotations(self, cdi_names: Sequence[str], answer_id: str) -> dict[str, str]:
         """The annotation of `cdi-annotations`.

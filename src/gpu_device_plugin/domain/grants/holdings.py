@@ -110,7 +110,7 @@ def is_complete(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
 def holdings_annotation(by_uid: Mapping[str, Holding]) -> str | None:
     """The annotation's value by pod uid, as compact JSON; None where nothing is held.
 
-    Of more than `MOST_ON_A_NODE` the rest is left out: these pods count by their own annotations, where
+    What is beyond `MOST_ON_A_NODE` is left out: these pods count by their own annotations, where
     these agree with the pod spec.
 
     >>> holdings_annotation({"u1": Holding({0: UnitsAndPercent(2, 30)})})

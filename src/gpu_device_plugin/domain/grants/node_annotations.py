@@ -7,7 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeGuard
@@ -35,7 +35,7 @@ seven instances. All annotations of an object have 256 KiB together."""
 MOST_AMOUNT = 1 << 30
 """More MiB than any card has; a number beyond it is a mistake, and no metric could show it."""
 LONGEST_UUID = 96
-"""Of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+"""Characters of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
 _MOST_INDEXES = 1 << 12
 
 CARDS_ANNOTATION = "gpu-device-plugin/cards"
@@ -146,6 +146,15 @@ def is_amount(plain: object) -> TypeGuard[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """An instance, or a card with replicas, by the annotation of cards."""
+
+    card: int
+    profile: str = ""
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class NodeOffer:
     """What a node offers, by its annotation of cards and its labels.
 
@@ -154,6 +163,7 @@ class NodeOffer:
         healthy: Indexes of the cards that may serve.
         by_claims: Indexes of the cards that are given by claims, and by nothing else.
         claimed: What claims hold of these, as the agent tells it.
+        devices: Instances and cards with replicas, by UUID.
     """
 
     name: str
@@ -165,6 +175,7 @@ class NodeOffer:
     max_pods: int | None = None
     by_claims: frozenset[CardIndex] = frozenset()
     claimed: tuple[Claimed, ...] = ()
+    devices: Mapping[str, PublishedDevice] = field(default_factory=dict, hash=False)
 
     @property
     def terms(self) -> NodeTerms:
@@ -172,13 +183,8 @@ class NodeOffer:
         return NodeTerms(self.name, self.mode, self.unit, self.max_pods)
 
 
-def parse_offer(
-    name: str, annotation: str, labels: Mapping[str, str], unhealthy: Iterable[CardIndex] = ()
-) -> NodeOffer:
-    """What a node offers.
-
-    `annotation` is the value of `gpu-device-plugin/cards`; an operator's ConfigMap takes out the cards
-    of the indexes `unhealthy` (R-542).
+def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOffer:
+    """What a node offers; `annotation` is the value of `gpu-device-plugin/cards`.
 
     Raises:
         StateError: The annotation is none that an agent writes; the text names the key, and not the node.
@@ -193,7 +199,7 @@ def parse_offer(
     for entry in entries:
         card, is_healthy = _parse_card(entry)
         cards.append(card)
-        healthy |= {card.index} if is_healthy and card.index not in unhealthy else set()
+        healthy |= {card.index} if is_healthy else set()
         by_claims |= {card.index} if entry.get("door") == AllocationApi.DRA else set()
     _check_once(cards)
     return NodeOffer(
@@ -206,7 +212,30 @@ def parse_offer(
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
         by_claims=_one_set(tuple(sorted(by_claims))),
         claimed=tuple(_parse_claimed(entry) for entry in entries if "claimed" in entry),
+        devices=_published_devices(entries),
     )
+
+
+def _published_devices(cards: object) -> Mapping[str, PublishedDevice]:
+    found: dict[str, PublishedDevice] = {}
+    for card in _objects(cards):
+        index, replicas = _count(card.get("index")), _count(card.get("replicas"))
+        if replicas > 1:
+            found[str(card.get("uuid"))] = PublishedDevice(index, replicas=replicas)
+        for each in _objects(card.get("instances")):
+            profile = str(each.get("profile", ""))
+            found[str(each.get("uuid"))] = PublishedDevice(
+                index, profile, max(1, _count(each.get("replicas")))
+            )
+    return found
+
+
+def _objects(plain: object) -> list[dict[str, object]]:
+    return [each for each in plain if isinstance(each, dict)] if isinstance(plain, list) else []
+
+
+def _count(plain: object) -> int:
+    return plain if is_amount(plain) else 0
 
 
 _one_set: Callable[[tuple[CardIndex, ...]], frozenset[CardIndex]] = lru_cache(maxsize=1024)(
@@ -267,42 +296,6 @@ def _check_once(cards: Iterable[Card]) -> None:
         seen = Counter(getattr(card, name) for card in cards)
         if twice := [value for value, times in seen.items() if times > 1]:
             raise StateError(f"annotation of cards has {name} {twice[0]!r} twice")
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the node's annotation of cards (version 2) says of a device that is not given in parts."""
-
-    card: int
-    profile: str = ""
-    replicas: int = 1
-
-
-def told_devices(cards: object) -> Mapping[str, Told]:
-    """UUID -> what is told; cards with one replica and no instances are left out.
-
-    >>> told_devices([{"index": 0, "uuid": "a", "replicas": 4}])
-    {'a': Told(card=0, profile='', replicas=4)}
-    """
-    found: dict[str, Told] = {}
-    for card in _objects(cards):
-        index, replicas = _count(card.get("index")), _count(card.get("replicas"))
-        if replicas > 1:
-            found[str(card.get("uuid"))] = Told(index, replicas=replicas)
-        for each in _objects(card.get("instances")):
-            profile = str(each.get("profile", ""))
-            found[str(each.get("uuid"))] = Told(
-                index, profile, max(1, _count(each.get("replicas")))
-            )
-    return found
-
-
-def _objects(plain: object) -> list[dict[str, object]]:
-    return [each for each in plain if isinstance(each, dict)] if isinstance(plain, list) else []
-
-
-def _count(plain: object) -> int:
-    return plain if is_amount(plain) else 0
 
 
 def withdrawn_annotation(mark: str, kept: Sequence[str]) -> str:

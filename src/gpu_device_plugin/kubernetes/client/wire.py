@@ -35,7 +35,7 @@ POD_ANNOTATIONS: Mapping[str, int] = {
 }
 """A pod's annotations that we read or write -> the most characters of it; longer than what we write.
 
-A tenant fills the others as he likes, and these too. Of a longer one the rest is cut off, so that it
+A tenant fills the others as he likes, and these too. A longer one is cut off, so that it
 still stands there: as JSON it then says nothing, as a name it is not known.
 """
 _POD_LABELS = (COUNT_LABEL, CARD_LABEL)
@@ -121,9 +121,11 @@ class Resources(msgspec.Struct, omit_defaults=True):
 
     limits: _Amounts | None = None
     requests: _Amounts | None = None
+    claims: list[PodClaim] | None = None
 
     def __post_init__(self) -> None:
         """Without the amounts that we do not read."""
+        self.claims = (self.claims or [])[:_MOST_CLAIMS] or None
         self.limits = _read_amounts(self.limits, OUR_RESOURCES, "nvidia.com/")
         self.requests = _read_amounts(self.requests, ("cpu",), "")
 

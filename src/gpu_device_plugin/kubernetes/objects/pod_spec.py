@@ -144,6 +144,7 @@ def _container(
         index=index,
         amounts={name: amount for name, amount in amounts.items() if amount},
         wants_no_isolation=env.get(CGPU_DISABLE, "").lower() in ("true", "1"),
+        claims=tuple(claim.name for claim in container.resources.claims or ()),
     )
 
 
@@ -162,11 +163,8 @@ def devices_asked(pod: Pod) -> Mapping[str, int]:
     Amounts that are no whole numbers are left out; the API server takes none for such a resource.
     """
     found: Counter[str] = Counter()
-    for container in pod.spec.containers:
+    for container in _together(pod):
         found.update(_asked(container))
-    for init in pod.spec.init_containers or ():
-        if init.is_sidecar:
-            found.update(_asked(init))
     for init in pod.spec.init_containers or ():
         found |= Counter(_asked(init))
     return found
@@ -180,8 +178,11 @@ def asking_containers(pod: Pod) -> list[str]:
 
 def asking_together(pod: Pod) -> list[str]:
     """Those of them that run together: an ordinary init container's devices go to a later one."""
-    beside = [each for each in pod.spec.init_containers or () if each.is_sidecar]
-    return [each.name for each in (*beside, *pod.spec.containers) if _asked(each)]
+    return [each.name for each in _together(pod) if _asked(each)]
+
+
+def _together(pod: Pod) -> list[Container]:
+    return [*(c for c in pod.spec.init_containers or () if c.is_sidecar), *pod.spec.containers]
 
 
 def device_count(amount: object) -> int:

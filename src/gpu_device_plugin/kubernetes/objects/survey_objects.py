@@ -164,7 +164,7 @@ class SurveyedPod(Pod):
         return None if self.status.is_over else agent_container(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
-        """The pod as placement sees it, or None where it asks for nothing of ours, cards included."""
+        """The pod as placement sees it, or None where it asks for nothing of this plugin, cards included."""
         request = whole_request(self)
         devices = devices_asked(self)
         if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
@@ -214,7 +214,7 @@ class Event(Bare, rename="camel"):
     def is_about(self, pod: SurveyedPod) -> bool:
         """Whether it is about this pod, and not an earlier one of its name.
 
-        Of a static pod the kubelet says its own uid, which the API's copy has in an annotation.
+        For a static pod the kubelet says its own uid, which the API's copy has in an annotation.
         """
         uids = ("", pod.metadata.uid, pod.annotations.get(MIRROR))
         return self.involved_object.uid in uids

@@ -158,7 +158,7 @@ class PageServer(HttpListener):
         """Every answer has the headers; only who may read gets more than the sign-in form."""
         try:
             refusal = None if request.path.startswith(_OPEN) else await self._refusal(request)
-            answer = await handler(request) if refusal is None else self._refused(refusal)
+            answer = await handler(request) if refusal is None else self._refuse(refusal)
         except web.HTTPException as error:
             answer = self._message(HTTPStatus(error.status), error.reason)
         if not answer.prepared:
@@ -175,7 +175,7 @@ class PageServer(HttpListener):
         text = f"this address serves localhost only, not {host}"
         return Refusal(HTTPStatus.MISDIRECTED_REQUEST, text)
 
-    def _refused(self, refusal: Refusal) -> web.Response:
+    def _refuse(self, refusal: Refusal) -> web.Response:
         answer = self._message(refusal.status, refusal.text)
         if refusal.status is HTTPStatus.UNAUTHORIZED:
             answer.headers["WWW-Authenticate"] = "Bearer"
@@ -270,7 +270,7 @@ class PageServer(HttpListener):
         token = str((await request.post()).get("token", "")).strip()
         refusal = await self._content.refusal(token, request.remote or "")
         if refusal is not None:
-            return self._refused(refusal)
+            return self._refuse(refusal)
         answer = _to_the_page()
         is_secure = request.secure or request.headers.get("X-Forwarded-Proto") == "https"
         answer.set_cookie(
