@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.e2e.cluster.binaries import provide_syft
+from tools.harness.cluster.binaries import provide_syft
 
 UNKNOWN = {"NOASSERTION", "NONE"}
 CLASSIFIER = "License :: OSI Approved :: "

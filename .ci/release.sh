@@ -10,7 +10,7 @@ rm -rf "$out" && mkdir -p "$out"
 .ci/image.sh amd64 arm64
 cp build/image/gpu-device-plugin-{amd64,arm64}.{tar,spdx.json} "$out"
 echo "==> the chart"
-helm=$(command -v helm || "$python" -c 'from tests.e2e.cluster.binaries import provide_helm; print(provide_helm())')
+helm=$(command -v helm || "$python" -c 'from tools.harness.cluster.binaries import provide_helm; print(provide_helm())')
 packed=$(mktemp -d)
 trap 'rm -rf "$packed"' EXIT
 cp -r charts/gpu-device-plugin "$packed"

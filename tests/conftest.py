@@ -13,9 +13,9 @@ from typing import Unpack
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.agent.boxes import Boxes
-from tests.isolation.box import native_directory
 from tests.kubelet.rig import Rig
 from tests.told import compile_program
+from tools.harness.isolation.box import native_directory
 
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "gpu_device_plugin"
@@ -25,7 +26,8 @@ POSITIONS = {
 WORD = re.compile(r"[A-Z][A-Za-z0-9]*")
 
 
-def raised_reasons() -> set[str]:
+@cache
+def raised_reasons() -> frozenset[str]:
     """Every word of the agent; one that is made up while running is told by its fixed part.
 
     Simulation, demo and command line only repeat words of others.
@@ -37,7 +39,7 @@ def raised_reasons() -> set[str]:
         if parts[0] in {"simulation", "cli", "demo"} or "_proto" in parts:
             continue
         found |= set(Reasons(ast.parse(path.read_text(encoding="utf-8"))).found())
-    return {word for word in found if WORD.fullmatch(word)}
+    return frozenset(word for word in found if WORD.fullmatch(word))
 
 
 class Reasons:

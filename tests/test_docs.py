@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from click import Context
 from prometheus_client.parser import text_string_to_metric_families
 from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
 
 from gpu_device_plugin.cli.main import cli
+from gpu_device_plugin.cli.setting_options import in_help_order
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -134,7 +136,7 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
 def test_every_setting_stands_in_the_table_with_its_default(name: str, kind: type) -> None:
     """Flag, environment, key, default and effect are those of the program, in the order of --help."""
     expected = []
-    for each in settings_of(kind):
+    for each in in_help_order(kind):
         variable, *own = (f"`{name}`" for name in each.variables)
         choices = ", ".join(f"`{name}`" for name in each.choices)
         expected.append(
@@ -271,7 +273,7 @@ def test_what_a_container_receives_is_told(variant: Path) -> None:
 
 def test_the_rights_that_the_page_gives_are_those_that_the_tests_run_with() -> None:
     """The end-to-end tests prove that they are enough."""
-    from tests.e2e.agent import RULES
+    from tools.harness.cluster.agent import RULES
 
     blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
     (role,) = (yaml.safe_load(block) for block in blocks if "ClusterRole" in block)
@@ -301,7 +303,9 @@ def test_every_command_is_told() -> None:
     simulator = words(page("docs/simulator.md"))
     simulated = {word.split(" ")[0] for word in simulator}
 
-    assert [name for name in cli.commands if f"gpu-device-plugin {name}" not in texts] == []
+    assert [
+        name for name in cli.list_commands(Context(cli)) if f"gpu-device-plugin {name}" not in texts
+    ] == []
     assert set(simulate.commands) - simulated == set()
 
 
@@ -366,7 +370,7 @@ def test_the_readme_opens_with_the_request_of_the_sample() -> None:
 
 def test_the_readme_says_which_kubernetes_was_tested() -> None:
     """The version of `make e2e` is one of them, and each names tests that are there."""
-    from tests.e2e.cluster.binaries import DEFAULT_KUBERNETES
+    from tools.harness.cluster.binaries import DEFAULT_KUBERNETES
 
     told = {row[0]: row[1] for row in rows(section(page("README.md"), "install-it"), 2)}
     versions = {cell: text for cell, text in told.items() if re.fullmatch(r"1\.\d+\.\d+", cell)}

@@ -4,8 +4,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.compiling import compile_kept
-from tests.isolation.compile import header_directory
+from tools.harness.compiling import compile_kept
+from tools.harness.isolation.compile import header_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "isolation" / "programs" / "client.c"

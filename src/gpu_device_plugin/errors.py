@@ -25,6 +25,9 @@ What a tenant wrote may stand in a text, and a text goes into logs, Events, pod 
 the length of both is bounded here: of a value where it enters a text (`clip`), and of every text.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 LONGEST_VALUE = 64
 LONGEST_TEXT_BYTES = 1024
 
@@ -161,6 +164,19 @@ class StorageError(EdgeError):
     """
 
     reason: str = "StateNotWritable"
+
+
+@contextmanager
+def storage_errors(done: str, path: object = None) -> Iterator[None]:
+    """What the file system refuses within, as a StorageError: `<path>: cannot be <done>: <why>`.
+
+    Without `path` it is the one that the system's error names.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = path or error.filename
+        raise StorageError(f"{where}: cannot be {done}: {error.strerror}") from error
 
 
 class NoRoomError(StorageError):

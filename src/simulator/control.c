@@ -33,6 +33,19 @@ const char *gpusim_error(void)
 	return reason;
 }
 
+/* A card that is gone or lost comes back without limits. */
+static void forget_limits(struct gpusim_node *node)
+{
+	for (uint32_t card = 0; card < node->cards_count; card++) {
+		const bool is_here = node->cards[card].present && !node->cards[card].lost;
+
+		for (uint32_t slot = 0; !is_here && slot < GPUSIM_GROUPS; slot++) {
+			node->groups[slot].limited &= ~(1ull << card);
+			node->groups[slot].soft_bytes[card] = 0;
+		}
+	}
+}
+
 /* Every line into the node; empty lines and comments are skipped. */
 static int assign_lines(struct gpusim_node *node, const char *lines)
 {
@@ -143,6 +156,7 @@ int gpusim_set(const char *path, const char *lines)
 	if (result == 0)
 		result = assign_lines(node, lines);
 	if (result == 0) {
+		forget_limits(node);
 		atomic_fetch_add(&node->generation, 1u);
 		gpusim_announce(node);
 	}

@@ -1,6 +1,8 @@
 /* The process table: who holds how much of which card, and who still lives. */
 #include "mapping.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,4 +255,18 @@ uint64_t gpusim_card_used_bytes(struct gpusim_node *node, uint32_t card)
 uint64_t gpusim_instance_used_bytes(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance)
 {
 	return sum_bytes(node, card, gpu_instance);
+}
+
+void gpusim_lock(struct gpusim_node *node)
+{
+	if (pthread_mutex_lock(&node->mutex) == EOWNERDEAD) {
+		/* Every update is one word or is redone by the reaper: nothing to roll back. */
+		pthread_mutex_consistent(&node->mutex);
+		gpusim_processes_reap(node);
+	}
+}
+
+void gpusim_unlock(struct gpusim_node *node)
+{
+	pthread_mutex_unlock(&node->mutex);
 }

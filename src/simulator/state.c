@@ -189,20 +189,6 @@ int gpusim_descriptor(const struct gpusim_node *node)
 	return -1;
 }
 
-void gpusim_lock(struct gpusim_node *node)
-{
-	if (pthread_mutex_lock(&node->mutex) == EOWNERDEAD) {
-		/* Every update is one word or is redone by the reaper: nothing to roll back. */
-		pthread_mutex_consistent(&node->mutex);
-		gpusim_processes_reap(node);
-	}
-}
-
-void gpusim_unlock(struct gpusim_node *node)
-{
-	pthread_mutex_unlock(&node->mutex);
-}
-
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, unsigned milliseconds)
 {
 	struct timespec limit = {.tv_sec = milliseconds / 1000u,

@@ -35,10 +35,11 @@
 #define GPUSIM_MEMORY_SLICES 8u
 #define GPUSIM_PROCESSES 1024u
 #define GPUSIM_EVENTS 256u
+#define GPUSIM_GROUPS 128u
 #define GPUSIM_NO_INSTANCE 0xffffffffu
 
 /* Reserved for the CUDA engine, whose own layout is src/simulator/cuda/engine.h. */
-#define GPUSIM_ENGINE_NODE_BYTES (256u * 1024u)
+#define GPUSIM_ENGINE_NODE_BYTES (256u * 1024u - GPUSIM_GROUPS * sizeof(struct gpusim_group))
 #define GPUSIM_ENGINE_CARD_BYTES (4u * 1024u * 1024u) /* of a sparse file */
 
 #define GPUSIM_MIB (1024ull * 1024ull)
@@ -175,10 +176,24 @@ struct gpusim_process {
 	uint64_t image;          /* random, new with every exec() */
 	uint64_t imported_bytes; /* other processes': NVML lists them here too */
 	uint32_t through_mps; /* a client of an MPS server; such clients share an exclusive card */
-	uint32_t reserved_word;
-	uint64_t peak_bytes; /* the most that used_bytes ever was */
-	uint8_t reserved[32];
+	uint32_t group;       /* slot of the cgroup that charged_bytes are charged to */
+	uint64_t peak_bytes;  /* the most that used_bytes ever was */
+	uint64_t charged_bytes;
+	uint8_t reserved[24];
 };
+
+/* What the driver knows of a cgroup; cgroups.c has the rules. */
+struct gpusim_group {
+	char path[320];        /* below the root of the tree; "": a free slot */
+	uint64_t inode;        /* of its directory, never used again; 0: nobody could see it */
+	uint64_t driver_loads; /* when it was noted: a driver that is loaded again knows none */
+	uint64_t touched;      /* by the count of groups_touched; the longest ago gives way */
+	uint64_t limited;      /* a bit for each card with a limit of this group */
+	uint64_t soft_bytes[GPUSIM_CARDS];
+	uint64_t hard_bytes[GPUSIM_CARDS];
+};
+
+enum gpusim_accounting { GPUSIM_MISC, GPUSIM_DMEM, GPUSIM_NO_ACCOUNTING };
 
 struct gpusim_event {
 	uint64_t sequence; /* from 1; 0: never written */
@@ -214,13 +229,18 @@ struct gpusim_node {
 	char profile[64];
 	_Atomic uint64_t stepped_ns; /* where time stands while it moves in steps; else 0 */
 	uint64_t host_pid_namespace; /* the creator's: inode of /proc/self/ns/pid */
-	uint8_t reserved[1008];
+	uint64_t groups_touched;
+	uint32_t memory_accounting;  /* enum gpusim_accounting: how memory is counted by cgroup */
+	uint32_t unset_is_not_found; /* no limit set: NOT_FOUND as nvml.h says, not as the backend
+					does */
+	uint8_t reserved[992];
 
 	struct gpusim_card cards[GPUSIM_CARDS];
 	struct gpusim_process processes[GPUSIM_PROCESSES];
 	struct gpusim_event events[GPUSIM_EVENTS]; /* slot: sequence % GPUSIM_EVENTS */
 
 	_Alignas(4096) uint8_t engine_node[GPUSIM_ENGINE_NODE_BYTES];
+	struct gpusim_group groups[GPUSIM_GROUPS];
 	_Alignas(4096) uint8_t engine_card[GPUSIM_CARDS][GPUSIM_ENGINE_CARD_BYTES];
 };
 
@@ -293,6 +313,26 @@ bool gpusim_tells_utilisation(const struct gpusim_node *node);
 uint64_t gpusim_card_used_bytes(struct gpusim_node *node, uint32_t card);
 /* Bytes that processes hold in one MIG slice. */
 uint64_t gpusim_instance_used_bytes(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance);
+
+/*
+ * The cgroup of that path and inode (0: unknown), noted if it is new; NULL: the driver counts
+ * no memory of this card by cgroup.
+ */
+struct gpusim_group *gpusim_group_at(struct gpusim_node *node, uint32_t card, const char *path,
+				     uint64_t inode);
+/* That of the calling process: GPU_SIMULATOR_CGROUP, else by /proc/self/cgroup. */
+struct gpusim_group *gpusim_own_group(struct gpusim_node *node, uint32_t card);
+/* Bytes charged to it, with dmem to those below it too. */
+uint64_t gpusim_group_used(const struct gpusim_node *node, const struct gpusim_group *group,
+			   uint32_t card);
+/* Whether so many bytes more are within the limits that bind the group; NULL: always. */
+bool gpusim_group_allows(const struct gpusim_node *node, const struct gpusim_group *group,
+			 uint32_t card, uint64_t bytes);
+void gpusim_group_charge(const struct gpusim_node *node, const struct gpusim_group *group,
+			 struct gpusim_process *process, uint64_t bytes);
+/* Whether the calling process's own cgroup, none above it, has a hard limit, and what is charged.
+ */
+bool gpusim_own_limit(struct gpusim_node *node, uint32_t card, uint64_t *hard, uint64_t *used);
 
 /* Append to the ring and wake the waiters; without an instance it is the whole card's. */
 void gpusim_post_event(struct gpusim_node *node, uint32_t card,

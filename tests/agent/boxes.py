@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from tests.agent.rig import Rig
-from tests.isolation.box import Box, Node, Program, native_directory
+from tools.harness.isolation.box import Box, Node, Program, native_directory
+from tools.harness.rig import Rig
 
 
 class Boxes:

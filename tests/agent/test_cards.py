@@ -1,7 +1,7 @@
 """A card that fails takes out itself and nobody else, and comes back by the rules."""
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.errors import KubeletError

@@ -7,16 +7,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.waiting import until
+from tools.harness.claim_kubelet import ClaimKubelet
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL, AllocationApi
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
-from gpu_device_plugin.kubelet.dra_server import ClaimServer
+from gpu_device_plugin.kubelet.dra_server import HEALTH_NAMES
 
 
 @pytest.fixture(name="tmp_path")
@@ -312,29 +314,21 @@ async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_chang
         await until(lambda: node.wiring.node_store.read().door is AllocationApi.DRA)
 
 
-async def test_it_ends_when_told_while_its_server_is_just_ending(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last claim has ended and the agent is stopped in the same moment."""
-    ending, may_end = asyncio.Event(), asyncio.Event()
-
-    class SlowToEnd(ClaimServer):
-        async def run(self) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ending.set()
-                await may_end.wait()
-
-    monkeypatch.setattr("gpu_device_plugin.kubelet.dra_server.ClaimServer", SlowToEnd)
+async def test_it_ends_when_told_while_its_server_is_just_ending(node: Node) -> None:
+    """The last claim has ended, the kubelet still watches health, and the agent is stopped."""
     node.wiring.claim_endpoint.handover.settle_seconds = 0.05
     node.wiring.claim_endpoint.begin()
     task = asyncio.ensure_future(node.wiring.claim_endpoint.run())
-    await until(lambda: node.cluster.offers)
-    node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
-    await until(ending.is_set)
-    task.cancel()
-    may_end.set()
+    kubelet = ClaimKubelet(node.directory / "k")
+    await until(lambda: bool(node.cluster.offers) and kubelet.registry_socket.exists())
+    socket = await kubelet.register()
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        # A stream that is open keeps the server from ending at once.
+        watch = channel.unary_stream(f"/{HEALTH_NAMES[0]}/NodeWatchResources")
+        assert await watch(b"", wait_for_ready=True).read()
+        node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+        await until(lambda: not socket.exists())
+        task.cancel()
 
-    done, _ = await asyncio.wait({task}, timeout=60)
+        done, _ = await asyncio.wait({task}, timeout=60)
     assert done

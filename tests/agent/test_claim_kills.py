@@ -35,7 +35,7 @@ AGENT = """
 import asyncio, os, sys
 from pathlib import Path
 from tests.agent.claim_node import ClaimsOnly, node_at
-from tests.waiting import until
+from tools.harness.waiting import until
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.disk import failpoints
 

@@ -1,7 +1,8 @@
 """Claims while agent, kubelet or API server are away: nothing that runs is harmed, nothing is given twice."""
 
 from aiohttp import web
-from tests.agent.claim_rig import (
+from tools.harness.api_server import Seen, status
+from tools.harness.claim_rig import (
     ALL,
     CLAIMS,
     NOTHING,
@@ -18,9 +19,8 @@ from tests.agent.claim_rig import (
     prepare,
     start,
 )
-from tests.agent.rig import running_rig
-from tests.fakes.api_server import Seen, status
-from tests.waiting import until
+from tools.harness.rig import running_rig
+from tools.harness.waiting import until
 
 
 def no_lists(seen: Seen) -> web.Response | None:
@@ -147,6 +147,25 @@ async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -
         await rig.set_labels(door="dra")
         await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)
         await rig.until_offered(NOTHING, 30)
+
+
+async def test_an_agent_that_serves_no_claims_any_more_gives_its_cards_to_the_device_plugin() -> (
+    None
+):
+    """`dra.enabled=false` on a node whose label says dra; a card that a claim holds stays with it."""
+    async with claim_rig() as rig:
+        await allocate(rig, "stays", 1)
+        assert await prepare(rig, "stays") == ""
+        assert await rig.stop_agent() == 0
+        rig.api.fault = no_writes
+        await rig.start_agent(cdi_dir="")
+
+        await rig.until_offered(THREE, 30)
+        await rig.until_ready()
+        assert set(held(rig)) == {"stays"}
+        assert "dra.enabled" in rig.events("DoorNotAvailable")[0]["message"]
+        assert not rig.events("CdiDirNotWritable")
+        assert not rig.events("SliceRefused")
 
 
 async def test_a_refusal_after_a_slice_was_taken_leaves_the_door_as_it_is() -> None:

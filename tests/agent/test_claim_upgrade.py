@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.agent.test_claim_door import open_door
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
 HERE = Path(__file__).parent
 HOUR = 3600

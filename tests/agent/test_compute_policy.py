@@ -4,7 +4,7 @@ What the policies do inside the container is promised by tests/isolation/test_co
 """
 
 import pytest
-from tests.agent.rig import Rig, running_rig, slice_of, until
+from tools.harness.rig import Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY

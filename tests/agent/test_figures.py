@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.agent.rig import NODE, Rig, running_rig, slice_of, until
+from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.grant_file import KIND
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import Rig, running_rig, slice_of, until
+from tools.harness.rig import Rig, running_rig, slice_of, until
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.disk.native import native_library

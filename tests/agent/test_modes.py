@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from tests.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.fractions.fraction import fraction_of
 

@@ -5,7 +5,6 @@ They are in exclusive mode, so containers that are no clients of the daemon coul
 
 import signal
 
-from tests.agent.rig import running_rig, slice_of
 from tests.cards_tools.test_mps_daemon import (
     CONFIG,
     DEFAULT,
@@ -15,7 +14,8 @@ from tests.cards_tools.test_mps_daemon import (
     allocatable,
     quit_control,
 )
-from tests.waiting import until
+from tools.harness.rig import running_rig, slice_of
+from tools.harness.waiting import until
 
 WITHOUT = "version: v1\n"
 """Neither `sharing.mps` nor `mpsRoot`."""

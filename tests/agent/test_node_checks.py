@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.node_checks.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, too_old_text

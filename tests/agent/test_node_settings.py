@@ -4,8 +4,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import MEM, Rig, running_rig
-from tests.waiting import until
+from tools.harness.rig import MEM, Rig, running_rig
+from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.node_checks.node_settings import file_of
 from gpu_device_plugin.errors import ConfigError

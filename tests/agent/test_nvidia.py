@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.agent.rig import CORE, MEM, NODE, Rig, running_rig
-from tests.waiting import until
+from tools.harness.rig import CORE, MEM, NODE, Rig, running_rig
+from tools.harness.waiting import until
 
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -83,7 +83,7 @@ async def test_a_holder_is_recorded_soon_although_the_kubelet_first_gave_no_snap
         await offered(rig, gpu=4)
         await rig.kubelet.pod_resources.stop()
         assert (await rig.admit("one", {GPU: 1})).is_admitted
-        await until(lambda: "the kubelet gives no snapshot" in rig.log.read_text(), 20)
+        await until(lambda: "reconcile pass failed" in rig.log.read_text(), 20)
         await rig.kubelet.pod_resources.start(rig.kubelet.registry.book)
         await annotated(rig, "one", 4)
 

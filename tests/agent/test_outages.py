@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
-from tests.fakes.api_server import status
+from tools.harness.api_server import status
+from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.domain.fractions.fraction import fraction_of

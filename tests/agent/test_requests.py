@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
@@ -160,9 +160,9 @@ async def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
         assert "label ack.gpushare.placement=whole names no placement" in wrong.message
 
 
-async def test_the_seventeenth_pod_of_an_isolated_card_goes_elsewhere() -> None:
-    """R-405: at most 16 pods a card, whatever the unit."""
-    async with running_rig("h200", mode="cgpu") as rig:
+async def test_the_seventeenth_pod_of_a_cgpu_card_goes_elsewhere_without_isolation_too() -> None:
+    """R-405: at most 16 pods a card, which the mode decides."""
+    async with running_rig("h200", mode="cgpu", isolation="off") as rig:
         for number in range(17):
             assert (await rig.admit(f"p{number}", slice_of(1))).is_admitted
         cards = {rig.card_of(f"p{number}") for number in range(16)}

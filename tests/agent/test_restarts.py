@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.failpoints import POINTS, VARIABLE

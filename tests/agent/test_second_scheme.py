@@ -13,9 +13,9 @@ from typing import TypeAlias
 import pytest
 from tests.agent.whole_cards import WHOLE_CARD, WholeCards
 from tests.held import fraction
-from tests.waiting import until
+from tools.harness.waiting import until
 
-from gpu_device_plugin.agent.node_edges import KubeletPods, real_edges
+from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoCluster
 from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.agent.wiring import Wiring
@@ -37,6 +37,8 @@ from gpu_device_plugin.domain.node.pods import (
 )
 from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError
+from gpu_device_plugin.kubelet.podresources import PodResources
+from gpu_device_plugin.nvml.source import NvmlSource
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
@@ -45,13 +47,11 @@ MEM, CORE, COUNT = (str(each) for each in (Resource.MEM, Resource.CORE, Resource
 ALL = {MEM: 30, CORE: 200, COUNT: 2, WHOLE_CARD: 2}
 
 
-class Nvml:
+class Nvml(NvmlSource):
     """Four cards that are well."""
 
-    restarts = 0
-
     def __init__(self, on_report: Callable[[NvmlReport], None]) -> None:
-        self._on_report = on_report
+        super().__init__(None, on_report)
 
     async def run(self) -> None:
         """Report them once."""
@@ -274,32 +274,25 @@ ListPods: TypeAlias = Callable[[], Awaitable[list[ListedPod]]]
 GetPod: TypeAlias = Callable[[PodRef], Awaitable[ListedPod | None]]
 
 
-class Pods:
+class Pods(PodResources):
     """PodResources List and Get as a test has them."""
 
     def __init__(self, list_pods: ListPods | None, get_pod: GetPod | None) -> None:
+        super().__init__(Path("kubelet.sock"))
         self._list_pods = list_pods
         self._get_pod = get_pod
-        self.listed: frozenset[tuple[str, str]] = frozenset()
 
-    async def list(self) -> Sequence[ListedPod]:
+    async def list(self) -> tuple[ListedPod, ...]:
         """What the test says now."""
         if self._list_pods is None:
             raise KubeletError("away")
-        return await self._list_pods()
+        return tuple(await self._list_pods())
 
     async def get(self, pod: PodRef) -> ListedPod | None:
         """The same."""
         if self._get_pod is None:
             raise KubeletError("away")
         return await self._get_pod(pod)
-
-    def identity(self) -> object | None:
-        """No socket."""
-        return None
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 @asynccontextmanager
@@ -311,8 +304,11 @@ async def switching(
     for name in (settings.state_dir, settings.run_dir, settings.library_dir):
         Path(name).mkdir()
     schemes = Schemes((AliyunScheme(), WholeCards()), lambda _card, _state: owner[0])
-    pods: KubeletPods = Pods(list_pods, get_pod)
-    edges = replace(real_edges(settings, schemes.resources), pods=pods, checkpoint=lambda: None)
+    edges = replace(
+        real_edges(settings, schemes.resources),
+        pods=Pods(list_pods, get_pod),
+        checkpoint=lambda: None,
+    )
     wiring = Wiring(settings, edges, schemes)
     card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "V100", 16160)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=(card,))

@@ -5,7 +5,7 @@ import platform
 import subprocess
 import sys
 
-from tests.agent.rig import running_rig, slice_of
+from tools.harness.rig import running_rig, slice_of
 
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME
 

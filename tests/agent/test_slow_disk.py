@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import CORE, MEM, running_rig, slice_of, until
 from tests.domain.words import grant
+from tools.harness.rig import CORE, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.card_watch.configuration_follower import ConfigurationFollower, InForce
 from gpu_device_plugin.agent.state import ledger_store
@@ -76,7 +76,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     yield Node(disk, store, tmp_path)
     disk.is_free.set()
     await store.close(20)
-    await writer.drain(20)
+    await writer.run(lambda: None)  # behind all that is in the queue
 
 
 async def test_an_allocate_fails_with_its_deadline_and_its_late_write_is_rolled_back(

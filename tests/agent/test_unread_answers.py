@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.reconcile import reconciler
 from gpu_device_plugin.agent.reconcile.reconciler import UnreconciledAllocations

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 from tests.agent.boxes import Boxes
-from tests.agent.rig import NODE, Rig, running_rig, slice_of, until
-from tests.isolation.box import MIB, OUT_OF_MEMORY
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
+from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.region import CARDS_OFFSET, USED_OFFSET
 

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from tests.agent.claim_rig import allocate, devices, end, prepare, start_with_claims
-from tests.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
+from tools.harness.claim_rig import allocate, devices, end, prepare, start_with_claims
+from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.agent.rig import NODE, Rig, running_rig
 from tests.simulator.programs import end, hear, start
-from tests.waiting import until
+from tools.harness.rig import NODE, Rig, running_rig
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS
 from gpu_device_plugin.nvml.card_session import profile_number

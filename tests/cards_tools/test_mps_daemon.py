@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent import forked
-from tests.agent.rig import HASTY, NODE, Rig, running_rig
 from tests.hostile.small_disk import fill, small_tmpfs
 from tests.simulator.programs import end, hear, run, start
-from tests.waiting import until
+from tools.harness import forked
+from tools.harness.rig import HASTY, NODE, Rig, running_rig
+from tools.harness.waiting import until
 
 from gpu_device_plugin.disk.mps_lock import ServingLock, served, waits_for
 from gpu_device_plugin.errors import ConfigError, StorageError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.e2e.cluster.binaries import helm_path, linter_path
+from tools.harness.cluster.binaries import helm_path, linter_path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "gpu-device-plugin"

@@ -27,6 +27,8 @@ def test_nothing_of_claims_is_there_unless_they_are_asked_for() -> None:
     assert "resourceclaims" not in text
     assert "plugins_registry" not in text
     assert "door:" not in text
+    (main,) = agent(manifests())["containers"]
+    assert "--cdi-dir=" in main["args"]
 
 
 def test_policies_classes_and_a_template_for_each_namespace() -> None:
@@ -78,6 +80,7 @@ def test_the_agent_gets_its_directories_and_rights() -> None:
     } <= mounts
     assert "door: dra\n" in settings
     assert "cdi_dir: /etc/cdi\n" in settings
+    assert "--cdi-dir=" not in main["args"]
     more = rights(one(made, "ClusterRole")) - rights(one(manifests(), "ClusterRole"))
     group = "resource.k8s.io"
     assert more == {

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from click import Context
 from tests.chart.rendering import NAME, manifests, one, rights
 
 from gpu_device_plugin.cli.main import cli
-from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 
 EVENTS = {
     "uninstall": "pre-delete",
@@ -130,7 +131,9 @@ def test_a_hook_gives_arguments_that_its_command_takes(name: str) -> None:
     (container,) = job(name, *settings)["spec"]["template"]["spec"]["containers"]
     command, *arguments = container["args"]
     assert container["command"] == ["gpu-device-plugin"]
-    context = cli.commands[command].make_context(command, list(arguments))
+    known = cli.get_command(Context(cli), command)
+    assert known is not None
+    context = known.make_context(command, list(arguments))
     told = context.params
     assert (told["namespace"], told["daemonset"]) == (NAME, NAME)
     if name == "upgrade":

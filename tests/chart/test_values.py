@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
-from tests.e2e.cluster.binaries import HELM
+from tools.harness.cluster.binaries import HELM
 
 from gpu_device_plugin.agent.node_checks.node_settings import file_of
 from gpu_device_plugin.domain.cards.health_values import XidAction
@@ -23,7 +23,7 @@ from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
-    "migProfile=MIG9g": "at '/migProfile': 'MIG9g' does not match pattern",
+    "migProfile=MIG9g": "at '/migProfile': value must be one of '', 'MIG1g', 'MIG2g'",
     "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
     "nodeSettings.map.small.unit=GiB": "additional properties 'unit' not allowed",
     "nodeSettings.map.small.deviceListStrategy=volume-mounts": "at '/nodeSettings/map/small/deviceListStrategy'",
@@ -82,6 +82,7 @@ NOT_IN_THE_FILE = {
     ),  # NVIDIA's variables: tests/chart/test_nvidia.py
     "door",  # with dra.enabled only
     "cdi_dir",  # with dra.enabled only
+    "memory_enforcer",  # nothing in the chart runs the probe
     "enable_healthchecks",  # DP_ENABLE_HEALTHCHECKS, by extraEnv
     "disable_healthchecks",  # DP_DISABLE_HEALTHCHECKS, by extraEnv
 }
@@ -224,13 +225,9 @@ def test_every_value_is_in_the_schema_and_nothing_else() -> None:
 def test_every_mig_profile_of_every_model_is_a_value() -> None:
     """R-203, R-309: under its own name, in a label's spelling and under the name of AKS; no other is."""
     schema = json.loads((CHART / "values.schema.json").read_text())
-    pattern = re.compile(schema["properties"]["migProfile"]["pattern"])
     profiles = [profile for model in MODELS for profile in model.profiles]
     names = {name for p in profiles for name in (p.name, p.name.replace("+", "."), p.alias)}
-    assert [name for name in names if not pattern.search(name)] == []
-    assert [
-        name for name in ("MIG5g", "6g.30gb", "1g.5", "mig-1g.5gb") if pattern.search(name)
-    ] == []
+    assert {*schema["properties"]["migProfile"]["enum"]} == {"", *names}
 
 
 def labels_of(pod: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -360,6 +357,20 @@ def test_the_notes_say_where_the_agents_run_and_name_the_namespace() -> None:
         said = notes(setting)
         assert said.startswith(f"The agent runs {where}"), said
         assert f"helm test {NAME} --namespace {NAME}\n" in said
+
+
+def test_the_notes_say_which_labels_turn_claims_on() -> None:
+    """The nodes first, unless all of them serve claims, and then the namespaces."""
+    node, label = "kubectl label node NODE gpu-device-plugin/door=dra", "gpu-device-plugin/door=dra"
+    said = notes("dra.enabled=true", "dra.namespaces={team-a,team-b}")
+    assert node in said
+    assert said.index(node) < said.index(f"kubectl label namespace team-a {label}")
+    assert f"kubectl label namespace team-b {label}" in said
+    every = notes("dra.enabled=true", "door=dra")
+    assert node not in every
+    assert f"kubectl label namespace NAMESPACE {label}" in every
+    assert "name it in dra.namespaces" in every
+    assert label not in notes()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 from tests.cli.test_overview import AGENT, Cluster, agents, ready
 from tests.cli.test_overview import cluster as cluster
-from tests.controller.objects import node, pod
-from tests.fakes.api_server import Json, Seen, status
+from tools.harness.api_server import Json, Seen, status
+from tools.harness.objects import node, pod
 
 LISTS = {
     "/apis/apps/v1/daemonsets": "DaemonSets",

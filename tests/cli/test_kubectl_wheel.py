@@ -14,9 +14,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from tests.controller.objects import node
-from tests.fakes.api_server import kubeconfig, running
-from tests.waiting import until
+from tools.harness.api_server import kubeconfig, running
+from tools.harness.objects import node
+from tools.harness.waiting import until
 
 pytestmark = pytest.mark.long  # a wheel is built
 

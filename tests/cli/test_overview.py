@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 from rich.console import Console
-from tests.controller.objects import held, node, path, pod
-from tests.fakes.api_server import FakeApiServer, Json, Seen, kubeconfig, running, status, working
 from tests.overview.test_inspection import view
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Json, Seen, kubeconfig, running, status, working
+from tools.harness.objects import held, node, path, pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
@@ -53,7 +53,7 @@ class Cluster:
 
     async def add(self, asking: Json, phase: str = "Running", **pod_status: Any) -> None:
         """A pod."""
-        asking["status"] = {"phase": phase, **pod_status}
+        asking["status"] = {**asking.get("status", {}), "phase": phase, **pod_status}
         await self.server.put(path(asking), asking)
 
     async def say(
@@ -255,6 +255,7 @@ def test_large_cards_are_drawn_to_scale() -> None:
 
     assert "aaaaaaaab......." in drawn.get()
     assert "64/126" in drawn.get()
+    assert "128 MiB" in drawn.get()
 
 
 @pytest.fixture

@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tests.cli.test_overview import AGENT, Cluster, asking_devices, put_set, ready
-from tests.controller.objects import Json, claiming, held, node, pod
-from tests.fakes.api_server import Seen, kubeconfig, running, status
+from tools.harness.api_server import Seen, kubeconfig, running, status
+from tools.harness.objects import Json, claiming, held, node, pod
 
 from gpu_device_plugin.cli.overview import inspect_cgpu
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
+from gpu_device_plugin.domain.grants.holdings import (
+    HOLDINGS_ANNOTATION,
+    Holding,
+    holdings_annotation,
+)
 
 UNALLOCATED = "0/2 nodes are available: 2 cannot allocate all claims. no new claims to deallocate."
 
@@ -74,6 +81,24 @@ async def test_of_a_card_that_a_claim_has_whole_nothing_is_free(cluster: Cluster
     assert "0 more pods of 14 units" in await words(cluster, "capacity", "14")
 
 
+async def test_a_whole_card_by_a_claim_is_shown_once_with_all_of_its_units(
+    cluster: Cluster,
+) -> None:
+    """Its node's agent tells it as a card and as what is held of one."""
+    made = ready(node("dra", 2, by_claims=(0, 1), claimed={1: (15, 100)}))
+    told = Holding({CardIndex(1): UnitsAndPercent(15, 100)}, ("GPU-dra-1",), is_by_claims=True)
+    made["metadata"]["annotations"][HOLDINGS_ANNOTATION] = holdings_annotation({"uid-whole": told})
+    await cluster.server.put("/api/v1/nodes/dra", made)
+    await cluster.add(asking_devices("whole", 1, "dra", "GPU-dra-1"))
+
+    assert (await words(cluster, "map", "dra")).count("=ns/whole") == 1
+    assert "holds container a: 16160 MiB of card 1, 100 %" in await words(
+        cluster, "why", "ns/whole"
+    )
+    listed = (await cluster.run("dra", "-d", command=inspect_cgpu)).output
+    assert ["whole", "ns", "0", "15"] in [row.split() for row in listed.splitlines()]
+
+
 async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluster) -> None:
     """kube-scheduler says of claims no more than that it cannot allocate them all."""
     await cluster.add(claiming("big", 14, 80), "Pending")
@@ -90,6 +115,32 @@ async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluste
     )
     assert "cannot allocate all claims" in shown
     assert "-> ask less, free a slice, or add a node" in shown
+
+
+async def test_why_says_that_no_card_is_as_large_as_what_is_asked(cluster: Cluster) -> None:
+    """Nothing that anybody gives back would help."""
+    for made in (claiming("big", 16, 30), pod("large", 16, 30)):
+        await cluster.add(made, "Pending")
+        shown = await words(cluster, "why", f"ns/{made['metadata']['name']}")
+        assert "-> ask less, or add a node of larger cards: none has so many units" in shown
+        assert "free a slice" not in shown
+
+
+async def test_why_names_the_template_that_a_claim_is_not_made_without(cluster: Cluster) -> None:
+    """And repeats no Event that was written again."""
+    made = claiming("waits", 2, 30)
+    made["status"] = {}
+    await cluster.add(made, "Pending")
+    text = "failed to create ResourceClaim: gpu-slice not found"
+    await cluster.say("waits", "FailedResourceClaimCreation", text, "controller")
+    events = "/api/v1/namespaces/ns/events/waits"
+    told = cluster.server.objects[f"{events}-FailedResourceClaimCreation"]
+    await cluster.server.put(f"{events}-again", {**told, "metadata": {}})
+    shown = await words(cluster, "why", "ns/waits")
+
+    assert shown.count(text) == 1
+    assert "its claim is not made yet (slice-2-30-c0): namespace ns needs the" in shown
+    assert "ResourceClaimTemplate gpu-slice" in shown
 
 
 async def test_what_why_says_that_fits_has_the_compute_that_is_free(cluster: Cluster) -> None:
@@ -142,10 +193,10 @@ async def test_why_of_a_whole_card_counts_the_cards_that_a_claim_can_have_whole(
     assert "holds container a: card 1 (Tesla-V100" in await words(cluster, "why", "ns/held")
 
 
-async def test_why_says_that_a_claim_gives_whole_cards_to_one_container_of_a_pod(
+async def test_why_says_that_an_init_container_shares_no_whole_cards_of_several(
     cluster: Cluster,
 ) -> None:
-    """An init container's are those of a later one; there is room, which is not what the pod waits for."""
+    """By a claim those of one only; there is room, which is not what the pod waits for."""
     made = asking_devices("two", 1)
     (first,) = made["spec"]["containers"]
     made["spec"]["initContainers"] = [{**first, "name": "before"}]
@@ -155,8 +206,14 @@ async def test_why_says_that_a_claim_gives_whole_cards_to_one_container_of_a_pod
     made["spec"]["containers"] += [{**first, "name": "b"}]
     await cluster.add(made, "Pending")
     shown = await words(cluster, "why", "ns/two")
-    assert "dra: never: by a claim one container of a pod gets whole cards, and a, b ask" in shown
+    assert "dra: never: by claims an init container (before) cannot share a, b's" in shown
     assert "-> no node takes the pod as it is" in shown
+
+    del made["spec"]["initContainers"]
+    await cluster.add(made, "Pending")
+    assert "dra: has too few nvidia.com/gpu by claims (dra.wholeCards): 1 of 2 free" in await words(
+        cluster, "why", "ns/two"
+    )
 
 
 LABEL = {"gpu-device-plugin/door": "dra"}

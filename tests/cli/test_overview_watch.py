@@ -5,10 +5,10 @@ import io
 import re
 
 from rich.console import Console
-from tests.controller.objects import node
-from tests.fakes.api_server import running, working
 from tests.overview.test_inspection import view
-from tests.waiting import until
+from tools.harness.api_server import running, working
+from tools.harness.objects import node
+from tools.harness.waiting import until
 
 from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
 from gpu_device_plugin.overview.node_cards import ClusterCards

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import Box, Node, native_directory
+from tools.harness.isolation.box import Box, Node, native_directory
 
 HERE = Path(__file__).parent
 DRIVER = "580.65.06"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.clients.conftest import SLICE_MIB, Client, native_variables, output
-from tests.isolation.box import Box
 from tests.nvidia_smi import NvidiaSmi, UnavailableError, download, unpack
+from tools.harness.isolation.box import Box
 
 pytestmark = pytest.mark.long
 

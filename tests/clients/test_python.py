@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.clients.conftest import HERE, SLICE_MIB, Client
-from tests.isolation.box import Box
+from tools.harness.isolation.box import Box
 
 pytestmark = pytest.mark.long
 

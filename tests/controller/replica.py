@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from tests.controller.objects import Json, path
-from tests.fakes.api_server import FakeApiServer, Seen, kubeconfig, running, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Seen, kubeconfig, running, working
+from tools.harness.objects import Json, path
+from tools.harness.waiting import until
 
 from gpu_device_plugin.controller.run_controller import Controller, Times
 from gpu_device_plugin.settings.controller_settings import ControllerSettings

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from tests.controller.objects import node, path, pod
-from tests.fakes.api_server import FakeApiServer, running
 from tests.kubernetes.test_cluster_watch import SlowAnswer
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.objects import node, path, pod
 
 from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, Score, fit, node_rooms
+from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.rules import WHOLE_CARD
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
@@ -69,7 +70,7 @@ PERCENT = [*[5, 10, 30, 50, 100] * 3, 7]
 def nodes(draw: st.DrawFn) -> Step:
     """A node is there, is another one, or is gone."""
     name, mode = draw(st.sampled_from(NODES)), draw(st.sampled_from(MODES))
-    unit = 128 if mode is NodeMode.SHARE and draw(st.booleans()) else 1024
+    unit = draw(st.sampled_from([128, 1024, 1024]))
     sizes = draw(st.lists(st.sampled_from([500, 4096, 16160, 16160, 24576]), max_size=4))
     cards = [
         {
@@ -145,7 +146,7 @@ def held(draw: st.DrawFn) -> Step:
                 return
             ledger.pod_changed(asks.ref, ClusterPod(asks, "", {}, "1"))
             ledger.processors.drop(uid)
-            ledger.reserve(name, answer.hold(asks.ref), asks.cpu_milli)
+            ledger.reserve(name, answer.hold, asks.cpu_milli)
             cluster.reserved[asks.ref] = (name, asks.cpu_milli)
             return
         is_bound = kind == "bound"
@@ -201,7 +202,7 @@ def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
     def scores(*found: Score) -> list[float]:
         judged = Judged([], [], [], [])
         for number, score in enumerate(found):
-            judged.decide([f"n{number}"], Fit(score, {}))
+            judged.decide([f"n{number}"], Fit(score, PodHold(PodRef("ns", "p"))))
         return list(judged.scores().values())
 
     full = Score(PlacementPolicy.BINPACK, own=0.8, common=0.8)

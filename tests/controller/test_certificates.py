@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 from structlog.testing import capture_logs
-from tests.fakes.api_server import FakeApiServer, running, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.controller.webhook_certificates import SECRET, Certificates
 from gpu_device_plugin.errors import ConfigError
@@ -24,7 +24,7 @@ from gpu_device_plugin.settings.controller_settings import (
     ControllerSettings,
     load_controller_settings,
 )
-from gpu_device_plugin.web.authority import AUTHORITY, CLIENT, CLIENT_KEY, SERVING, renewed
+from gpu_device_plugin.web.authority import AUTHORITY, CLIENT, CLIENT_KEY, SERVING, renew
 from gpu_device_plugin.web.extender_server import PREFIX, Callers, ExtenderServer, Handlers
 
 _NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)  # real: OpenSSL has no other
@@ -123,7 +123,7 @@ async def test_where_the_api_server_shows_a_certificate_nobody_else_reaches_the_
     tmp_path: Path,
 ) -> None:
     """By an authority of its own, which decides nothing about who may bind."""
-    made = renewed({}, _NAMES, "kube-apiserver", _NOW)
+    made = renew({}, _NAMES, "kube-apiserver", _NOW)
     assert made is not None
     (tmp_path / "ca.crt").write_bytes(made[AUTHORITY])
     settings = ControllerSettings(
@@ -151,7 +151,7 @@ async def test_a_certificate_of_the_same_authority_but_another_name_is_not_enoug
     """An operator's authority signs for others too."""
     settings = ControllerSettings(client_name="system:kube-scheduler")
     async with running() as (server, api):
-        made = renewed({}, _NAMES, "somebody-else", _NOW)
+        made = renew({}, _NAMES, "somebody-else", _NOW)
         assert made is not None
         data = {key: base64.b64encode(value).decode() for key, value in made.items()}
         await server.put(_PATH, {"data": data})
@@ -229,8 +229,8 @@ async def test_what_an_operator_put_on_the_secret_stays() -> None:
 
 async def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     """As cert-manager's are; while they do not fit together the former pair serves."""
-    made = renewed({}, _NAMES, _CLIENT, _NOW)
-    later = renewed({}, _NAMES, _CLIENT, _NOW)
+    made = renew({}, _NAMES, _CLIENT, _NOW)
+    later = renew({}, _NAMES, _CLIENT, _NOW)
     assert made is not None
     assert later is not None
     settings = ControllerSettings(
@@ -262,47 +262,47 @@ async def test_files_that_are_not_there_are_named_at_the_start(tmp_path: Path) -
 
 def test_a_certificate_that_lasts_is_left_alone_and_other_names_renew_it() -> None:
     """Nothing is written without need."""
-    made = renewed({}, _NAMES, _CLIENT, _NOW)
+    made = renew({}, _NAMES, _CLIENT, _NOW)
     assert made is not None
-    assert renewed(made, _NAMES, _CLIENT, _NOW + 200 * _DAY) is None
-    other = renewed(made, (*_NAMES, "controller.gpu.svc"), _CLIENT, _NOW)
+    assert renew(made, _NAMES, _CLIENT, _NOW + 200 * _DAY) is None
+    other = renew(made, (*_NAMES, "controller.gpu.svc"), _CLIENT, _NOW)
     assert other is not None
     assert other[AUTHORITY] == made[AUTHORITY]
 
 
 def test_another_name_of_the_caller_renews_its_certificate() -> None:
     """Else every call would be answered 403 until somebody deletes the Secret."""
-    made = renewed({}, _NAMES, _CLIENT, _NOW)
-    other = renewed(made or {}, _NAMES, "my-scheduler", _NOW)
+    made = renew({}, _NAMES, _CLIENT, _NOW)
+    other = renew(made or {}, _NAMES, "my-scheduler", _NOW)
     assert other is not None
     name = x509.load_pem_x509_certificate(other[CLIENT]).subject.rfc4514_string()
     assert name == "CN=my-scheduler"
-    assert renewed(other, _NAMES, "my-scheduler", _NOW) is None
+    assert renew(other, _NAMES, "my-scheduler", _NOW) is None
 
 
 @pytest.mark.parametrize("name", ["fd00:0:0::1", "FD00::1", "::ffff:10.0.0.1"])
 def test_an_ipv6_address_however_it_is_written_is_certified_once(name: str) -> None:
     """Else each replica would make the Secret again every 30 s."""
-    made = renewed({}, [name], _CLIENT, _NOW)
-    assert renewed(made or {}, [name], _CLIENT, _NOW) is None
+    made = renew({}, [name], _CLIENT, _NOW)
+    assert renew(made or {}, [name], _CLIENT, _NOW) is None
 
 
 @pytest.mark.parametrize("broken", ["ca.crt", "ca.key", "tls.crt", "tls.key", "client.key"])
 def test_what_cannot_be_read_is_made_again_as_a_whole(broken: str) -> None:
     """Half a set is of no use to anybody."""
-    made = renewed({}, _NAMES, _CLIENT, _NOW)
+    made = renew({}, _NAMES, _CLIENT, _NOW)
     assert made is not None
-    again = renewed({**made, broken: b"x"}, _NAMES, _CLIENT, _NOW)
+    again = renew({**made, broken: b"x"}, _NAMES, _CLIENT, _NOW)
     assert again is not None
     assert again[AUTHORITY] != made[AUTHORITY]
 
 
 def test_a_new_authority_is_known_to_all_before_it_signs() -> None:
     """Over fifty years each certificate is signed by an authority of the set before it."""
-    now, sets = _NOW, [renewed({}, _NAMES, _CLIENT, _NOW)]
+    now, sets = _NOW, [renew({}, _NAMES, _CLIENT, _NOW)]
     while now < _NOW + 50 * 365 * _DAY:
         now += 30 * _DAY
-        fresh = renewed(sets[-1] or {}, _NAMES, _CLIENT, now)
+        fresh = renew(sets[-1] or {}, _NAMES, _CLIENT, now)
         if fresh is None:
             continue
         known = x509.load_pem_x509_certificates((sets[-1] or {})[AUTHORITY])

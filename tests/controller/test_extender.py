@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.controller.objects import UNITS, claiming, held, node, path, pod
 from tests.controller.replica import a_controller
-from tests.fakes.api_server import Seen, status
-from tests.waiting import until
+from tools.harness.api_server import Seen, status
+from tools.harness.objects import UNITS, claiming, held, node, path, pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.controller import binder
 from gpu_device_plugin.domain.fractions.pod_annotations import (
@@ -44,15 +44,18 @@ async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere
 
 
 async def test_of_nodes_that_fit_the_best_stays_and_the_others_say_which(tmp_path: Path) -> None:
-    """Binpack, the default: the fuller card."""
+    """Binpack, the default: the fuller card; for a pod that wants to be spread the emptier one."""
+    spread = {"gpu-device-plugin/placement": "spread"}
     pods = (pod("a", 10, 50, on="n2", annotations=held(0, 10, 50)),)
-    async with a_controller(tmp_path, (node("n1"), node("n2")), pods) as found:
+    async with a_controller(tmp_path, (node("n1", 1), node("n2", 1)), pods) as found:
         answer = await found.filter(pod("new", 2, 30), "n1", "n2")
         scores = await found.call(
             "prioritize", {"Pod": pod("new", 2, 30), "NodeNames": ["n1", "n2"]}
         )
+        other = await found.filter(pod("new", 2, 30, annotations=spread), "n1", "n2")
 
     assert answer["NodeNames"] == ["n2"]
+    assert other["NodeNames"] == ["n1"]
     assert answer["FailedNodes"] == {"n1": "fits, but n2 fits better"}
     by_host = {each["Host"]: each["Score"] for each in scores}
     assert 10 >= by_host["n2"] > by_host["n1"] >= 0

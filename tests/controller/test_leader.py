@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tests.controller.objects import UNITS, Json, node, path, pod
 from tests.controller.replica import Running, a_replica
 from tests.controller.test_webhook import S0_POD, mutated
-from tests.fakes.api_server import FakeApiServer, Seen, running
-from tests.waiting import PATIENCE, until
+from tools.harness.api_server import FakeApiServer, Seen, running
+from tools.harness.objects import UNITS, Json, node, path, pod
+from tools.harness.waiting import PATIENCE, until
 
 from gpu_device_plugin.controller.run_controller import LEASE, Times
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tests.controller.objects import Json, node, pod
 from tests.controller.replica import Running, a_controller
-from tests.fakes.api_server import FakeApiServer
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer
+from tools.harness.objects import Json, node, pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.controller.unhealthy_cards import OURS
 

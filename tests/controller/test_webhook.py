@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from tests.controller.objects import node
 from tests.controller.replica import Running, a_controller
 from tests.controller.reviews import Json, applied, review
-from tests.fakes.api_server import Seen, status
-from tests.settings.test_models_by_label import S0_SELECTORS
-from tests.waiting import until
+from tools.harness.api_server import Seen, status
+from tools.harness.objects import node
+from tools.harness.waiting import until
 
 from gpu_device_plugin.settings.controller_settings import Translation
 
 MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-driver-version"
 CLASS = "alibabacloud.com/compute-class"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
-# S0's example, with T4 for its placeholder.
-S0_POD: Json = yaml.safe_load(
-    Path("samples/acs/gpu-pod-with-model-and-driver.yaml").read_text(encoding="utf-8")
+# S0's examples, of the pod with T4 for its placeholder: tests/sources compares them with the document.
+S0_POD, S0_PROFILE = (
+    yaml.safe_load(Path("samples/acs", name).read_text(encoding="utf-8"))
+    for name in ("gpu-pod-with-model-and-driver.yaml", "acs-profile.yaml")
 )
+S0_SELECTORS = S0_PROFILE["data"]["selectors"]
 
 
 def a_pod(**labels: str) -> Json:

@@ -4,8 +4,8 @@ import base64
 from typing import Any
 
 from aiohttp import web
-from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.controller.webhook_certificates import WebhookTrust
 

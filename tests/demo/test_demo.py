@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.sweeps import sweep
 
 SECONDS = 600.0
 
@@ -125,7 +126,7 @@ def test_the_demo_keeps_every_promise_within_80_columns(tmp: Path) -> None:
     assert_nothing_is_left(tmp)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@sweep("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_demo_that_is_ended_leaves_nothing(tmp: Path, number: signal.Signals, code: int) -> None:
     """Ctrl-C in the middle: the agents end, their files go."""
     with playing(tmp) as process:
@@ -139,7 +140,7 @@ def test_a_demo_that_is_ended_leaves_nothing(tmp: Path, number: signal.Signals, 
     assert_nothing_is_left(tmp)
 
 
-@pytest.mark.parametrize("chapter", ["Pods ask", "CUDA_ERROR_OUT_OF_MEMORY"])
+@sweep("chapter", ["Pods ask", "CUDA_ERROR_OUT_OF_MEMORY"])
 def test_agents_and_programs_end_with_a_demo_that_is_killed(tmp: Path, chapter: str) -> None:
     """SIGKILL leaves no time for anything; files stay, processes do not."""
     with playing(tmp) as process:

@@ -14,12 +14,17 @@ from random import Random
 from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.fractions.decision import follows, pick_units
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.placement import NoRoom, place
 from gpu_device_plugin.domain.fractions.requests import demand, demand_from_size
 from gpu_device_plugin.domain.fractions.room import rooms
-from gpu_device_plugin.domain.fractions.units import cards_of, unit_ids, units_of
+from gpu_device_plugin.domain.fractions.units import (
+    cards_of,
+    lie_equally_on,
+    pick_units,
+    unit_ids,
+    units_of,
+)
 from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller, find_caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
@@ -107,7 +112,7 @@ class Agent:
             pending = self._decide(found, call, self.ledger)
             pending.preferred[call.resource] = call.must_include
         pending.allocated.add(call.resource)
-        if not follows(call.must_include, pending.cards):
+        if not lie_equally_on(pending.cards, call.must_include):
             raise DoesNotFitError("units of another card than decided", reason="OtherCard")
         pending.slice_id = pending.slice_id or f"slice-{len(self.asked)}"
         grant = self.ledger.grants.get(pending.slice_id) or self._new_grant(pending)

@@ -116,7 +116,7 @@ def test_an_init_containers_grant_is_known_as_one() -> None:
         [replace(e, container="setup") for e in CHECKPOINT], [spec], node()
     )
 
-    assert found.kind is ContainerKind.INIT
+    assert found.holder.kind is ContainerKind.INIT
 
 
 def test_units_of_a_card_that_is_away_wait_for_it() -> None:

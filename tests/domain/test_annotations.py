@@ -9,17 +9,21 @@ from tests.domain.words import INIT, V100_MIB, cards, grant, terms
 from tests.held import changed
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.cluster_view import Claimed, parse_offer
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     INIT_ALLOCATION,
     pod_annotations,
     with_wish,
 )
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.annotations import cards_annotation, holds_by_claims
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.holdings import MOST_ON_A_POD
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
+from gpu_device_plugin.domain.grants.node_annotations import (
+    Claimed,
+    cards_annotation,
+    holds_by_claims,
+    parse_offer,
+)
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import StateError

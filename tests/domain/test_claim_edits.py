@@ -65,7 +65,7 @@ def test_the_cdi_file_has_the_golden_edits(path: Path) -> None:
     assert as_edits(spec) == golden
     assert all({"nosuid", "nodev", "rbind"} < set(m["options"]) for m in spec["devices"][0]["containerEdits"].get("mounts", ()))  # fmt: skip
     device = AllocatedDevice("gpu-device-plugin", "n1", "gpu-0", "slice")
-    (given,) = prepare_devices(Claim(REF), [device], edits)
+    (given,) = prepare_devices(Claim(REF, devices=(device,)), edits)
     assert given.cdi_ids == (f"{spec['kind']}=u1", *names)
 
 

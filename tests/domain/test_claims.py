@@ -197,7 +197,8 @@ def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
     assert claim_of_spec("u1", cdi_spec(claim.ref, "0a1b", edits)) == (claim.ref, "0a1b")
     for damaged in ({}, {"annotations": 1}, {"annotations": {"gpu-device-plugin/claim": "c"}}):
         assert claim_of_spec("u1", damaged) is None
-    first, second = prepare_devices(claim, [allocated(0, 2, 30), allocated(1, 2, 30)], edits)
+    devices = (allocated(0, 2, 30), allocated(1, 2, 30))
+    first, second = prepare_devices(replace(claim, devices=devices), edits)
     names = ("gpu-device-plugin/slice=u1", "nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1")
     assert (first.cdi_ids, second.cdi_ids) == (names, ())
 

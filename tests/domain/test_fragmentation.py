@@ -3,20 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.bench.openb.workload import Shape, Workload, has_room, with_pod
 
-from gpu_device_plugin.domain.fractions.fragmentation import (
-    EVEN_MIX,
-    NodeRoom,
-    Shape,
-    Workload,
-    grade_placement,
-)
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, grade_placement
 
 _HALF = Shape(1000, 1, 500)
 _SMALL = Shape(1000, 1, 200)
 _WHOLE = Shape(4000, 1, 1000)
 _EIGHT = Shape(32000, 8, 1000)
-_MIX = Workload({_HALF: 5, _SMALL: 3, _WHOLE: 2, _EIGHT: 1})
 _SHAPES = st.sampled_from([_HALF, _SMALL, _WHOLE, _EIGHT, Shape(8000, 0, 0)])
 _ROOMS = st.builds(
     NodeRoom,
@@ -29,7 +23,7 @@ def _slow_fragmentation(pods: dict[Shape, int], room: NodeRoom) -> float:
     """The paper's definition, written out."""
     lost = 0.0
     for shape, number in pods.items():
-        fits = room.fits(shape) and shape.cards > 0
+        fits = has_room(room, shape) and shape.cards > 0
         free = [card for card in room.cards if not fits or card < shape.card_milli]
         lost += number * sum(free)
     return lost / sum(pods.values())
@@ -47,8 +41,14 @@ def test_the_prepared_measure_is_the_papers_definition(
     assert Workload(pods).fragmentation(room) == pytest.approx(_slow_fragmentation(pods, room))
 
 
+@given(_ROOMS)
+def test_the_controllers_mix_is_as_many_pods_of_each_tenth_of_a_card(room: NodeRoom) -> None:
+    even = Workload({Shape(1200 * part, 1, 100 * part): 1 for part in range(1, 11)})
+    assert room.fragmentation == even.fragmentation(room)
+
+
 def _score(room: NodeRoom, shape: Shape, card: int = 0) -> float:
-    return grade_placement(_MIX, room, room.take(shape, (card,)))
+    return grade_placement(room, with_pod(room, shape, (card,)))
 
 
 def test_a_part_goes_to_the_card_that_it_fills_up() -> None:
@@ -80,6 +80,6 @@ def test_a_node_that_is_whole_does_not_win_over_one_that_is_used() -> None:
     whole, used = NodeRoom(96000, (1000,) * 8), NodeRoom(60000, (0, 0, 0, *(1000,) * 5))
 
     def grade(room: NodeRoom, card: int) -> float:
-        return grade_placement(EVEN_MIX, room, room.take(part, [card]))
+        return grade_placement(room, with_pod(room, part, [card]))
 
     assert grade(used, 7) >= grade(whole, 7)

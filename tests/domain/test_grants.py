@@ -38,7 +38,7 @@ def test_who_is_capped(mode: str, *, isolated: bool, capped: bool, bare: bool) -
 
 def test_only_ordinary_init_containers_hand_on() -> None:
     """A native sidecar keeps its units as long as the pod lives."""
-    kinds = {kind: changed(grant("a"), kind=kind).is_handed_on for kind in ContainerKind}
+    kinds = {kind: changed(grant("a"), kind=kind).holder.is_handed_on for kind in ContainerKind}
 
     assert [kind for kind, handed in kinds.items() if handed] == [INIT]
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.words import CORE, COUNT, MEM, V100_MIB, cards
+from tests.domain.words import CORE, COUNT, MEM, cards
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -29,17 +29,6 @@ from gpu_device_plugin.errors import ConfigError
 
 HOLDERS = [PodRef("ml", "b"), PodRef("ml", "a"), PodRef("ml", "a", "again")]
 KUBELET_CLIENT_BYTES = 4 * 1024 * 1024
-
-
-def test_four_v100_are_60_400_4() -> None:
-    """R-109, R-111: the source's arithmetic, exactly."""
-    node = cards(V100_MIB, V100_MIB, V100_MIB, V100_MIB)
-
-    assert [sum(units_of(c, r, MemoryUnit.GIB) for c in node) for r in (MEM, CORE, COUNT)] == [
-        60,
-        400,
-        4,
-    ]
 
 
 @pytest.mark.parametrize(

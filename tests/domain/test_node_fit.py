@@ -13,13 +13,6 @@ from tests.domain import words
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.cluster_view import (
-    NodeOffer,
-    PodHold,
-    hold_of,
-    parse_offer,
-    wish_annotations,
-)
 from gpu_device_plugin.domain.fractions.node_fit import (
     OTHER_DOOR_TEXT,
     Fit,
@@ -34,10 +27,14 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     CORE_ALLOCATION,
     V1_ASSIGNED,
     V1_INDEX,
+    PodHold,
+    hold_of,
+    wish_annotations,
     with_wish,
 )
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, parse_offer
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
@@ -101,7 +98,7 @@ def test_the_pod_decides_then_the_node_then_the_default(
     found = fit(node, rooms, replace(pod((_APP, 2)), placement=annotation), default)
 
     assert isinstance(found, Fit)
-    assert list(found.shares[0]) == [card]
+    assert list(found.hold.by_container[0]) == [card]
 
 
 def test_an_app_container_is_put_on_the_card_of_its_init_container_whatever_its_number() -> None:
@@ -112,7 +109,7 @@ def test_an_app_container_is_put_on_the_card_of_its_init_container_whatever_its_
     found = placed(node, pod((_INIT, 10), (_APP, 2)))
 
     assert isinstance(found, Fit)
-    assert (found.inits, found.shares) == ({0: {1: (10, 0)}}, {1: {1: (2, 0)}})
+    assert (found.hold.inits, found.hold.by_container) == ({0: {1: (10, 0)}}, {1: {1: (2, 0)}})
 
 
 def test_a_card_serves_requests_of_its_own_door_only() -> None:
@@ -121,7 +118,7 @@ def test_a_card_serves_requests_of_its_own_door_only() -> None:
     for door, card in ((AllocationApi.DEVICE_PLUGIN, 0), (AllocationApi.DRA, 1)):
         found = fit(node, node_rooms(node, [], door), pod((_APP, 9)), PlacementPolicy.BINPACK)
         assert isinstance(found, Fit)
-        assert list(found.shares[0]) == [card]
+        assert list(found.hold.by_container[0]) == [card]
         rooms = node_rooms(
             offer(2)
             if door is AllocationApi.DRA
@@ -158,13 +155,16 @@ def test_what_the_empty_node_could_not_serve_no_eviction_helps(
 
 def test_a_wish_for_several_cards_takes_the_copied_card_of_the_first_generation_back() -> None:
     """A pod made from another's manifest: a binding removes no annotation."""
-    hold = PodHold(PodRef("ns", "p", "u"), {0: dict.fromkeys((CardIndex(0), CardIndex(1)), (4, 0))})
+    hold = PodHold(
+        PodRef("ns", "p", "u"),
+        {0: dict.fromkeys((CardIndex(0), CardIndex(1)), UnitsAndPercent(4, 0))},
+    )
     copied = {V1_INDEX: "7", V1_ASSIGNED: "true"}
     now = {**copied, **wish_annotations(hold, 1, before=copied)}
     assert with_wish(pod((_APP, 8), label="2"), {**now, ASSIGNED: "true"}).wish == ()
     assert now[V1_INDEX] == "-1"
     assert V1_INDEX not in wish_annotations(hold, 1)
-    alone = PodHold(PodRef("ns", "p", "u"), {0: {CardIndex(1): (4, 0)}})
+    alone = PodHold(PodRef("ns", "p", "u"), {0: {CardIndex(1): UnitsAndPercent(4, 0)}})
     assert wish_annotations(alone, 1, before=copied)[V1_INDEX] == "1"
 
 
@@ -189,9 +189,7 @@ def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
     for refused in (
         fit(offer(1), taken, alone, PlacementPolicy.BINPACK),
         placed(offer(1), other, alone),
-        fit(
-            offer(1), node_rooms(offer(1), [found.hold(alone.ref)]), other, PlacementPolicy.BINPACK
-        ),
+        fit(offer(1), node_rooms(offer(1), [found.hold]), other, PlacementPolicy.BINPACK),
     ):
         assert refused == Misfit(
             "node(s) didn't have enough device resources to allocate", is_final=False
@@ -227,8 +225,8 @@ def test_an_init_containers_units_are_held_as_long_as_the_pod_is_there() -> None
     """The kubelet keeps for the pod what the app container does not take over."""
     found = placed(offer(1), pod((_INIT, 12), (_APP, 2)))
     assert isinstance(found, Fit)
-    assert found.shares == {1: {0: (2, 0)}}
-    assert found.extra == {0: (10, 0)}
+    assert found.hold.by_container == {1: {0: (2, 0)}}
+    assert found.hold.extra == {0: (10, 0)}
     assert free(offer(1), pod((_INIT, 12), (_APP, 2))) == [3]
 
 
@@ -237,7 +235,7 @@ def test_an_init_container_goes_where_the_app_container_after_it_fits() -> None:
     full = pod((_APP, 10), name="full")
     found = placed(offer(2), pod((_INIT, 2), (_APP, 10)), full)
     assert isinstance(found, Fit)
-    assert found.shares == {1: {1: (10, 0)}}
+    assert found.hold.by_container == {1: {1: (10, 0)}}
     assert isinstance(placed(offer(1), pod((_INIT, 2), (_APP, 10)), full), Misfit)
 
 
@@ -288,7 +286,10 @@ def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
     healthy = frozenset(card.index for card in cards)
     node = NodeOffer("n1", NodeMode.CORE_MEM, MemoryUnit.GIB, cards, healthy)
     held = [
-        PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {CardIndex(n): (8 - units, 100 - percent)}})
+        PodHold(
+            PodRef("ns", f"q{n}", f"q{n}"),
+            {0: {CardIndex(n): UnitsAndPercent(8 - units, 100 - percent)}},
+        )
         for n, (units, percent) in enumerate(free)
     ]
     asking = PodRequest(
@@ -303,7 +304,7 @@ def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
 
     assert isinstance(found, Fit) is fits_somehow(free, asks)
     if isinstance(found, Fit):
-        hold = found.hold(asking.ref)
+        hold = found.hold
         bound = hold_of(asking, wish_annotations(hold, 1))
         assert (bound.by_container, bound.extra, bound.unplaced) == (
             hold.by_container,
@@ -347,7 +348,10 @@ def test_which_card_has_which_number_changes_no_score(
 
     def answered(left: list[_Amount]) -> Score | Misfit:
         held = [
-            PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {CardIndex(n): (8 - units, 100 - percent)}})
+            PodHold(
+                PodRef("ns", f"q{n}", f"q{n}"),
+                {0: {CardIndex(n): UnitsAndPercent(8 - units, 100 - percent)}},
+            )
             for n, (units, percent) in enumerate(left)
         ]
         found = fit(node, node_rooms(node, held), asking, policy)
@@ -374,7 +378,9 @@ def test_a_container_makes_room_for_a_later_one(
     found = fit(offer(2), node_rooms(offer(2), holds), asking, policy)
 
     assert isinstance(found, Fit)
-    assert [sum(u for u, _ in found.shares[n].values()) for n in range(len(units))] == [*units]
+    assert [sum(u for u, _ in found.hold.by_container[n].values()) for n in range(len(units))] == [
+        *units
+    ]
 
 
 def test_a_search_for_cards_ends() -> None:
@@ -428,7 +434,7 @@ def test_a_wish_keeps_what_init_containers_hold_on_several_cards() -> None:
     asking = pod((_INIT, 8), (_APP, 2), label="2")
     found = placed(offer(2), asking)
     assert isinstance(found, Fit)
-    hold = found.hold(asking.ref)
+    hold = found.hold
 
     for annotations in (wish_annotations(hold, 1), {ALLOCATION: '{"1":{"0":1,"1":1}}'}):
         bound = hold_of(asking, annotations)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 
 from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
-from gpu_device_plugin.domain.fractions.decision import follows, pick_units
 from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, place
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
-from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.fractions.units import Resource, lie_equally_on, pick_units, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
@@ -81,16 +80,6 @@ def test_fgd_counts_what_is_scarcer_of_memory_and_compute() -> None:
     whole = room(1, 15, least_core=5)
 
     assert indexes(place([whole, full_of_compute], Demand(2, 30), PlacementPolicy.FGD)) == [0]
-
-
-@pytest.mark.parametrize(("policy", "card"), [(BINPACK, 1), (SPREAD, 2)])
-def test_of_cards_with_as_much_memory_the_compute_decides(
-    policy: PlacementPolicy, card: int
-) -> None:
-    """R-530; then the lowest index."""
-    left = [room(0, 8, 60), room(1, 8, 40), room(2, 8, 80), room(3, 8, 80)]
-
-    assert indexes(place(left, Demand(2, 10), policy)) == [card]
 
 
 def test_of_equal_cards_fgd_takes_the_first() -> None:
@@ -409,4 +398,4 @@ def test_picked_units_are_free_and_as_many_as_asked(free: set[str], size: int) -
 )
 def test_units_follow_the_decision_or_not(ids: str, *, follow: bool) -> None:
     """The kubelet hands on at random: three units of one card and one of the other are no slice."""
-    assert follows(ids.split(), NODE) is follow
+    assert lie_equally_on(NODE, ids.split()) is follow

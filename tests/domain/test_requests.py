@@ -6,9 +6,10 @@ import pytest
 from tests.domain.words import APP, CORE, COUNT, INIT, MEM, SIDECAR, container, pod, terms
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.requests import demand, demand_ahead, demand_from_size
+from gpu_device_plugin.domain.fractions.requests import demand, demand_from_size, demands
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.init_containers import demands_ahead
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
@@ -201,8 +202,8 @@ def test_an_init_container_needs_a_card_for_those_that_reuse_its_units(
 ) -> None:
     """Memory units and percent of its card, until nothing of it is left to reuse."""
     subject = pod("a", *containers)
-    needed = demand(subject, containers[0], terms())
 
-    found = demand_ahead(subject, containers[0], needed)
+    found = demands_ahead(demands(subject, terms()))[0]
 
-    assert (found.mem_units, found.core_percent) == ahead
+    assert found is not None
+    assert found.amounts == ahead

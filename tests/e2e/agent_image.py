@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.cluster.images import ARCHITECTURES
-from tests.e2e.cluster.node import Node
+from tools.harness.cluster.images import ARCHITECTURES
+from tools.harness.cluster.node import Node
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILDER = ROOT / ".ci" / "image.sh"

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import container, pod, slice_of
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 BATCHES = 4
 BATCH = 50

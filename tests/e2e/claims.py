@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, AgentDirectories
-from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import claims_installed
-from tests.e2e.pods import container, pod, slice_of
 from tests.e2e.tenants import prepare_for_tenants
 from tests.nvidia_smi import NvidiaSmi
+from tools.harness.cluster.agent import Agent, AgentDirectories
+from tools.harness.cluster.cluster import NAMESPACE, NODE, Cluster
+from tools.harness.cluster.helm import claims_installed
+from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 ROOT = Path("/run/gpu-device-plugin-e2e/claims")
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
 from tests.e2e.agent_image import AgentImage, agent_image
 from tests.e2e.claims import claims, claims_agent, plain  # noqa: F401 - fixtures
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY, slice_of
 from tests.e2e.tenants import Tenant, prepare_for_tenants, start_tenant, tenant_pod
 from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
+from tools.harness.cluster.agent import Agent, AgentDirectories, wait_for_allocatable
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.layout import Layout
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 STATE = Path("/run/gpu-device-plugin-e2e")
 RESULTS = Path("build/e2e")

@@ -35,4 +35,4 @@ fi
 
 python=.venv/bin/python
 [ -x "$python" ] || python=python3
-exec "$python" -m tests.e2e.cluster.binaries
+exec "$python" -m tools.harness.cluster.binaries

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.node import Node
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
-from tests.e2e.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.node import Node
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.waiting import wait_for
 
 MODE_LABEL = "ack.node.gpu.schedule"
 SHARED_RELEASE = "shared"

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tests.e2e.cluster.cluster import Cluster
+from tools.harness.cluster.cluster import Cluster
 
 
 def kubectl_gpu(cluster: Cluster, *words: str) -> str:

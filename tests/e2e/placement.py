@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.agent import Agent, AgentDirectories
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.images import Image
-from tests.e2e.cluster.processes import ProgramError
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
-from tests.e2e.pods import container, pod, slice_of
+from tools.harness.cluster.agent import Agent, AgentDirectories
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
+from tools.harness.cluster.images import Image
+from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.processes import ProgramError
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.controller.webhook_certificates import SECRET
 from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL

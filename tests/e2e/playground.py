@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.e2e.agent_image import agent_image
-from tests.e2e.cluster.binaries import provide_helm
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.layout import Layout
 from tests.e2e.conftest import STATE
 from tests.e2e.quick_start import ROOT, SMI_IMAGE, load_images, without_gpus
 from tests.nvidia_smi import download
+from tools.harness.cluster.binaries import provide_helm
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.layout import Layout
 
 
 def main(command: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod
 
 POLICY = "ValidatingAdmissionPolicy"
 SAMPLES = sorted((Path(__file__).resolve().parents[2] / "samples").rglob("*.yaml"))

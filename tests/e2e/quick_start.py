@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.images import Image
 from tests.e2e.tenants import cuda_images
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.images import Image
 
 from gpu_device_plugin.disk.native import native_library
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.e2e.cluster.images import GPU_TEST
+from tools.harness.cluster.images import GPU_TEST
 
 CUDA_SAMPLE = Path("samples/ack/cuda-sample.yaml")
 BINPACK = Path("samples/ack/binpack.yaml")

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.e2e.cluster.api import Api, path_of
-from tests.e2e.cluster.cluster import NAMESPACE, Cluster
+from tools.harness.cluster.api import Api, path_of
+from tools.harness.cluster.cluster import NAMESPACE, Cluster
 
 KINDS = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
 MERGE_PATCH = "application/merge-patch+json"

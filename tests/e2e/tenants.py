@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.images import Image, ImageError
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import pod
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.images import Image, ImageError
+from tools.harness.cluster.pods import pod
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.simulation.containers import cdi_spec

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import manifests
-from tests.e2e.cluster.binaries import provide_cert_manager
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_for
+from tools.harness.cluster.binaries import provide_cert_manager
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.waiting import wait_for
 
 _CHOSEN = "controller.tls.certManager."
 _ON = ("controller.enabled=true", _CHOSEN + "enabled=true", "controller.clusterIP=10.96.0.200")

@@ -1,10 +1,10 @@
 """Pods that come and go leave nothing behind."""
 
-from tests.e2e.agent import Agent
 from tests.e2e.churn import create_and_delete_200_pods
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.views import held
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.waiting import wait_for
 
 # A grant ends when the kubelet lacks it twice, 30 s apart.
 RELEASE_SECONDS = 120

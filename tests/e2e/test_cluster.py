@@ -1,7 +1,7 @@
 """The cluster of these tests is a real one: it schedules and runs pods, and shows what they say."""
 
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.pods import container, pod
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import container, pod
 
 
 def test_the_node_is_ready_and_runs_the_version_asked_for(cluster: Cluster) -> None:

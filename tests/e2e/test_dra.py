@@ -9,12 +9,21 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.claims import cards_of, deployment, holding, modes, phase, running, set_door, taints
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tests.e2e.tenants import SLICE_MIB, Tenant, row, tenant_pod
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import (
+    CORE,
+    COUNT,
+    MEMORY,
+    TELL_AND_STAY,
+    container,
+    environment_of,
+    pod,
+    slice_of,
+)
+from tools.harness.cluster.waiting import wait_for
 
 
 def test_a_classic_deployment_gets_its_slice_of_one_card(cluster: Cluster, claims: Agent) -> None:
@@ -105,7 +114,7 @@ def test_memory_on_several_cards_is_on_distinct_cards(cluster: Cluster, claims: 
 def whole(name: str, *containers: str) -> dict[str, Any]:
     """A pod of containers that each ask for a whole card, as on a cluster without slices."""
     limits = {"limits": {"nvidia.com/gpu": "1"}}
-    return pod(name, *(container(each, resources=limits) for each in containers))
+    return pod(name, *(container(each, TELL_AND_STAY, resources=limits) for each in containers))
 
 
 def test_whole_cards_and_slices_come_from_one_pool(cluster: Cluster, claims: Agent) -> None:
@@ -168,15 +177,41 @@ def test_a_whole_card_is_its_owners_alone(
     assert running(cluster) == []
 
 
-def test_two_containers_with_whole_cards_wait_with_the_reason(
-    cluster: Cluster,
-    claims: Agent,  # noqa: ARG001 - serves
-) -> None:
-    """One would be without its card: a claim has one set of cards for all of its containers."""
+def test_two_containers_with_whole_cards_get_one_each(cluster: Cluster, claims: Agent) -> None:
+    """kube-scheduler makes one claim of both, with a request for each."""
     cluster.apply(whole("two", "a", "b"))
-    text = "one container of a pod can ask for whole cards"
-    wait_for("the pod says why", lambda: text in cluster.kubectl("describe", "pod", "two"), 60, 0.5)
-    assert phase(cluster, "two", "default") == "Pending"
+    cluster.wait_for_phase("two", "Running", seconds=90)
+
+    def seen(name: str) -> str:
+        log = ("logs", "two", "-c", name)
+        told = wait_for(f"{name} tells", lambda: environment_of(cluster.kubectl(*log)))
+        return claims.uuids()[int(told["ALIYUN_COM_GPU_MEM_IDX"])]
+
+    held = {device for grant in claims.grants() for device in grant.devices}
+    assert {seen("a"), seen("b")} == held
+    assert len(held) == 2
+    cluster.kubectl("delete", "pod", "two", "--wait=true", "--grace-period=1")
+    wait_for("nothing is held", lambda: not claims.grants(), 60, 0.5)
+
+
+def test_a_container_with_a_slice_and_a_templates_card_is_told_to_name_one(
+    cluster: Cluster, claims: Agent
+) -> None:
+    """One of them would be idle: both say in the same variable which card is the container's."""
+    asked = {"requests": [{"name": "card", "exactly": {"deviceClassName": "gpu-card"}}]}
+    made = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+    cluster.apply({**made, "metadata": {"name": "card"}, "spec": {"spec": {"devices": asked}}})
+    both = container("main", resources={**slice_of(2, 30), "claims": [{"name": "card"}]})
+    of_template = {"name": "card", "resourceClaimTemplateName": "card"}
+    cluster.apply(pod("both", both, resourceClaims=[of_template]))
+
+    text = "names several claims of cards"
+    wait_for(
+        "the pod says why", lambda: text in cluster.kubectl("describe", "pod", "both"), 60, 0.5
+    )
+    assert phase(cluster, "both", "default") == "Pending"
+    assert len(claims.grants()) == 1
+    cluster.kubectl("delete", "resourceclaimtemplate", "card")
 
 
 def slice_uid(cluster: Cluster) -> str:

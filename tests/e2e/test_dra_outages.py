@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.claims import (
     cards_of,
     devices,
@@ -13,9 +12,10 @@ from tests.e2e.claims import (
     set_door,
     taints,
 )
-from tests.e2e.cluster.cluster import NAMESPACE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.cluster import NAMESPACE, Cluster
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.waiting import wait_for
 
 
 def status_of(cluster: Cluster, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
@@ -102,3 +102,23 @@ def test_agent_and_kubelet_die_while_the_node_changes_its_door(
         assert (status["restartCount"], "running" in status["state"]) == (0, True)
     cluster.kubectl("delete", "namespace", plain)
     wait_for("all cards are offered", lambda: len(devices(cluster)) == 4, 150, 1)
+
+
+def test_an_agent_that_serves_no_claims_any_more_gives_the_free_cards_to_the_device_plugin(
+    cluster: Cluster, claims: Agent
+) -> None:
+    """As after `dra.enabled=false` on a node whose allocation API is `dra`; and back again."""
+    cluster.apply(holding("stays"))
+    cluster.wait_for_phase("stays", "Running", seconds=90)
+    claims.stop()
+    claims.program.command.append("--cdi-dir=")
+    try:
+        claims.start()
+        wait_for_allocatable(cluster, {MEMORY: "45", CORE: "300", COUNT: "3"}, 90)
+        wait_for("the kubelet removes what was offered", lambda: not devices(cluster), 90)
+    finally:
+        claims.stop()
+        claims.program.command.pop()
+        claims.start()
+    wait_for("the cards are offered again", lambda: len(devices(cluster)) == 4, 90)
+    assert status_of(cluster, "stays")["restartCount"] == 0

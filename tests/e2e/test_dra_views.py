@@ -1,12 +1,12 @@
 """What people see of claims on a real cluster: `kubectl gpu` and the agent's metrics."""
 
-from tests.e2e.agent import Agent
 from tests.e2e.claims import cards_of, holding
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.kubectl_gpu import kubectl_gpu
-from tests.e2e.pods import container, pod, slice_of
 from tests.e2e.tenants import SLICE_MIB
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 
 def test_kubectl_gpu_and_metrics_show_claims_as_they_show_units(

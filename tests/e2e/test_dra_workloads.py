@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.churn import create_and_delete_200_pods
 from tests.e2e.claims import cards_of, deployment, holding, in_namespace, phase, running, set_door
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.images import GPU_TEST
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, FOREVER, MEMORY
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.images import GPU_TEST
+from tools.harness.cluster.pods import CORE, COUNT, FOREVER, MEMORY
+from tools.harness.cluster.waiting import wait_for
 
 SAMPLES = (
     "first-slice", "jupyter-notebook", "pytorch-training", "triton", "vllm", "ack/cuda-sample",

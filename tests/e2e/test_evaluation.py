@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.agent import Agent, AgentDirectories
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.images import Image
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tests.e2e.tenants import SLICE_MIB, cuda_images, row
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
+from tools.harness.cluster.agent import Agent, AgentDirectories
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.images import Image
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.simulation.containers import cdi_spec

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.placement import MEMORY_ONLY, Placement, asking, on, placement
-from tests.e2e.pods import MEMORY
 from tests.e2e.views import check_agreement, granted
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import MEMORY
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, ASSIGNED
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.agent_image import ROOT, AgentImage
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.processes import ProgramError
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
-from tests.e2e.pods import TELL_AND_STAY, container, environment_of, pod, slice_of
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.pods import TELL_AND_STAY, container, environment_of, pod, slice_of
+from tools.harness.cluster.processes import ProgramError
+from tools.harness.cluster.waiting import wait_for
 
 AGENTS = "app.kubernetes.io/name=gpu-device-plugin"
 NONROOT = 65532

@@ -6,8 +6,6 @@ skipped and say why.
 
 import re
 
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import Start
 from tests.e2e.tenants import (
     INSIDE,
@@ -19,6 +17,8 @@ from tests.e2e.tenants import (
     row,
     same_card,
 )
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.waiting import wait_for
 
 METRIC = "gpu_device_plugin_slice"
 

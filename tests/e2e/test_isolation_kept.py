@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, wait_for_allocatable
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS, STATE, Start
-from tests.e2e.pods import slice_of
 from tests.e2e.tenants import (
     INSIDE,
     MIB,
@@ -25,6 +21,10 @@ from tests.e2e.tenants import (
     start_tenant,
     tenant_pod,
 )
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import slice_of
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native import DIRECTORY_VARIABLE, native_library
 

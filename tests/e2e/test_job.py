@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.pods import TELL, environment_of
 from tests.e2e.source_jobs import CUDA_SAMPLE, source_job
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import TELL, environment_of
 
 pytestmark = pytest.mark.usefixtures("agent")
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.agent import Agent
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.node import AGENT_LIBRARY, AGENT_RUN, AGENT_STATE, Node
-from tests.e2e.cluster.processes import ProgramError
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, left_on_nodes
 from tests.e2e.image_parts import take_libraries, write_next_version
 from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, left_on_nodes
+from tools.harness.cluster.node import AGENT_LIBRARY, AGENT_RUN, AGENT_STATE, Node
+from tools.harness.cluster.processes import ProgramError
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION, GrantStore

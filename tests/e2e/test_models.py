@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 from tests.chart.rendering import manifests
-from tests.controller.test_webhook import CLASS, DRIVER, MODEL, S0_POD, required
-from tests.e2e.agent import PROGRAM, Agent
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.processes import Program
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import container, pod, slice_of
+from tests.controller.test_webhook import CLASS, DRIVER, MODEL, S0_POD, S0_SELECTORS, required
 from tests.e2e.submission import Answer, Submission
 from tests.e2e.tenants import start_tenant, tenant_pod
 from tests.nvidia_smi import NvidiaSmi
-from tests.settings.test_models_by_label import S0_SELECTORS
+from tools.harness.cluster.agent import PROGRAM, Agent
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.processes import Program
+from tools.harness.cluster.waiting import wait_for
 
 _ADDRESS = "127.0.0.1:18444"
 _SERIES = "V100: {names: [Tesla V100-SXM2-16GB]}"

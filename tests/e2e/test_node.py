@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from tests.e2e.agent import resources
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS
+from tools.harness.cluster.agent import resources
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("agent")
 

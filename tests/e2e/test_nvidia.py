@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.agent import Agent, AgentDirectories
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.images import Image
-from tests.e2e.cluster.node import AGENT_RUN, Node
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.helm import Helm
-from tests.e2e.pods import container, pod
 from tests.e2e.tenants import cuda_images
 from tests.e2e.test_image import NO_HOOKS
 from tests.nvidia_smi import NvidiaSmi
 from tests.sources.documents import walk
 from tests.told import compile_program
+from tools.harness.cluster.agent import Agent, AgentDirectories
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.helm import Helm
+from tools.harness.cluster.images import Image
+from tools.harness.cluster.node import AGENT_RUN, Node
+from tools.harness.cluster.pods import container, pod
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL

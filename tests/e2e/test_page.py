@@ -4,13 +4,13 @@ import http.client
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.agent import Agent
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.processes import ProgramError
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import RELEASE_NAMESPACE, WRITER, Helm
-from tests.e2e.pods import container, pod, slice_of
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.helm import RELEASE_NAMESPACE, WRITER, Helm
+from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.processes import ProgramError
+from tools.harness.cluster.waiting import wait_for
 
 RELEASE = "page"
 NAME = f"{RELEASE}-gpu-device-plugin-page"

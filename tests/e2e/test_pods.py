@@ -2,10 +2,10 @@
 
 import json
 
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import (
+from tests.e2e.views import cards_of, check_agreement, granted
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import (
     CORE,
     MEMORY,
     TELL,
@@ -15,7 +15,7 @@ from tests.e2e.pods import (
     pod,
     slice_of,
 )
-from tests.e2e.views import cards_of, check_agreement, granted
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.fractions.units import Resource
 

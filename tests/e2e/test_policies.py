@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.api import path_of
-from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import NOBODY, RELEASE, RELEASE_NAMESPACE, Helm
-from tests.e2e.pods import container, pod
 from tests.e2e.policy_table import BAD_REQUESTS, POLICY, ROWS, Row, asking, in_template, percentages
 from tests.e2e.submission import KINDS, Submission
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.api import path_of
+from tools.harness.cluster.cluster import NAMESPACE, NODE, Cluster
+from tools.harness.cluster.helm import NOBODY, RELEASE, RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.pods import container, pod
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS

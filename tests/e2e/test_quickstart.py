@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.cluster.binaries import provide_helm
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.processes import ProgramError
-from tests.e2e.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
 from tests.e2e.kubectl_gpu import kubectl_gpu
 from tests.e2e.quick_start import ROOT, SMI_IMAGE, load_images, with_gpus, without_gpus
 from tests.e2e.tenants import SLICE_MIB
 from tests.e2e.test_image import NOTHING
 from tests.nvidia_smi import NvidiaSmi
+from tools.harness.cluster.agent import Agent, wait_for_allocatable
+from tools.harness.cluster.binaries import provide_helm
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
+from tools.harness.cluster.processes import ProgramError
 
 SAMPLE = ROOT / "samples" / "first-slice.yaml"
 

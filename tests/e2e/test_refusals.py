@@ -1,11 +1,11 @@
 """What cannot be served is refused with a reason that a person can act on."""
 
-from tests.e2e.agent import Agent, resources, wait_for_allocatable
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS
-from tests.e2e.pods import CORE, MEMORY, container, pod, slice_of
 from tests.e2e.views import check_agreement
+from tools.harness.cluster.agent import Agent, resources, wait_for_allocatable
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import CORE, MEMORY, container, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 MODE_LABEL = "ack.node.gpu.schedule"
 

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import FOREVER, TELL, container, environment_of, pod, slice_of
 from tests.e2e.views import check_agreement, granted, held
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.pods import FOREVER, TELL, container, environment_of, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 UNTIL_TOLD = f"{TELL}; while [ ! -e /end ]; do sleep 0.2; done"
 REPLICAS = 8

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from tests.chart.rendering import manifests
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.api import path_of
-from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import NOBODY, RELEASE, RELEASE_NAMESPACE, Helm
-from tests.e2e.pods import container, pod
 from tests.e2e.submission import Answer, Submission
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.api import path_of
+from tools.harness.cluster.cluster import NAMESPACE, NODE, Cluster
+from tools.harness.cluster.helm import NOBODY, RELEASE, RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.pods import container, pod
+from tools.harness.cluster.waiting import wait_for
 
 CONTROLLER = f"{RELEASE}-controller"
 CONTROLLER_ON = ("controller.enabled=true", "controller.nodeSelector.e2e=nowhere")

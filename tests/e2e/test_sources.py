@@ -13,11 +13,6 @@ from typing import Any
 import pytest
 import yaml
 from tests.controller.test_webhook import DRIVER, MODEL
-from tests.e2e.agent import Agent, AgentDirectories, resources
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.images import Image
-from tests.e2e.cluster.node import Node
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
 from tests.e2e.submission import Submission
 from tests.e2e.tenants import cuda_images
@@ -25,6 +20,11 @@ from tests.e2e.test_models import controller, labelled, stored  # noqa: F401 - a
 from tests.sources.conftest import PROGRAMS
 from tests.sources.documents import Step, walk
 from tests.told import compile_program
+from tools.harness.cluster.agent import Agent, AgentDirectories, resources
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.images import Image
+from tools.harness.cluster.node import Node
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native import native_library
 

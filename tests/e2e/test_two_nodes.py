@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.node import Node
-from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.pods import CORE, COUNT, MEMORY, TELL_AND_STAY, environment_of
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.views import check_agreement
+from tools.harness.cluster.agent import Agent, AgentDirectories, wait_for_allocatable
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.node import Node
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, TELL_AND_STAY, environment_of
+from tools.harness.cluster.waiting import wait_for
 
 # floor(16160 / 128) = 126 units a card.
 FOUR_CARDS_OF_128_MIB = {MEMORY: "504", COUNT: "4"}

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
-from tests.e2e.agent import Agent
-from tests.e2e.cluster.node import Node
+from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.node import Node
 
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.grant import Grant

@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from tests.compiling import compile_kept
+from tools.harness.compiling import compile_kept
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", f"-I{_ROOT / 'src/isolation'}")

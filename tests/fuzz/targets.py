@@ -1,6 +1,5 @@
 """Every parser of what somebody else writes: bytes in; a value or one of our errors out."""
 
-import json
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -10,10 +9,14 @@ import msgspec
 
 from gpu_device_plugin.disk.cdi import CdiFiles
 from gpu_device_plugin.disk.region import read_region
-from gpu_device_plugin.domain.fractions.cluster_view import hold_of, parse_offer
-from gpu_device_plugin.domain.fractions.pod_annotations import with_wish
-from gpu_device_plugin.domain.grants.annotations import counted_unit_mib, kept_pods, served_mode
-from gpu_device_plugin.domain.grants.holdings import held_devices, parse_holdings, told_devices
+from gpu_device_plugin.domain.fractions.pod_annotations import hold_of, with_wish
+from gpu_device_plugin.domain.grants.holdings import held_devices, parse_holdings
+from gpu_device_plugin.domain.grants.node_annotations import (
+    counted_unit_mib,
+    kept_pods,
+    parse_offer,
+    served_mode,
+)
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
 from gpu_device_plugin.kubernetes.client.foreign_text import decode, without_controls
@@ -68,7 +71,7 @@ def _node(content: bytes) -> object:
     counted_unit_mib(text)
     served_mode(text)
     offer = parse_offer("node", text, {})
-    return offer, told_devices(json.loads(text)["cards"])
+    return offer, offer.devices
 
 
 def _claim(content: bytes) -> object:

@@ -7,17 +7,15 @@ import random
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import aiohttp
+from aiohttp import web
+from tools.harness.api_server import FakeApiServer
 
-from gpu_device_plugin.simulation.api_server import is_listed, merge_patch
+from gpu_device_plugin.simulation.api_server import ApiRequest, status
 
-Json = dict[str, Any]
-_COLLECTION = re.compile(
-    r"(?:/api/v1/nodes|/api/v1/pods|/api/v1/namespaces/[^/]+/(?:pods|events)"
-    r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?"
-)
 _LATENCY_SECONDS = (0.001, 0.01)
 
 
@@ -38,92 +36,70 @@ class Faults:
     lag_seconds: float = 0.0
 
 
-class Api:
-    """Objects by path; every change is numbered, and watches tell it.
+class Api(FakeApiServer):
+    """The stand-in API server without its socket, with latency and lag; see `answer`.
 
     Attributes:
-        objects: Everything there is, as a GET shows it.
         faults: What is wrong now.
     """
 
+    served = re.compile(
+        r"(?:/api/v1/nodes|/api/v1/pods|/api/v1/namespaces/[^/]+/(?:pods|events)"
+        r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?"
+    )
+
     def __init__(self, chance: random.Random) -> None:
-        self.objects: dict[str, Json] = {}
+        super().__init__()
         self.faults = Faults()
         self._chance = chance
-        self._version = 100
-        self._oldest = 0
-        self._changes: list[tuple[int, float, str, str, Json]] = []
-        self._changed = asyncio.Event()
-        self._epoch = 0
+        self._changed_at: dict[int, float] = {}  # by version
 
-    # -- as kubectl, kubelet and controllers use it
+    def _tell(self) -> None:
+        self._changed_at.setdefault(self._version, asyncio.get_running_loop().time())
+        super()._tell()
 
-    def put(self, path: str, value: Json) -> Json:
-        """Create or replace the object at `path`."""
-        kind = "MODIFIED" if path in self.objects else "ADDED"
-        value = json.loads(json.dumps(value))
-        value.setdefault("metadata", {}).setdefault("name", path.rpartition("/")[2])
-        self.objects[path] = value
-        return self._note(kind, path, value)
-
-    def patch(self, path: str, patch: Json) -> None:
-        """Merge into the object at `path`, if there is one."""
-        if path in self.objects:
-            self.put(path, merge_patch(self.objects[path], patch))
-
-    def delete(self, path: str) -> None:
-        """Delete the object at `path`, if there is one."""
-        gone = self.objects.pop(path, None)
-        if gone is not None:
-            self._note("DELETED", path, gone)
+    # -- as kubectl, kubelet and controllers use it, beside `store` and `remove`
 
     def go_away(self) -> None:
         """Break every connection, and answer nothing until told otherwise."""
         self.faults.is_away = True
-        self.drop_watches()
+        self.break_watches()
 
-    def drop_watches(self) -> None:
-        """Break every watch."""
-        self._epoch += 1
-        self.wake()
-
-    def compact(self) -> None:
-        """Forget what changed: watches from before get 410."""
+    def forget_changes(self) -> None:
+        """Watches from before get 410."""
         self._oldest = self._version
         self._changes.clear()
-        self.drop_watches()
+        self.break_watches()
+
+    def break_watches(self) -> None:
+        """As when the connection is lost."""
+        self._epoch += 1
+        self._tell()
 
     def wake(self) -> None:
         """Let every watch look again."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    def _note(self, kind: str, path: str, value: Json) -> Json:
-        self._version += 1
-        value["metadata"]["resourceVersion"] = str(self._version)
-        now = asyncio.get_running_loop().time()
-        self._changes.append((self._version, now, kind, path, json.loads(json.dumps(value))))
-        self.wake()
-        return value
+        self._tell()
 
     # -- as a client sees it
 
-    async def answer(
-        self, method: str, path: str, query: Mapping[str, str], body: Any, connect_seconds: float
-    ) -> "Response":
+    async def answer(self, asked: ApiRequest, connect_seconds: float) -> "Response":
         """One request."""
         await self._reached(connect_seconds)
-        match = _COLLECTION.fullmatch(path)
-        kind = path.removesuffix(f"/{match['name']}").rpartition("/")[2] if match else ""
+        if "watch" not in asked.query:
+            return _read(self.respond(asked))
+        at, refusal = int(asked.query["resourceVersion"]), self._refusal(asked)
+        if refusal is None and at < self._oldest:
+            refusal = status(410, "too old resource version")
+        if refusal is not None:
+            return _read(refusal)
+        return Response(200, lines=self._follow(asked, at))
+
+    def _refusal(self, asked: ApiRequest) -> web.Response | None:
+        match = self.served.fullmatch(asked.path)
+        kind = asked.path.removesuffix(f"/{match['name']}").rpartition("/")[2] if match else ""
         if kind in self.faults.throttled:
-            return _status(429, "too many requests", {"Retry-After": "1"})
-        if match is None:
-            return _status(404, "the server could not find the requested resource")
-        if "watch" in query:
-            return self._watch(path, query)
-        if method == "POST":
-            return self._create(path, body)
-        return self._one(method, path, body) if match["name"] else self._list(path, query)
+            return status(429, "too many requests", "1")
+        return None if match else status(404, "the server could not find the requested resource")
 
     async def _reached(self, connect_seconds: float) -> None:
         if self.faults.is_away:
@@ -133,57 +109,33 @@ class Api:
         if self.faults.is_away:
             raise aiohttp.ClientConnectionError("connection reset")
 
-    def _list(self, path: str, query: Mapping[str, str]) -> "Response":
-        items = [v for at, v in self.objects.items() if is_listed(at, v, path, query)]
-        meta = {"resourceVersion": str(self._version)}
-        return Response(200, json.dumps({"metadata": meta, "items": items}).encode())
-
-    def _create(self, collection: str, body: Json) -> "Response":
-        path = f"{collection}/{body['metadata']['name']}"
-        if path in self.objects:
-            return _status(409, "already exists")
-        return Response(201, json.dumps(self.put(path, body)).encode())
-
-    def _one(self, method: str, path: str, body: Any) -> "Response":
-        found = self.objects.get(path)
-        if found is None:
-            return _status(404, f"{path} not found")
-        if method == "PATCH":
-            uid = body.get("metadata", {}).get("uid")
-            if uid is not None and uid != found["metadata"].get("uid"):
-                return _status(422, "metadata.uid: field is immutable")
-            found = self.put(path, merge_patch(found, body))
-        return Response(200, json.dumps(found).encode())
-
-    def _watch(self, path: str, query: Mapping[str, str]) -> "Response":
-        at = int(query["resourceVersion"])
-        if at < self._oldest:
-            return _status(410, "too old resource version")
-        return Response(200, lines=self._lines(path, query, at))
-
-    async def _lines(self, path: str, query: Mapping[str, str], at: int) -> AsyncIterator[bytes]:
+    async def _follow(self, asked: ApiRequest, at: int) -> AsyncIterator[bytes]:
         epoch = self._epoch
         loop = asyncio.get_running_loop()
-        end = loop.time() + float(query.get("timeoutSeconds", "300"))
+        end = loop.time() + float(asked.query.get("timeoutSeconds", "300"))
         while epoch == self._epoch:
             changed, until = self._changed, end
-            for version, since, kind, where, value in tuple(self._changes):
-                if version <= at:
-                    continue
-                if since + self.faults.lag_seconds > loop.time():
-                    until = min(until, since + self.faults.lag_seconds)
+            shown = loop.time() - self.faults.lag_seconds
+            upto = at
+            for version in self._newer(at):
+                if self._changed_at[version] > shown:
+                    until = min(until, self._changed_at[version] + self.faults.lag_seconds)
                     break
-                at = version
-                if is_listed(where, value, path, {}):
-                    # What stops to match is gone for this watch; of what never did it knows nothing.
-                    told = kind if is_listed(where, value, path, query) else "DELETED"
-                    yield json.dumps({"type": told, "object": value}).encode() + b"\n"
+                upto = version
+            for line in tuple(self._lines(asked, at, upto)) if upto > at else ():
+                yield line
+            at = upto
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await changed.wait()
             if loop.time() >= end:
                 return
         raise aiohttp.ClientPayloadError("connection reset by peer")
+
+    def _newer(self, at: int) -> list[int]:
+        """The versions after `at`, oldest first."""
+        newer = takewhile(lambda change: change[0] > at, reversed(self._changes))
+        return [version for version, *_ in newer][::-1]
 
 
 class Response:
@@ -233,12 +185,11 @@ class Session:
         path = "/" + url.split("/", 3)[3]
         body = None if data is None else json.loads(data)
         async with asyncio.timeout(timeout.total or timeout.sock_read):
-            answer = await self._api.answer(
-                method, path, params, body, timeout.sock_connect or 30.0
-            )
+            asked = ApiRequest(method, path, dict(params), body, "")
+            answer = await self._api.answer(asked, timeout.sock_connect or 30.0)
         yield answer
 
 
-def _status(code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    body = {"kind": "Status", "message": message, "code": code}
-    return Response(code, json.dumps(body).encode(), headers=headers)
+def _read(answer: web.Response) -> Response:
+    assert isinstance(answer.body, bytes)
+    return Response(answer.status, answer.body, headers=dict(answer.headers))

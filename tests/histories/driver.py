@@ -271,11 +271,11 @@ def _inventory(driver: Driver, cards: tuple[SimulatedCard, ...]) -> dict[str, ob
             "uuid": card.uuid,
             "index": index,
             "minor": index,
-            "name": "Tesla V100-SXM2-16GB",
+            "model": "Tesla-V100-SXM2-16GB",
             "memory_mib": card.memory_mib,
             "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
             "is_mig": card.is_mig,
-            "numa_node": None,
+            "hardware": {"is_mig": card.is_mig},
         }
         for index, card in enumerate(cards)
         if not card.error
@@ -288,6 +288,7 @@ def _inventory(driver: Driver, cards: tuple[SimulatedCard, ...]) -> dict[str, ob
         "driver_load": str(driver.load),
         "cards": shown,
         "unreadable": unreadable,
+        "links": {},
     }
 
 

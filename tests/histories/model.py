@@ -256,7 +256,7 @@ def _disagreements(node: Node) -> Iterator[str]:
             continue
         yield from _not_at_work(node, life)
         for grant in known:
-            if grant.pod.uid == life.pod.uid and not grant.is_handed_on:
+            if grant.pod.uid == life.pod.uid and not grant.holder.is_handed_on:
                 ids = {resource: grant.ids(resource) for resource in (MEM, CORE)}
                 held = {r: _held(node, life).get((grant.container, r), ()) for r in ids}
                 if any(set(ids[r]) != set(held[r]) for r in ids):

@@ -103,7 +103,7 @@ class Node:
         library.mkdir(parents=True)
         (library / "libgpuslice.so").write_bytes(b"")
         (library / "ld.so.preload").write_text("")
-        self.api.put(NODE_PATH, {"metadata": {"name": NODE, "uid": "node-uid", "labels": {}}})
+        self.api.store(NODE_PATH, {"metadata": {"name": NODE, "uid": "node-uid", "labels": {}}})
         await self.kubelet.start()
         self.pods.readmit()
         asyncio.get_running_loop().create_task(self._supervise())

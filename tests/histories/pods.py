@@ -83,7 +83,7 @@ class Pods:
         is_known = all(knows(r) for c in pod.containers for r in c.limits)
         life.is_forgotten = not is_known or self._machine.loop.now < self.forgetful_until
         self.lives[pod.uid] = life
-        self._api.put(path_of(pod), object_of(pod))
+        self._api.store(path_of(pod), object_of(pod))
         if self.is_kubelet_up:
             self._start(lambda: self._admit(life))
         return life
@@ -107,7 +107,7 @@ class Pods:
             self._kubelet.remove(uid)
             found = self._api.objects.get(path_of(life.pod), {})
             if found.get("metadata", {}).get("uid") == uid:
-                self._api.delete(path_of(life.pod))
+                self._api.remove(path_of(life.pod))
         else:
             self._kubelet.finish(uid)
             self._show(life, phase)

@@ -58,7 +58,7 @@ def api_behind(node: Node, seconds: float, lag: float) -> None:
 
 def api_compacts(node: Node) -> None:
     """It forgets what changed: watches break, and go on with 410."""
-    node.api.compact()
+    node.api.forget_changes()
     node.disturb(0.0)
 
 

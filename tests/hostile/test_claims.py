@@ -12,18 +12,18 @@ import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.agent.test_claim_door import open_door
 from tests.agent.test_claim_rebuild import lose_grants
-from tests.agent.test_claims_shown import recorded
-from tests.controller.objects import UNITS, Json, held, node, path, pod
 from tests.controller.replica import a_controller
-from tests.fakes.api_server import FakeApiServer, running, working
 from tests.hostile.work import lines_run
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running, working
+from tools.harness.objects import UNITS, Json, held, node, path, pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.cluster_view import Claimed, hold_of, parse_offer
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms
+from gpu_device_plugin.domain.fractions.pod_annotations import hold_of
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.claims import Claim
+from gpu_device_plugin.domain.grants.node_annotations import Claimed, parse_offer
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.kubernetes.objects.resource_slices import fetch_claim, list_allocated
@@ -207,11 +207,9 @@ async def test_a_card_is_held_until_the_kubelet_gives_the_claim_back(agent: Node
         assert not store.ledger.use_by_claims()
 
 
-async def test_the_node_tells_what_claims_hold_whatever_their_pods_say(
-    agent: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_node_tells_what_claims_hold_whatever_their_pods_say(agent: Node) -> None:
     """From that alone it is counted elsewhere: what a pod says of itself is not asked."""
-    _, cards = recorded(agent, monkeypatch)
+    cards = agent.api.cards
     async with working(agent.wiring.publisher.run):
         await agent.wiring.claim_endpoint.prepare(agent.cluster.allocate("a", 1))
         await until(lambda: cards and "claimed" in cards[-1])

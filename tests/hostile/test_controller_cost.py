@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.controller.objects import node, pod
 from tests.controller.replica import a_controller
 from tests.controller.reviews import review
 from tests.hostile.work import lines_run
+from tools.harness.objects import node, pod
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.scheduler_extender import Extender
@@ -30,14 +30,18 @@ from gpu_device_plugin.domain.cards.card import (
     Instance,
 )
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, hold_of, parse_offer
-from gpu_device_plugin.domain.fractions.container_sums import Shares, one_copy
 from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, fit, node_rooms
-from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION
+from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, hold_of
 from gpu_device_plugin.domain.fractions.requests import demand
 from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.annotations import cards_annotation
+from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
+from gpu_device_plugin.domain.grants.init_containers import Shares, one_copy
+from gpu_device_plugin.domain.grants.node_annotations import (
+    NodeOffer,
+    cards_annotation,
+    parse_offer,
+)
 from gpu_device_plugin.domain.models.model_catalogue import Catalogue, Series
 from gpu_device_plugin.domain.models.pod_admission import admit
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
@@ -259,7 +263,7 @@ async def test_everything_else_goes_on_between_two_nodes_of_a_long_answer(verb: 
 
 def test_what_a_large_pod_holds_is_not_kept_for_others() -> None:
     def shares(size: int) -> dict[int, Shares]:
-        return {number: {CardIndex(0): (1, 5)} for number in range(size)}
+        return {number: {CardIndex(0): UnitsAndPercent(1, 5)} for number in range(size)}
 
     assert one_copy(shares(2)) is one_copy(shares(2))
     assert one_copy(shares(64)) is not one_copy(shares(64))

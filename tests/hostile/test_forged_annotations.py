@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.rig import NODE, Rig, running_rig, slice_of
-from tests.controller.objects import Json, held, node, pod
 from tests.controller.replica import Running, a_controller
 from tests.domain.words import grant
-from tests.fakes.api_server import Seen, status
 from tests.held import changed
-from tests.waiting import until
+from tools.harness.api_server import Seen, status
+from tools.harness.objects import Json, held, node, pod
+from tools.harness.rig import NODE, Rig, running_rig, slice_of
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.fractions import pod_annotations as of_pods
@@ -27,17 +27,17 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     believed_holds,
 )
 from gpu_device_plugin.domain.fractions.requests import COUNT_LABEL
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
-    MOST_ON_A_NODE,
     Holding,
     held_devices,
     holdings_annotation,
     is_complete,
     parse_holdings,
 )
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION, MOST_ON_A_NODE
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.overview.node_cards import node_cards
@@ -125,14 +125,15 @@ async def test_a_label_for_several_cards_multiplies_no_compute(
 
 async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> None:
     """Before the pod is seen or after, and whatever the tenant writes next, 50 times."""
-    holding = Holding({CardIndex(2): (8, 30)})
+    holding = Holding({CardIndex(2): UnitsAndPercent(8, 30)})
     first = told(node("n1", CARDS), uid_greedy=holding)
     async with a_controller(tmp_path, (first,), (forged(),)) as found:
         assert free(found) == ON_CARD_2
 
         await found.server.put("/api/v1/nodes/n1", node("n1", CARDS))
         await found.server.put(
-            "/api/v1/nodes/n1", told(node("n1", CARDS), uid_greedy=Holding({CardIndex(5): (8, 30)}))
+            "/api/v1/nodes/n1",
+            told(node("n1", CARDS), uid_greedy=Holding({CardIndex(5): UnitsAndPercent(8, 30)})),
         )
         moved = [(15, 100)] * 5 + [(7, 70)] + [(15, 100)] * 2
         await until(lambda: free(found) == moved)
@@ -152,7 +153,7 @@ async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> N
 async def test_nobody_borrows_what_the_agent_says_of_another_pod(tmp_path: Path) -> None:
     """A pod that calls itself the mirror of another has the API server's uid all the same."""
     mirror = pod("greedy", 1, 5, on="n1", annotations={"kubernetes.io/config.mirror": "uid-a"})
-    named = told(node("n1", CARDS), uid_a=Holding({CardIndex(4): (15, 100)}))
+    named = told(node("n1", CARDS), uid_a=Holding({CardIndex(4): UnitsAndPercent(15, 100)}))
     victim = pod("a", 15, 100, on="n1")
     async with a_controller(tmp_path, (named,), (victim, mirror)) as found:
         assert free(found) == [(14, 95), *[(15, 100)] * 3, (0, 0), *[(15, 100)] * 3]
@@ -222,7 +223,10 @@ def test_a_pod_of_which_a_container_is_still_to_come_is_not_named() -> None:
 
 @pytest.mark.parametrize("pods", [100, 10_000])
 def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(pods: int) -> None:
-    by_uid = {f"uid-{n}": Holding({CardIndex(n % 8): (2, 30)}, (), n % 2 == 0) for n in range(pods)}
+    by_uid = {
+        f"uid-{n}": Holding({CardIndex(n % 8): UnitsAndPercent(2, 30)}, (), n % 2 == 0)
+        for n in range(pods)
+    }
     text = holdings_annotation(by_uid)
     assert text is not None
     assert len(text) <= MOST_ON_A_NODE

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.controller.objects import pod
-from tests.fakes.api_server import FakeApiServer, Json, Seen, running, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Json, Seen, running, working
+from tools.harness.objects import pod
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -188,7 +188,9 @@ def test_of_thousands_of_containers_those_that_ask_are_kept_up_to_a_bound(count:
 async def test_a_list_that_was_asked_for_while_another_is_under_way_comes_at_once() -> None:
     """It is no failure: a new leader waits for it before it answers."""
     async with running() as (server, api):
-        api.reach.pace = RetryPace(first_seconds=3600, longest_seconds=7200)  # outlasts the test
+        api.availability.pace = RetryPace(
+            first_seconds=3600, longest_seconds=7200
+        )  # outlasts the test
         watch = ClusterWatch(api, Changes(lambda _name, _node: None, lambda _ref, _pod: None))
         async with working(watch.run_nodes, watch.run_pods):
             await until(lambda: watch.is_synced)

@@ -6,10 +6,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from tests.fakes.api_server import running
 from tests.page.test_access import TOKEN, TOKENS, Exposed, Users, ask, place_of
 from tests.page.test_access import exposed as exposed
-from tests.waiting import until
+from tools.harness.api_server import running
+from tools.harness.waiting import until
 
 from gpu_device_plugin.page.drawing import PageParts
 from gpu_device_plugin.page.run_page import Access

@@ -4,16 +4,15 @@ import asyncio
 import io
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.waiting import until
 from tests.web.test_tls import a_set
+from tools.harness.waiting import until
 
 from gpu_device_plugin.web.authority import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
@@ -25,7 +24,7 @@ from gpu_device_plugin.web.extender_server import (
     ExtenderServer,
     Handlers,
 )
-from gpu_device_plugin.web.server import HttpListener, Pages, WebServer
+from gpu_device_plugin.web.server import HttpListener, WebServer
 from gpu_device_plugin.web.tls import ServingTls
 
 _MIB = 1 << 20
@@ -222,11 +221,6 @@ async def test_of_too_many_unfinished_bodies_the_oldest_gives_way() -> None:
         assert await sent[3].status() == 503
 
 
-def pages(metrics: Callable[[str], Any]) -> Pages:
-    """Pages of a process that is well."""
-    return Pages(metrics, lambda: (True, "ready"))
-
-
 @asynccontextmanager
 async def listening(tls: ServingTls | None, most: int) -> AsyncIterator[HttpListener]:
     """A listener that answers every GET."""
@@ -325,7 +319,7 @@ class Costly:
 @asynccontextmanager
 async def metrics_of(costly: Costly) -> AsyncIterator[WebServer]:
     """A server of that page."""
-    server = WebServer("127.0.0.1:0", pages(costly.page))
+    server = WebServer("127.0.0.1:0", costly.page, lambda: (True, "ready"))
     await server.start()
     try:
         yield server

@@ -8,7 +8,7 @@ import pytest
 from tests.controller.replica import a_controller
 from tests.controller.reviews import Json, applied, review
 from tests.controller.test_webhook import CLASS, MODEL, a_pod, ask, configure
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.models.pod_admission import MOST_AFFINITY_BYTES

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.cli.test_overview import Cluster, agents, ready
 from tests.cli.test_overview import cluster as cluster
-from tests.controller.objects import node, pod
-from tests.fakes.api_server import Json, status
+from tools.harness.api_server import Json, status
+from tools.harness.objects import node, pod
 
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.kubernetes.client.foreign_text import without_controls

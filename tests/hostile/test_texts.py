@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.agent.rig import Rig, command, running_rig, slice_of, until
-from tests.fakes.api_server import running, working
+from tools.harness.api_server import running, working
+from tools.harness.rig import Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin import errors
 from gpu_device_plugin.cli.logs import configure_logs

@@ -21,7 +21,13 @@ TOOLS = frozenset(
 )
 BUILDERS = {"pip", "setuptools", "wheel", "uv", "ziglang", "cmake", "ninja", "scikit_build_core"}
 NATIVE = "usr/local/lib/python3.11/dist-packages/gpu_device_plugin/native"
-NATIVE_FILES = {"libgpuslice.so", "libnvidia-ml.so.1", "libcuda.so.1", "gpu-selftest"}
+NATIVE_FILES = {
+    "libgpuslice.so",
+    "libnvidia-ml.so.1",
+    "libcuda.so.1",
+    "gpu-selftest",
+    "gpu-limit-hook",
+}
 GLIBC_FLOOR = (2, 17)
 
 

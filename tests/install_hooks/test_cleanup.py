@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.agent.claim_rig import allocate, claim_rig, held, kill, prepare
-from tests.agent.rig import Rig, running_rig, slice_of
+from tools.harness.claim_rig import allocate, claim_rig, held, kill, prepare
+from tools.harness.rig import Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import ConfigError, KubeletError
 from gpu_device_plugin.install_hooks.cleanup import Outcome, Places, clean

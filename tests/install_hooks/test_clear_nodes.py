@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.fakes.api_server import FakeApiServer, running
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.waiting import until
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,

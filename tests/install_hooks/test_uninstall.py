@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.fakes.api_server import FakeApiServer, Seen, running, status
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Seen, running, status
+from tools.harness.waiting import until
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,

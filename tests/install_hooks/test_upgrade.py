@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.controller.objects import claiming
-from tests.fakes.api_server import FakeApiServer, running
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.objects import claiming
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.install_hooks.upgrade import check_release, check_upgrade

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import Box, Node, native_directory
-from tests.isolation.compile import compile_programs
+from tools.harness.isolation.box import Box, Node, native_directory
+from tools.harness.isolation.compile import compile_programs
 
 NEEDED = ("libgpuslice.so", "libgpuslice-testing.so", "libcuda.so.1", "libnvidia-ml.so.1")
 

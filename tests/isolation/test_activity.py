@@ -1,10 +1,10 @@
 """A page of activity is believed as far as it can be true, and across versions of the library."""
 
 import pytest
-from tests.isolation import activity
-from tests.isolation.box import Box
 from tests.isolation.conftest import MakeBox
-from tests.isolation.shares import OF_SHARE, POINTS, is_kept, shares, tenant
+from tools.harness.isolation import activity
+from tools.harness.isolation.box import Box
+from tools.harness.isolation.shares import OF_SHARE, POINTS, is_kept, shares, tenant
 
 
 def put(box: Box, name: str, content: bytes) -> None:

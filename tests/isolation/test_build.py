@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import native_directory
+from tools.harness.isolation.box import native_directory
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "isolation"

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tests.isolation.shares import (
+from tests.sweeps import sweep
+from tools.harness.isolation.box import MIB
+from tools.harness.isolation.shares import (
     BESIDE_POINTS,
     BURST_NS,
     CARD_TURN_US,
@@ -35,8 +36,7 @@ from tests.isolation.shares import (
     tenant,
     work,
 )
-from tests.sweeps import sweep
-from tests.waiting import until
+from tools.harness.waiting import until
 
 Free = Callable[[str, float], float]
 

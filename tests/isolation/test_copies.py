@@ -8,8 +8,16 @@ Measured in simulated time that moves in steps, as in test_compute.py.
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tests.isolation.shares import BESIDE_POINTS, COPY_NS, alone, ready, shares, tenant, work
 from tests.sweeps import sweep
+from tools.harness.isolation.shares import (
+    BESIDE_POINTS,
+    COPY_NS,
+    alone,
+    ready,
+    shares,
+    tenant,
+    work,
+)
 
 COPY_POINTS = 3.0
 COPIES = ["copying", "copying_async", "copying_box", "copying_unified"]

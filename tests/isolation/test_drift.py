@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, Box
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
+from tools.harness.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, Box
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 

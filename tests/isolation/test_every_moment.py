@@ -8,10 +8,10 @@ import asyncio
 import random
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tests.waiting import until
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tools.harness.waiting import until
 
 SLICE = 512 * MIB
 GROWTH_US = 60_000

@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.isolation import activity
-from tests.isolation.box import MIB, Box
 from tests.isolation.conftest import MakeBox
-from tests.isolation.shares import STEPPING, in_turns, is_kept, shares, tenant
+from tools.harness.isolation import activity
+from tools.harness.isolation.box import MIB, Box
+from tools.harness.isolation.shares import STEPPING, in_turns, is_kept, shares, tenant
 
 # A launch of a slice with work on another card waits so long, and the last nap before it ends.
 ELSEWHERE_MS = 20

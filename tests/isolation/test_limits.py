@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, NO_PERMISSION, NOT_READY, PATIENCE_SECONDS, Box, Node
+from tools.harness.isolation.box import MIB, NO_PERMISSION, NOT_READY, PATIENCE_SECONDS, Box, Node
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 HEAD = "version=1\nslice=a\n"
@@ -139,6 +139,9 @@ def test_environment_of_the_old_ways_gains_nothing(box: Box) -> None:
     program = box.start(
         CUDA_DISABLE_CONTROL="true",
         CGPU_DISABLE="true",
+        AMP_VGPU_ENABLE="1",
+        GPU_MEM_PER_DEVICE=str(1 << 34),
+        ALIYUN_COM_GPU_MEM_DEV="15",
         ALIYUN_COM_GPU_MEM_CONTAINER="15",
         CUDA_DEVICE_MEMORY_LIMIT="0",
     )

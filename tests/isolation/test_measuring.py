@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
 from tests.isolation.test_overhead import CONTEXT, SLICE, room
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box
 
 
 @pytest.mark.parametrize("piece_bytes", [20 * MIB + 1, 0], ids=["pieces", "contexts"])

@@ -3,9 +3,9 @@
 import subprocess
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 
 SLICE = 2154 * MIB
 CHUNK = 2 * MIB  # of physical memory

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory, preload
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
+from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory, preload
 
 ASK_CUDA = """
 import ctypes, json, sys

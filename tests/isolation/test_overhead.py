@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
-from tests.waiting import until
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tools.harness.waiting import until
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100

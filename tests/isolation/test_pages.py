@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, native_directory
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, native_directory
 
 SLICE = 2154 * MIB
 PAGE = 2 * MIB

@@ -7,10 +7,10 @@ allocated is charged to that process alone.
 import asyncio
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tests.waiting import until
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tools.harness.waiting import until
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100

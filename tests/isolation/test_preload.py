@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory
+from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory
 
 pytestmark = pytest.mark.skipif(
     "GPUSLICE_SANITIZER" in os.environ, reason="a sanitizer's library insists on being first"

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.isolation.box import MIB, NO_PERMISSION, PATIENCE_SECONDS, Box
 from tests.isolation.conftest import MakeBox
+from tools.harness.isolation.box import MIB, NO_PERMISSION, PATIENCE_SECONDS, Box
 
 # Which entries of the table are not the driver's, or the result.
 ASK = """

@@ -12,10 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, Program
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import CARDS_AT, SLOTS, USED, Region, Slot
 from tests.simulator.programs import until
+from tools.harness.isolation.box import (
+    MIB,
+    NOT_READY,
+    OUT_OF_MEMORY,
+    PATIENCE_SECONDS,
+    Box,
+    Program,
+)
 
 SLICE = 2154 * MIB
 NOT_INITIALIZED = 3

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from tests.isolation.box import MIB
 from tests.isolation.conftest import MakeBox
+from tools.harness.isolation.box import MIB
 
 pytestmark = pytest.mark.skipif(
     "GPUSLICE_SANITIZER" in os.environ, reason="a sanitizer watches the same functions"

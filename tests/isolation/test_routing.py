@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, Box
 from tests.isolation.conftest import MakeBox
+from tools.harness.isolation.box import MIB, Box
 
 OURS = "libgpuslice.so"
 DRIVERS = "libcuda.so.1"

@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, PATIENCE_SECONDS, native_directory
-from tests.isolation.compile import compile_bundled, compile_runtime, runtime_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
+from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, native_directory
+from tools.harness.isolation.compile import compile_bundled, compile_runtime, runtime_directory
 
 # What a program of the runtime's can take memory with, or start work with.
 EXPECTED = {

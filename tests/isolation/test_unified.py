@@ -4,10 +4,10 @@ Seen in kai-scheduler 1967: on such machines the memory limit was not enforced.
 """
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
 from tests.isolation.test_views import program_list, selftest
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 
 SLICE = 2154 * MIB
 NOT_SUPPORTED = 3

@@ -8,9 +8,9 @@ neighbour changes any of it.
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_overhead import CONTEXT, SLICE, TABLE, room
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 
 IMAGE = 3 * MIB
 PAGE = 2 * MIB

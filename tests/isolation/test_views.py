@@ -5,11 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.nvidia_smi import NvidiaSmi
 from tests.simulator.test_nvidia_smi import downloaded as downloaded
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box
 
 SLICE = 2154 * MIB
 

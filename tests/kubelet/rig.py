@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests import waiting
+from tools.harness import waiting
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
@@ -55,9 +55,7 @@ class SimpleService:
             await self.before_allocate(resource, ids)
         return ContainerEdits(
             envs={"FROM": str(resource)},
-            mounts=(
-                Mount("/in/the/container", f"/host/{Resource(resource).letter}", is_read_only=True),
-            ),
+            mounts=(Mount("/in/the/container", f"/host/{resource}", is_read_only=True),),
             devices=(),
             cdi_names=(),
         )

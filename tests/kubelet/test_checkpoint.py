@@ -41,7 +41,8 @@ async def test_init_containers_and_mounts_stand_in_it(rig: Rig) -> None:
         ("uid-p", "main"),
     }
     assert all(
-        entry.edits.mounts == (Mount("/in/the/container", "/host/m", is_read_only=True),)
+        entry.edits.mounts
+        == (Mount("/in/the/container", f"/host/{entry.resource}", is_read_only=True),)
         for entry in entries
     )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.kubelet.claim_kubelet import ClaimKubelet
 from tests.kubelet.rig import until
+from tools.harness.claim_kubelet import ClaimKubelet
 
 from gpu_device_plugin.domain.grants.claims import AllocatedDevice, ClaimRef, PreparedDevice
 from gpu_device_plugin.errors import DoesNotFitError

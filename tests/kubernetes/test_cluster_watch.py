@@ -6,8 +6,8 @@ import json
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from tests.fakes.api_server import Seen, running, working
-from tests.waiting import until
+from tools.harness.api_server import Seen, running, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.fragmentation import Processors
 from gpu_device_plugin.domain.node.pods import PodRef

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from tests.fakes.api_server import QUICK, kubeconfig, running, status
+from tools.harness.api_server import QUICK, kubeconfig, running, status
 
 from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
 from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request

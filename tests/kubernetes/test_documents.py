@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
-from tests.fakes.api_server import FakeApiServer, Seen, running, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Seen, running, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.fakes.api_server import FakeApiServer, running, status, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running, status, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
@@ -72,7 +72,7 @@ async def test_notes_wait_for_an_api_server_that_is_away() -> None:
         async with working(writer.run):
             for number in range(20):
                 writer.post(EventNote(None, "Number", str(number)))
-            await until(lambda: api.reach.is_away)
+            await until(lambda: api.availability.is_away)
             await server.start()
             await until(lambda: len(events(server)) == 20)
 

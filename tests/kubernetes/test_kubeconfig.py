@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.fakes.api_server import kubeconfig
+from tools.harness.api_server import kubeconfig
 
 from gpu_device_plugin.errors import AccessError
 from gpu_device_plugin.kubernetes.client.kubeconfig import read_context, usual_files

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.fakes.api_server import running, working
-from tests.waiting import until
+from tools.harness.api_server import running, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.kubernetes.objects.node_object import NodeWatch
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.fakes.api_server import Seen, running, status, working
-from tests.waiting import until
+from tools.harness.api_server import Seen, running, status, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.kubernetes.objects.metadata_writer import NodeMetadata, PodAnnotations

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.fakes.api_server import running
+from tools.harness.api_server import running
 
 from gpu_device_plugin.kubernetes.client.patches import PatchQueue
 

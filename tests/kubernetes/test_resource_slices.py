@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web import BaseRequest, Response
-from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.grants.claims import Capacity, OfferedDevice

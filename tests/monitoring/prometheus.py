@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
-from tests.ports import free_port
-from tests.waiting import until
+from tools.harness.ports import free_port
+from tools.harness.waiting import until
 
 JOB, NODE = "gpu-device-plugin", "n1"
 SCRAPE_SECONDS = 1

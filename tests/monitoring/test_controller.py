@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import CHART
-from tests.controller.objects import held, node, pod
 from tests.controller.replica import a_controller
 from tests.controller.test_webhook import S0_POD, mutated
 from tests.monitoring.prometheus import filled_in, programs, promtool, running_prometheus
 from tests.test_docs import ROOT, anchors, page
-from tests.waiting import until
 from tools.dashboards.controller import PLACE, build
+from tools.harness.objects import held, node, pod
+from tools.harness.waiting import until
 
 RULES = CHART / "monitoring" / "controller-alerts.yaml"
 PANELS: list[dict[str, Any]] = [

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from tests.agent.boxes import Boxes
-from tests.agent.rig import MEM, Rig, running_rig, slice_of, until
 from tests.chart.rendering import CHART
-from tests.isolation.box import MIB, OUT_OF_MEMORY
 from tests.monitoring.prometheus import NODE, Prometheus, filled_in, programs, running_prometheus
 from tests.test_docs import page
 from tools.dashboards.agent import PLACE, build
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
+from tools.harness.rig import MEM, Rig, running_rig, slice_of, until
 
 XID, CARD_OF_XID = 48, 3
 DASHBOARD: dict[str, Any] = json.loads(PLACE.read_text(encoding="utf-8"))

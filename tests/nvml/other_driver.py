@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.compiling import compile_kept
+from tools.harness.compiling import compile_kept
 
 from gpu_device_plugin.nvml.source import KernelModule
 

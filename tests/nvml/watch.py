@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tests import waiting
+from tools.harness import waiting
 
 from gpu_device_plugin.domain.cards.reports import NvmlReport
 from gpu_device_plugin.nvml.child_process import Kill

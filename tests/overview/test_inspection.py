@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 
 import msgspec
-from tests.controller.objects import held, node, pod
+from tools.harness.objects import held, node, pod
 
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request

@@ -12,13 +12,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
-from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
-from tests.page.clusters import small
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.page.clusters import small
+from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.page.run_page import NEEDED, Access, Page, PageSettings, PageTimes
-from gpu_device_plugin.web.authority import renewed
+from gpu_device_plugin.web.authority import renew
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -176,7 +176,7 @@ async def test_a_page_that_may_not_ask_says_so() -> None:
 async def test_with_a_certificate_it_serves_https(tmp_path: Path) -> None:
     """And without its files it does not start."""
     now = datetime.datetime.now(datetime.UTC)
-    made = renewed({}, ["localhost", "127.0.0.1"], "client", now)
+    made = renew({}, ["localhost", "127.0.0.1"], "client", now)
     assert made is not None
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     settings = PageSettings("127.0.0.1:0", certificate=certificate, key=key)

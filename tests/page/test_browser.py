@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.controller.objects import held, path, pod
-from tests.fakes.api_server import FakeApiServer, running
-from tests.page.browser import Browser, browser
-from tests.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
-from tests.waiting import until
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.objects import held, path, pod
+from tools.harness.page.browser import Browser, browser
+from tools.harness.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
+from tools.harness.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -92,12 +92,85 @@ async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> Non
     assert await tab.value(f"[...document.querySelectorAll('.node:not([hidden])')]{lit}")
 
 
+async def test_filters_leave_the_waiting_pods_that_match(seen: Seen) -> None:
+    """Their namespaces are offered too: here nobody in `batch` or `late` holds anything else."""
+    server, tab, _ = seen
+    late = place(pod("late-2", 16, 30), "late", "Pending")
+    await server.put("/api/v1/namespaces/late/pods/late-2", late)
+    await holds(tab, "[...document.querySelectorAll('option')].some(o => o.value === 'late')")
+    waiting = (
+        "[...document.querySelectorAll('#unplaced li:not([hidden]) a')].map(a => a.dataset.pod)"
+        ".join(' ')"
+    )
+    await typed(tab, "namespace", "late")
+    assert await tab.value(waiting) == "late/late-2"
+    await typed(tab, "namespace", "")
+    await typed(tab, "text", "big")
+    assert await tab.value(waiting) == "batch/big-1"
+
+
+async def test_who_has_room_is_answered_card_by_card(seen: Seen) -> None:
+    """Cards out of service, on nodes that take no pods, and given whole have none."""
+    _, tab, _ = seen
+    await typed(tab, "units", "15")
+    lit = "[...document.querySelectorAll('.node:not([hidden]) .room')].map(c => c.title.slice(-9))"
+    empty = await tab.value(f"{lit}.join(' ')")
+    assert "gpu-004-2" in empty.split()
+    assert "gpu-004-1" not in empty.split()
+    assert "gpu-005-0" not in empty.split()
+    said = await tab.value("document.querySelector('#shown').value")
+    assert said.endswith(f" of 8 nodes, {len(empty.split())} cards with room")
+    await typed(tab, "percent", "100")
+    await typed(tab, "units", "")
+    all_compute = await tab.value(f"{lit}.length")
+    assert all_compute >= len(empty.split()) > 0
+
+
+async def test_nodes_are_sorted_and_grouped(seen: Seen) -> None:
+    _, tab, _ = seen
+    await typed(tab, "sort", "sick")
+    assert (await tab.value(SHOWN)).split()[0] == "gpu-005"  # not ready, and cordoned
+    await typed(tab, "sort", "free")
+    free = "[...document.querySelectorAll('.node')].map(n => Number(n.dataset.free))"
+    assert await tab.value(f"{free}.every((each, at, list) => !at || list[at - 1] >= each)")
+    await typed(tab, "group", "zone")
+    groups = "[...document.querySelectorAll('.group:not([hidden])')].map(g => g.textContent)"
+    first, second = await tab.value(groups)
+    assert first.startswith("eu-1a: 1 node, ")
+    assert second.startswith("no zone: 7 nodes, ")
+    await typed(tab, "node", "gpu-000")
+    assert len(await tab.value(groups)) == 1
+
+
+async def test_a_node_that_is_opened_tells_of_its_cards_and_moves_nothing(seen: Seen) -> None:
+    """With the Event that says why a card is out of service."""
+    server, tab, _ = seen
+    about = {"kind": "Node", "name": "gpu-004"}
+    said = "card 1 (GPU-gpu-004-1): XID 79, the card has fallen off the bus"
+    event = {"involvedObject": about, "reason": "XID79", "message": said, "type": "Warning"}
+    await server.put("/api/v1/namespaces/default/events/e", event)
+    where = "JSON.stringify([...document.querySelectorAll('.node')].map(n => n.getBoundingClientRect()))"
+    before = await tab.value(where)
+    await tab.value("document.querySelector('#node-gpu-004 h2 a').click()")
+    await holds(tab, "document.querySelector('#detail article')")
+
+    assert await tab.value(where) == before
+    told = await tab.value("document.querySelector('#detail').textContent")
+    assert "out of service" in told
+    assert said in told
+    assert "GPU-gpu-004-3" in told
+    await tab.value("document.querySelector('#detail li a').click()")
+    await holds(tab, "document.querySelector('#detail h2').textContent.includes('/')")
+
+
 async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
-    """/ to the text, j and k over nodes, h and l over slices, Enter opens, Esc closes."""
+    """/ to the text, j and k to pods without a card and nodes, h and l over slices, Enter opens, Esc closes."""
     _, tab, _ = seen
     await tab.press("/")
     assert await tab.value(FOCUS) == "text"
-    await tab.press("Escape", "j", "ArrowDown", "k")
+    await tab.press("Escape", "j", "l", "l")
+    assert await tab.value(FOCUS) == "search/late-1"
+    await tab.press("j", "ArrowDown", "k")
     assert await tab.value(FOCUS) == "node-gpu-000"
     await tab.press("l", "ArrowRight")
     chosen = await tab.value(FOCUS)
@@ -116,7 +189,7 @@ async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
 
 async def test_the_focus_is_seen(seen: Seen) -> None:
     _, tab, _ = seen
-    await tab.press("j")
+    await tab.press("j", "j")
     assert await tab.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     await tab.press("l")
     first = "document.activeElement.querySelector('rect')"
@@ -126,7 +199,7 @@ async def test_the_focus_is_seen(seen: Seen) -> None:
 async def test_a_change_of_the_cluster_is_seen_and_the_focus_stays(seen: Seen) -> None:
     """The node is drawn again below the person's hands."""
     server, tab, _ = seen
-    await tab.press("j", "l")
+    await tab.press("j", "j", "l")
     chosen = await tab.value(FOCUS)
     added = place(pod("added", 1, 10, on="gpu-000", annotations=held(6, 1, 10)), "ns")
     await server.put(path(added), added)
@@ -201,6 +274,11 @@ async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> Non
             await tab.open(url + "/")
             assert await tab.value("document.querySelectorAll('.card').length") == 4000
             assert await tab.value("document.querySelectorAll('.slice').length") == count
+            await tab.looks(1440, 900, "light")
+            await typed(tab, "view", "heat")
+            assert await tab.value("document.documentElement.scrollHeight <= innerHeight")
+            if PICTURES:
+                await tab.picture(Path(PICTURES) / "page-heat.png")
             await asyncio.gather(*(server.delete(f"/api/v1/nodes/gpu-{n:03}") for n in range(400)))
             await holds(tab, "document.querySelectorAll('.node').length === 100")
             assert tab.complaints == []

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.controller.objects import held, node, path, pod
-from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
-from tests.page.clusters import (
+from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.objects import held, node, path, pod
+from tools.harness.page.clusters import (
     PROMETHEUS,
     add_node,
     add_pod,
@@ -22,7 +22,7 @@ from tests.page.clusters import (
     small,
     with_prometheus,
 )
-from tests.waiting import until
+from tools.harness.waiting import until
 
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.questions import read_cluster

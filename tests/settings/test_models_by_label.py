@@ -13,34 +13,6 @@ from gpu_device_plugin.domain.models.profiles_by_label import (
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.models_by_label import load_catalogue, parse_profile
 
-S0_SELECTORS = """
-[
-{
-"name": "gpu-hpn-driver",
-"objectSelector": {
-"matchLabels": {
-"alibabacloud.com/compute-class": "gpu-hpn"
-}
-},
-"effect": {
-"labels": {
-"alibabacloud.com/gpu-driver-version": "1.5.0"
-}
-}
-}
-]"""
-
-
-def test_the_sources_selector_is_understood() -> None:
-    """R-010, verbatim."""
-    assert parse_profile(S0_SELECTORS) == (
-        ProfileRule(
-            "gpu-hpn-driver",
-            pods=LabelSelector({"alibabacloud.com/compute-class": "gpu-hpn"}),
-            labels={"alibabacloud.com/gpu-driver-version": "1.5.0"},
-        ),
-    )
-
 
 def test_both_selectors_and_all_operators_are_understood() -> None:
     """R-610, R-614."""

@@ -100,6 +100,7 @@ def test_every_flag_has_its_effect() -> None:
     ("flags", "words"),
     [
         ({"mig_strategy": "some"}, "--mig-strategy: 'some' is not valid: wanted one of none"),
+        ({"compute_policy": "4"}, "--compute-policy: '4' is not valid; known: fixed (3), work-con"),
         ({"device_list_strategy": "envvar,x"}, "--device-list-strategy: 'x' is not valid"),
         ({"device_list_strategy": ""}, "--device-list-strategy: '' is not valid"),
         (

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster.binaries import NVIDIA_COMMANDS, nvidia_path
+from tools.harness.cluster.binaries import NVIDIA_COMMANDS, nvidia_path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster.binaries import nvidia_path
-from tests.fakes.api_server import FakeApiServer, kubeconfig
 from tests.settings.test_config_choice import CHOICES
+from tools.harness.api_server import FakeApiServer, kubeconfig
+from tools.harness.cluster.binaries import nvidia_path
 
 pytestmark = pytest.mark.long
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.side_by_side.programs import both
-from tests.side_by_side.seen import answered, counted, is_settled
 from tests.side_by_side.test_same import TEN_REPLICAS, settled
-from tests.waiting import until
+from tools.harness.nvidia_plugin.programs import both
+from tools.harness.nvidia_plugin.seen import answered, counted, is_settled
+from tools.harness.waiting import until
 
 pytestmark = pytest.mark.long
 

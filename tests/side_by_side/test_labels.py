@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import NODE, Rig
-from tests.side_by_side.programs import both
 from tests.side_by_side.test_same import MANY_KINDS, OF_INSTANCES, RENAMED, TEN_REPLICAS, Case
-from tests.waiting import until
+from tools.harness.nvidia_plugin.programs import both
+from tools.harness.rig import NODE, Rig
+from tools.harness.waiting import until
 
 pytestmark = pytest.mark.long
 

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import Rig, running_rig
 from tests.agent.test_nvidia import annotated
-from tests.side_by_side.machine import entered, make_machine
-from tests.side_by_side.programs import NvidiaPlugin
-from tests.side_by_side.seen import counted
-from tests.waiting import until
+from tools.harness.nvidia_plugin.machine import entered, make_machine
+from tools.harness.nvidia_plugin.programs import NvidiaPlugin
+from tools.harness.nvidia_plugin.seen import counted
+from tools.harness.rig import Rig, running_rig
+from tools.harness.waiting import until
 
 pytestmark = pytest.mark.long
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import Rig
-from tests.side_by_side.programs import NvidiaPlugin, both
-from tests.side_by_side.seen import answered, counted, is_settled, listed, preferred
-from tests.waiting import until
+from tools.harness.nvidia_plugin.programs import NvidiaPlugin, both
+from tools.harness.nvidia_plugin.seen import answered, counted, is_settled, listed, preferred
+from tools.harness.rig import Rig
+from tools.harness.waiting import until
 
 pytestmark = pytest.mark.long
 

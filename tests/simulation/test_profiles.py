@@ -39,7 +39,7 @@ def test_equal_seeds_give_equal_cards_and_others_other_ones() -> None:
         pytest.param("450.102.04", "11.450.102.04", "11000", id="the vendor's"),
         pytest.param("535.309.01", "12.535.309.01", "12020", id="nvidia-smi's"),
         pytest.param("537.13", "12.537.13", "12020", id="a branch between two known ones"),
-        pytest.param("999.1", "13.999.1", "13000", id="newer than all known ones"),
+        pytest.param("999.1", "13.999.1", "13040", id="newer than all known ones"),
     ],
 )
 def test_the_driver_decides_nvml_and_cuda(driver: str, nvml: str, cuda: str) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.compiling import compile_kept
 from tests.simulator_cuda.nodes import NATIVE, PROGRAMS, ROOT, Node, described
+from tools.harness.compiling import compile_kept
 
 ENGINE = ROOT / "src" / "simulator" / "cuda"
 # What the library does not export, a program is built with.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.agent.boxes import Boxes
-from tests.agent.rig import Rig
+from tools.harness.rig import Rig
 
 from gpu_device_plugin.simulation.kubelet_pods import PodAdmission
 

@@ -165,13 +165,14 @@ _TECHNICAL = re.compile(
 )
 
 
+def _technical(text: str) -> set[str]:
+    return {word.strip("\"':.<>-") for word in _TECHNICAL.findall(text)} - {""}
+
+
 def missing(copy: str) -> dict[str, list[str]]:
     """Technical words of a document that its data lacks, by the data file whose words it has most of."""
-    words = set(_TECHNICAL.findall(copy))
-    lacking = {
-        name: words - set(_TECHNICAL.findall((DIRECTORY / f"{name}.yaml").read_text()))
-        for name in NAMES
-    }
+    words = _technical(copy)
+    lacking = {name: words - _technical((DIRECTORY / f"{name}.yaml").read_text()) for name in NAMES}
     name = min(lacking, key=lambda each: len(lacking[each]))
     return {name: sorted(lacking[name])}
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.agent.rig import Rig, running_rig
 from tests.agent.test_nvidia import offered
 from tests.cards_tools.test_mig_apply import cut, mig
 from tests.chart.rendering import HELM, render
 from tests.chart.test_nvidia import settings
 from tests.sources.containers import Containers, apply
 from tests.sources.documents import ROOT, Step, Walk, walk
+from tools.harness.rig import Rig, running_rig
 
 from gpu_device_plugin.domain.nvidia.mig_devices import profile_of
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration

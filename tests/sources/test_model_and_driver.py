@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.agent.rig import NODE, Rig, running_rig
 from tests.agent.test_nvidia import offered
 from tests.controller.replica import Running, a_controller
 from tests.controller.reviews import review
@@ -22,7 +21,8 @@ from tests.controller.test_webhook import (
 )
 from tests.sources.containers import Containers, apply
 from tests.sources.documents import ROOT, Walk, walk
-from tests.waiting import until
+from tools.harness.rig import NODE, Rig, running_rig
+from tools.harness.waiting import until
 
 NAME = "gpu-pod-with-model-and-driver"
 PROFILE = ROOT / "samples" / "acs" / "acs-profile.yaml"

@@ -5,13 +5,13 @@ import time
 from typing import Any
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
 from tests.e2e.tenants import is_about
-from tests.isolation.box import MIB
-from tests.isolation.shares import COPY_NS
 from tests.sources.containers import Containers, apply
 from tests.sources.documents import Walk, walk
-from tests.waiting import until
+from tools.harness.isolation.box import MIB
+from tools.harness.isolation.shares import COPY_NS
+from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
+from tools.harness.waiting import until
 
 from gpu_device_plugin.simulation import driver_library
 
@@ -35,8 +35,7 @@ async def test_the_document_on_shared_compute(containers: Containers) -> None:
         async with running_rig(is_started=False) as rig:
             rig.cards.upgrade_driver("450.102.04")
             driver_library.set_fields(rig.cards.state, [f"cards.0.{field}" for field in CARD])
-            await rig.set_labels(schedule="cgpu")
-            await rig.start_agent()
+            await rig.start_agent(mode="cgpu")
             await rig.until_ready()
             await check_node(rig, step)
             await check_job(rig, step, containers)
@@ -56,19 +55,23 @@ async def check_limits(rig: Rig, step: Walk) -> None:
 
 
 async def check_node(rig: Rig, step: Walk) -> None:
-    """Labels, and what the node offers by them."""
+    """Labels of a node that is new and of one that is there, and what it offers by them."""
+    offered = {MEM: 60, CORE: 400, COUNT: 4}
+    _, mode, _, placement = step("labels of the node pool").text.split()
+    await rig.set_labels(schedule=mode, placement=placement)
+    await rig.until_offered(offered, SECONDS)
+    await rig.set_labels(schedule="cgpu", placement=placement)
+    await rig.until_offered({**offered, CORE: 0}, SECONDS)
+
     key, _, mode = step("label of a node that is there").text.split()[-1].partition("=")
     assert key == "ack.node.gpu.schedule"
     await rig.admit("holder", slice_of(2))
-    await rig.set_labels(schedule=mode)
+    await rig.set_labels(schedule=mode, placement=placement)
     await until(lambda: rig.events("ModeSwitchRefused"), SECONDS)
     assert "default/holder" in rig.events("ModeSwitchRefused")[0]["message"]
     assert rig.kubelet.allocatable(CORE) == 0
     await rig.delete(rig.uid("holder"))
-
-    _, mode, _, placement = step("labels of the node pool").text.split()
-    await rig.set_labels(schedule=mode, placement=placement)
-    await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, SECONDS)
+    await rig.until_offered(offered, SECONDS)
     shown = step("the node").data["status"]
     assert shown["allocatable"] == {key: str(n) for key, n in rig.allocatable().items()}
     assert shown["capacity"] == {key: str(rig.kubelet.capacity(key)) for key in (MEM, CORE, COUNT)}

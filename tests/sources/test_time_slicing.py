@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.agent.rig import Rig, running_rig
 from tests.agent.test_nvidia import GPU, SHARED, offered
 from tests.settings.test_nvidia import read
 from tests.sources.containers import Containers, apply
 from tests.sources.documents import ROOT, Walk, walk
+from tools.harness.rig import Rig, running_rig
 
 from gpu_device_plugin.errors import ConfigError
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
 from tests.agent.test_modes import check_that_a_unit_waits
 from tests.chart.rendering import HELM
 from tests.chart.test_nvidia import settings
 from tests.sources.containers import Containers, apply
 from tests.sources.documents import Walk, walk
+from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
 
 SECONDS = 40
 SMALL = {MEM: 4 * 126, CORE: 0, COUNT: 4}  # of 16160 MiB

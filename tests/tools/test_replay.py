@@ -7,13 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.bench.openb.ranking import Ranking
 from tools.bench.openb.replay import served
+from tools.bench.openb.workload import Shape
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold
-from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, Shape
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom
 from gpu_device_plugin.domain.fractions.node_fit import Misfit, fit, node_rooms
+from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 
@@ -46,7 +49,11 @@ def test_the_controller_answers_what_is_replayed(room: NodeRoom, shape: Shape) -
         None,
     )
     other = PodRef("ns", "other", "uid-other")
-    held = {CardIndex(n): (_CARD - free, 0) for n, free in enumerate(room.cards) if free < _CARD}
+    held = {
+        CardIndex(n): UnitsAndPercent(_CARD - free)
+        for n, free in enumerate(room.cards)
+        if free < _CARD
+    }
     rooms = node_rooms(offer, [PodHold(other, {0: held})])
     units = shape.cards * shape.card_milli
     pod = PodRequest(
@@ -62,7 +69,7 @@ def test_the_controller_answers_what_is_replayed(room: NodeRoom, shape: Shape) -
 
     assert isinstance(found, Misfit) == (wanted is None)
     if wanted is not None and not isinstance(found, Misfit):
-        assert tuple(found.shares[0]) == wanted.cards
+        assert tuple(found.hold.by_container[0]) == wanted.cards
         assert found.score.own == pytest.approx(wanted.score)
 
 

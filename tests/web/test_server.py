@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from gpu_device_plugin.errors import ConfigError, EdgeError
-from gpu_device_plugin.web.server import Pages, WebServer, parse_address
+from gpu_device_plugin.web.server import WebServer, parse_address
 
 
 class Node:
@@ -17,19 +17,19 @@ class Node:
 
     readiness = (False, "no list sent for aliyun.com/gpu-mem\nnot registered")
 
-    def pages(self) -> Pages:
-        """Pages that tell this node's state."""
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """The page says how it was asked for."""
+        return f"accept {accept}\n".encode(), "text/plain; version=0.0.4"
 
-        async def metrics(accept: str) -> tuple[bytes, str]:
-            return f"accept {accept}\n".encode(), "text/plain; version=0.0.4"
-
-        return Pages(metrics=metrics, readiness=lambda: self.readiness)
+    def server(self, address: str) -> WebServer:
+        """Its pages tell this node's state."""
+        return WebServer(address, self.metrics, lambda: self.readiness)
 
 
 @asynccontextmanager
 async def serving(node: Node, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
     """The URL of a running server."""
-    server = WebServer(address, node.pages())
+    server = node.server(address)
     await server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -84,7 +84,7 @@ async def test_an_address_in_use_is_named() -> None:
     """The operator sees which address, and why it cannot be had."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        server = WebServer(address, Node().pages())
+        server = Node().server(address)
 
         with pytest.raises(EdgeError, match=rf"metrics address {address}: Address already in use$"):
             await server.start()

@@ -19,7 +19,7 @@ from gpu_device_plugin.web.authority import (
     CLIENT_KEY,
     SERVING,
     SERVING_KEY,
-    renewed,
+    renew,
 )
 from gpu_device_plugin.web.tls import ServingTls, caller_name
 
@@ -28,7 +28,7 @@ _NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)  # real: OpenS
 
 def a_set(client: str = "scheduler") -> dict[str, bytes]:
     """An authority and its certificates."""
-    made = renewed({}, ["localhost"], client, _NOW)
+    made = renew({}, ["localhost"], client, _NOW)
     assert made is not None
     return made
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.agent.rig import CORE, MEM, Rig, running_rig, slice_of
 from tools.bench.machine import file_system
+from tools.harness.rig import CORE, MEM, Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
@@ -20,11 +21,13 @@ from gpu_device_plugin.simulation.kubelet_registry import PluginLink
 
 DISK = Path("build/bench")
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 - where a node's /run would be
-COMPILED = {
+AS_IN_IMAGE = {
+    "MALLOC_ARENA_MAX": "1",
     "PYTHONDONTWRITEBYTECODE": "",
     "PYTHONPYCACHEPREFIX": str((DISK / "bytecode").absolute()),
+    "SSL_CERT_FILE": os.devnull,
 }
-"""Bytecode is kept as in an image, whatever this machine's settings are."""
+"""The image's settings, its compiled bytecode, and no certificates of public authorities, which it has not."""
 POD = slice_of(8, 5)
 HELD_PODS = 109
 
@@ -66,7 +69,7 @@ class TimedLink(PluginLink):
         self.options = link.options
         self._caller = caller
 
-    async def preferred(
+    async def ask_preferred(
         self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
     ) -> frozenset[str]:
         """As `PluginLink`."""
@@ -131,7 +134,7 @@ async def bench_node(profile: str = "h200") -> AsyncIterator[BenchNode]:
     ):
         async with running_rig(profile, is_started=False) as rig:
             rig.state, rig.run = Path(disk), Path(memory)
-            rig.environment |= COMPILED
+            rig.environment |= AS_IN_IMAGE
             await rig.set_labels(schedule="core_mem")
             await rig.start_agent()
             await rig.until_ready()

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import grpc
-from tests.agent.claim_rig import SLICE, allocate
-from tests.agent.rig import Rig, running_rig
-from tests.waiting import until
 from tools.bench.rows import Chapter, at_most, median, quantile, shown
+from tools.harness.claim_rig import SLICE, allocate
+from tools.harness.rig import Rig, running_rig
+from tools.harness.waiting import until
 
 from gpu_device_plugin.kubelet._proto import dra_pb2
 from gpu_device_plugin.kubelet.dra_server import SERVICE_NAME

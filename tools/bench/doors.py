@@ -16,16 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.cluster.api import Api
-from tests.e2e.cluster.binaries import kubernetes_version
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import CLAIMS, NOBODY, Helm
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tools.bench.bench_node import DISK
 from tools.bench.rejections import missing_programs
 from tools.bench.rows import Chapter, Row, at_most, median, shown
+from tools.harness.cluster.api import Api
+from tools.harness.cluster.binaries import kubernetes_version
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.helm import CLAIMS, NOBODY, Helm
+from tools.harness.cluster.layout import Layout
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.grants.claims import Capacity, OfferedDevice

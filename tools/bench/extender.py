@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.controller.objects import held, node, path, pod
-from tests.fakes.api_server import FakeApiServer, kubeconfig, running
 from tools.bench.machine import resident_mib
 from tools.bench.rows import Chapter, Row, at_most, quantile, shown
+from tools.harness.api_server import FakeApiServer, kubeconfig, running
+from tools.harness.objects import held, node, path, pod
 
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy
 

@@ -13,7 +13,8 @@ _QUIET_SECONDS = 10.0
 _METHOD = f"""\
 Two nodes at once, nobody asking anything for {IDLE_SECONDS:.0f} s, their watches of the API server open: one
 with 4 V100 and no pod, and the 8 H200 of the chapters before with {HELD_PODS} pods, whose slices are
-checked every 30 s; their use is read at a scrape, and nobody scrapes. Threads of gRPC's C core that
+checked every 30 s; their use is read at a scrape, and nobody scrapes. The simulated driver alone is opened
+again every 10 s, which is in both processes' figures. Threads of gRPC's C core that
 wake by themselves, calls or none, are part of the agent's figure. CPU is utime + stime by the clock
 of each process; the simulated NVML answers at once, a driver may take longer. Resident is VmRSS
 afterwards, pages of the interpreter and of libraries included that other processes share."""
@@ -47,12 +48,12 @@ async def measure(node: BenchNode) -> Chapter:
         "Footprint",
         _METHOD,
         (
-            at_most("agent, resident, no pods", empty.agent_mib, 80, "MiB", 1),
-            at_most(f"agent, resident, {HELD_PODS} pods", full.agent_mib, 80, "MiB", 1),
-            at_most("NVML child, resident", max(empty.child_mib, full.child_mib), 20, "MiB", 1),
-            at_most("idle, agent and child together, no pods", empty.cpu, 2, "milli-cores"),
+            at_most("agent, resident, no pods", empty.agent_mib, 58, "MiB", 1),
+            at_most(f"agent, resident, {HELD_PODS} pods", full.agent_mib, 58, "MiB", 1),
+            at_most("NVML child, resident", max(empty.child_mib, full.child_mib), 15, "MiB", 1),
+            at_most("idle, agent and child together, no pods", empty.cpu, 1.2, "milli-cores"),
             shown("of which agent / child", empty.parts),
-            at_most(f"the same, {HELD_PODS} pods", full.cpu, 2, "milli-cores"),
+            at_most(f"the same, {HELD_PODS} pods", full.cpu, 1.2, "milli-cores"),
             shown("of which agent / child", full.parts),
         ),
     )

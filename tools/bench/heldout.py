@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.isolation.box import Box, Node
-from tests.isolation.compile import compile_programs
-from tests.isolation.shares import CARD_TURN_US, SHORT_TURN_US, shares, tenant
 from tools.bench.rows import Row, shown
+from tools.harness.isolation.box import Box, Node
+from tools.harness.isolation.compile import compile_programs
+from tools.harness.isolation.shares import CARD_TURN_US, SHORT_TURN_US, shares, tenant
 
 SEED, VARIED_SEED, MIXES = 140_876_969, 433_222_649, 30
 SECONDS = 5.0

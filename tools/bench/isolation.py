@@ -11,12 +11,21 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.isolation import activity
-from tests.isolation.box import Box, Node
-from tests.isolation.compile import compile_programs
-from tests.isolation.shares import BURST_NS, COPY_NS, OF_SHARE, SECONDS, WORK, mix, shares, tenant
 from tools.bench import heldout
 from tools.bench.rows import Chapter, Row, at_most
+from tools.harness.isolation import activity
+from tools.harness.isolation.box import Box, Node
+from tools.harness.isolation.compile import compile_programs
+from tools.harness.isolation.shares import (
+    BURST_NS,
+    COPY_NS,
+    OF_SHARE,
+    SECONDS,
+    WORK,
+    mix,
+    shares,
+    tenant,
+)
 
 ROUNDS, BURST_ROUNDS = 9, 5
 METHOD = (

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.agent.rig import Rig
-from tests.e2e.cluster.binaries import NVIDIA, NVIDIA_COMMANDS, nvidia_path
-from tests.side_by_side.programs import NvidiaPlugin, both
-from tests.side_by_side.seen import counted, listed
 from tools.bench import pod_start
-from tools.bench.bench_node import COMPILED, CallerProcess
+from tools.bench.bench_node import AS_IN_IMAGE, CallerProcess
 from tools.bench.machine import children, cpu_seconds, resident_mib
 from tools.bench.rows import Chapter, Row, quantile, shown
+from tools.harness.cluster.binaries import NVIDIA, NVIDIA_COMMANDS, nvidia_path
+from tools.harness.nvidia_plugin.programs import NvidiaPlugin, both
+from tools.harness.nvidia_plugin.seen import counted, listed
+from tools.harness.rig import Rig
 
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_registry import PluginLink
@@ -53,7 +53,7 @@ async def measure() -> Chapter:
         return Chapter(_TITLE, _METHOD, (Row("Allocate of a whole card", "told", reason),))
     rows: list[Row] = []
     async with both("dgx-a100", {}) as (theirs, rig):
-        rig.environment |= COMPILED
+        rig.environment |= AS_IN_IMAGE
         await _offered(theirs.kubelet, 8)
         await _offered(rig.kubelet, 8)
         rows += await _idle(theirs, rig)

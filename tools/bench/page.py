@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-from tests.controller.objects import held, pod
-from tests.fakes.api_server import FakeApiServer, running
-from tests.page.browser import Browser, browser
-from tests.page.clusters import fill, place, served
 from tools.bench.rows import Chapter, at_most, median, quantile, shown
+from tools.harness.api_server import FakeApiServer, running
+from tools.harness.objects import held, pod
+from tools.harness.page.browser import Browser, browser
+from tools.harness.page.clusters import fill, place, served
 
 NODES, CARDS, OPENINGS, CHANGES = 500, 8, 9, 50
 _METHOD = """\

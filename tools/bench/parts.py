@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.node.pods import (
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.settings.agent_settings import Settings
 
 _H200_MIB = 143771
@@ -102,24 +103,18 @@ class AgentParts:
         return self._specs
 
 
-class _Pods:
-    """The kubelet's PodResources."""
+class _Pods(PodResources):
+    """The kubelet's PodResources, without a socket."""
 
     def __init__(self, node: AgentParts) -> None:
+        super().__init__(Path("kubelet.sock"))
         self._node = node
-        self.listed: frozenset[tuple[str, str]] = frozenset()
 
-    def identity(self) -> object | None:
-        return "kubelet"
+    async def list(self) -> tuple[ListedPod, ...]:
+        return tuple(self._node.listed())
 
-    async def list(self) -> Sequence[ListedPod]:
-        return self._node.listed()
-
-    async def get(self, pod: PodRef, /) -> ListedPod | None:
+    async def get(self, pod: PodRef) -> ListedPod | None:
         return next((one for one in self._node.listed() if one.pod.key == pod.key), None)
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 class _Api(NoCluster):

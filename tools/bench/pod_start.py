@@ -13,15 +13,15 @@ import sys
 import time
 from pathlib import Path
 
-from tests.e2e.agent import Agent, AgentDirectories
-from tests.e2e.cluster.binaries import nvidia_path
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.processes import Program
-from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import container, pod
 from tools.bench.bench_node import DISK
 from tools.bench.rows import median
+from tools.harness.cluster.agent import Agent, AgentDirectories
+from tools.harness.cluster.binaries import nvidia_path
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.layout import Layout
+from tools.harness.cluster.pods import container, pod
+from tools.harness.cluster.processes import Program
+from tools.harness.cluster.waiting import wait_for
 
 PODS = 10
 WHAT = "a pod's start as a whole, median"

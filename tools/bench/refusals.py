@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.agent.rig import Rig, running_rig, slice_of
 from tools.bench.machine import resident_mib
 from tools.bench.rows import Chapter, median, quantile, shown
+from tools.harness.rig import Rig, running_rig, slice_of
 
 PODS = 3000
 FITTING_EVERY = 100

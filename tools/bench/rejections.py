@@ -19,13 +19,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
-from tests.e2e.cluster.binaries import cache_directory, kubernetes_version
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tools.bench.bench_node import DISK
 from tools.bench.rows import Chapter, Row, shown
+from tools.harness.cluster.agent import Agent, AgentDirectories, wait_for_allocatable
+from tools.harness.cluster.binaries import cache_directory, kubernetes_version
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.layout import Layout
+from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 
 MINUTES = 2
 _STATE = Path("/run/gpu-device-plugin-bench")

@@ -83,6 +83,14 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.dra.enabled (not .Values.policies.enabled) }}
 {{- fail "dra.enabled needs policies.enabled: without them a claim written by hand passes every rule" }}
 {{- end }}
+{{- /* A template in a namespace that is not there would leave the release half installed. */ -}}
+{{- if and .Values.dra.enabled (lookup "v1" "Node" "" "").items }}
+{{- range without .Values.dra.namespaces (include "gpu-device-plugin.namespace" .) }}
+{{- if not (lookup "v1" "Namespace" "" .) }}
+{{- fail (printf "dra.namespaces: there is no namespace %s; make it first, or leave it out" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if has .Values.dra.wholeCards (list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" "aliyun.com/gpu-count") }}
 {{- fail (printf "dra.wholeCards %s is the name of a slice's amount, which the policies make into other claims: give whole cards another name, for instance nvidia.com/gpu" .Values.dra.wholeCards) }}
 {{- end }}

@@ -5,10 +5,9 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
 
 from gpu_device_plugin.agent.publish.api_cluster import (
     AgentIdentity,
@@ -21,7 +20,7 @@ from gpu_device_plugin.domain.cards.reports import NvmlReport
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, known_here
+from gpu_device_plugin.domain.node.pods import known_here
 from gpu_device_plugin.domain.registry import OUR_RESOURCES
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
@@ -40,61 +39,20 @@ class Clock:
     """Seconds since boot: never jumps, and stays comparable over a restart."""
 
 
-class KubeletPods(Protocol):
-    """What the kubelet says its pods hold; see `kubelet.podresources.PodResources`."""
-
-    def identity(self) -> object | None:
-        """What tells this kubelet's socket from the next one's; None if there is none."""
-        ...
-
-    @property
-    def listed(self) -> frozenset[tuple[str, str]]:
-        """Namespace and name of every pod in the last List."""
-        ...
-
-    async def list(self) -> Sequence[ListedPod]:
-        """Every active pod of the node. Raises KubeletError."""
-        ...
-
-    async def get(self, pod: PodRef, /) -> ListedPod | None:
-        """One pod, or None if the kubelet does not know it. Raises KubeletError."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-class NvmlReports(Protocol):
-    """Where reports of the node's cards come from; see `nvml.source.NvmlSource`."""
-
-    @property
-    def restarts(self) -> int:
-        """How many children had to be replaced."""
-        ...
-
-    def run(self) -> Coroutine[Any, Any, None]:
-        """Report until cancelled."""
-        ...
-
-
-OpenCluster: TypeAlias = Callable[[ClusterSignals, Callable[[], None]], Cluster]
-OpenNvml: TypeAlias = Callable[[Callable[[NvmlReport], None]], NvmlReports]
-
-
 @dataclass(frozen=True, slots=True)
 class Edges:
     """The node around the agent."""
 
     clock: Clock
     boot_id: str  # the kernel's id of this boot, or "" where it does not tell
-    pods: KubeletPods  # the kubelet's PodResources
+    pods: PodResources
     checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
     """The kubelet's checkpoint, None where there is none. Raises KubeletError."""
     plugins: PluginDirectory
-    cluster: OpenCluster
+    cluster: Callable[[ClusterSignals, Callable[[], None]], Cluster]
     """Makes the side of the API server, from signals and what counts dropped Events."""
-    nvml: OpenNvml  # makes the source of reports, from who takes them
+    nvml: Callable[[Callable[[NvmlReport], None]], NvmlSource]
+    """Makes the source of reports, from who takes them."""
 
     def specs(self, cluster: Cluster) -> Specs:
         """Pods as the API server has them; of a forged mirror only that it is there."""
@@ -107,7 +65,7 @@ class Edges:
 
 
 def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -> Edges:
-    """The node that the settings name; `resources` are those that are ours."""
+    """The node that the settings name; `resources` are those that this agent may offer."""
     kubelet = Path(settings.kubelet_dir)
     plugins = kubelet / "device-plugins"
     return Edges(
@@ -159,7 +117,7 @@ def _cluster(
 
 
 def _own(settings: Settings, resources: Collection[str]) -> frozenset[str]:
-    """Without NVIDIA's names; those of MIG instances are ours where we offer them."""
+    """The names that no other plugin has: NVIDIA's only of MIG instances, where we offer them."""
     ours = "nvidia.com/mig-" if may_take_mig(settings) else "nvidia.com//"
     return frozenset(r for r in resources if r.startswith(ours) or not r.startswith("nvidia.com/"))
 

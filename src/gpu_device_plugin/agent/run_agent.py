@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from gpu_device_plugin import __version__
 from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, AdminSocket
 from gpu_device_plugin.agent.node_checks.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.node_settings import is_other
@@ -26,9 +27,9 @@ from gpu_device_plugin.domain.cards.reports import DriverChanged
 from gpu_device_plugin.domain.grants.card_numbers import known_numbers
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
 from gpu_device_plugin.domain.registry import Schemes
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import storage_errors
 from gpu_device_plugin.settings.agent_settings import Settings
-from gpu_device_plugin.web.server import Pages, WebServer
+from gpu_device_plugin.web.server import WebServer
 
 EXIT_FOR_REINJECTION = 75
 """EX_TEMPFAIL: to be started again by the container runtime, with the current driver or settings."""
@@ -74,8 +75,8 @@ class Agent:
             loop.add_signal_handler(number, self._stop.set)
         wiring = self._wiring
         loop.add_signal_handler(signal.SIGHUP, wiring.configuration.run)
-        pages = Pages(wiring.metrics_page, wiring.readiness.tell)
-        web = WebServer(self._settings.metrics_address, pages)
+        address = self._settings.metrics_address
+        web = WebServer(address, wiring.metrics_page, wiring.readiness.tell)
         await web.start()
         try:
             await self._until_stopped(self._live(locked))
@@ -140,7 +141,10 @@ class Agent:
                 wiring.recorder.file_set_aside(bad)
         _log.info(
             "starting",
+            version=__version__,
             node=self._settings.node_name,
+            mode=str(wiring.node_store.read().mode or self._settings.mode),
+            isolation=self._settings.isolation.value,
             grants=len(wiring.ledger_store.ledger.grants),
             is_new_boot=loaded.is_new_boot,
         )
@@ -253,8 +257,6 @@ async def run_agent(
     chosen: str = "",
 ) -> int:
     """Run an agent in this process; see `Agent.run`. `chosen` is the label that chose settings."""
-    try:
+    with storage_errors("made"):
         Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
     return await Agent(settings, edges, schemes, chosen=chosen).run()

@@ -50,7 +50,6 @@ from gpu_device_plugin.disk.state_file import (
     NodeRecord,
 )
 from gpu_device_plugin.disk.writer import Writer
-from gpu_device_plugin.domain.cards.health_values import HealthRules
 from gpu_device_plugin.domain.cards.reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -62,6 +61,7 @@ from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
+from gpu_device_plugin.web.server import Page
 
 
 class Wiring:
@@ -134,7 +134,12 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(directory, "cards", CardsRecord, edges.boot_id), self.writer),
-            _health_rules(settings),
+            health_rules(
+                settings.recovery_seconds,
+                Path(settings.xid_table) if settings.xid_table else None,
+                settings.disable_healthchecks,
+                settings.enable_healthchecks,
+            ),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
@@ -153,12 +158,13 @@ class Wiring:
             Path(settings.library_dir), self.recorder, self.writer, self.node_store
         )
         self.setup = ContainerSetup(
-            SliceFiles(Path(settings.run_dir)),
+            SliceFiles(Path(settings.run_dir), Path(settings.cdi_dir)),
             self.library,
             lambda: in_force.current.access,
             settings.run_dir,
             settings.library_dir,
             driver=simulated_driver(settings),
+            driver_root=lambda: in_force.current.driver_root,
         )
         self.admission = Admission(
             self.ledger_store,
@@ -236,6 +242,8 @@ class Wiring:
                 gate=self.gate,
                 cards=self.cards,
                 memory=Memory(memory, self.writer),
+                specs=self.specs,
+                fetch_spec=self.cluster.fetch_spec,
                 mode=self.mode,
                 republish=republish,
             ),
@@ -332,7 +340,7 @@ class Wiring:
         is_leaving = self.node_store.read().is_leaving
         return self.mode.is_waiting or is_leaving or bool(self.layout.waiting)
 
-    async def metrics_page(self, accept: str) -> tuple[bytes, str]:
+    async def metrics_page(self, accept: str) -> Page:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
@@ -356,13 +364,3 @@ class Wiring:
         if state.phase is EndpointPhase.REGISTERED:
             self.metrics.count("registrations", state.resource)
             self.mode.note_registered(state.resource)
-
-
-def _health_rules(settings: Settings) -> HealthRules:
-    """The table of XIDs, and what the settings make of it."""
-    return health_rules(
-        settings.recovery_seconds,
-        Path(settings.xid_table) if settings.xid_table else None,
-        settings.disable_healthchecks,
-        settings.enable_healthchecks,
-    )

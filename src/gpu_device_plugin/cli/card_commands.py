@@ -77,14 +77,14 @@ def _apply(profile: str, places: dict[str, Any], *, is_dry: bool, is_sure: bool)
 
 
 async def _watch_label(
-    node_name: str, nvml_library: str, kubelet_dir: str, kubeconfig: Path | None, context: str
+    node_name: str, nvml_library: str, kubelet_dir: str, cluster: KubeconfigChoice
 ) -> None:
     from gpu_device_plugin.cards_tools.mig_apply import MigWatch, NodeToCut
 
     if not node_name:
         raise click.UsageError("--watch needs --node-name (NODE_NAME)")
     configure_logs("info", LogFormat.JSON)
-    api = KubeconfigChoice(kubeconfig, context).api()
+    api = cluster.api()
     try:
         await MigWatch(api, NodeToCut(node_name, nvml_library, Path(kubelet_dir))).run()
     finally:
@@ -127,8 +127,7 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     kubelet_dir: str,
     settle_seconds: float,
     node_name: str,
-    kubeconfig: Path | None,
-    context: str,
+    cluster: KubeconfigChoice,
     **given: str,
 ) -> None:
     """Serve MPS to the replicas of `sharing.mps`, until SIGTERM.
@@ -155,16 +154,16 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     places = MpsPlaces(
         Path(root), nvml_library, mps_control, Path(kubelet_dir), settle_seconds=settle_seconds
     )
-    asyncio.run(_serve_mps(places, settings, node_name, KubeconfigChoice(kubeconfig, context)))
+    asyncio.run(_serve_mps(places, settings, node_name, cluster))
 
 
 async def _serve_mps(
-    places: Any, settings: NvidiaSettings, node: str, access: KubeconfigChoice
+    places: Any, settings: NvidiaSettings, node: str, cluster: KubeconfigChoice
 ) -> None:
     from gpu_device_plugin.cards_tools.mps_daemon import MpsDaemon
     from gpu_device_plugin.cards_tools.node_label import ChosenConfiguration, NodeLabel
 
-    api = access.api() if settings.config_file_srcdir else None
+    api = cluster.api() if settings.config_file_srcdir else None
     label = NodeLabel(api, node, settings.node_label) if api is not None else None
     following = asyncio.ensure_future(label.run()) if label is not None else None
     if label is not None:

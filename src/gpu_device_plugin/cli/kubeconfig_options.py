@@ -1,6 +1,7 @@
 """Which cluster a command speaks to: kubectl's flags and rules."""
 
 import asyncio
+import functools
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,21 +14,25 @@ import click
 if TYPE_CHECKING:
     from gpu_device_plugin.kubernetes.client.api import ApiServer
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
 
-def kubeconfig_options(command: _Command) -> _Command:
-    """Give a command the options that choose the cluster; `KubeconfigChoice` takes their values."""
-    command = click.option(
+def kubeconfig_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose the cluster, as its argument `cluster`."""
+
+    @functools.wraps(command)
+    def with_cluster(*args: Any, kubeconfig: Path | None, context: str, **others: Any) -> Any:
+        return command(*args, cluster=KubeconfigChoice(kubeconfig, context), **others)
+
+    with_context = click.option(
         "--context", metavar="NAME", default="", help="Default: the kubeconfig's current context."
-    )(command)
+    )(with_cluster)
     return click.option(
         "--kubeconfig",
         metavar="PATH",
         type=click.Path(path_type=Path),
         help="Default: the files of KUBECONFIG, else ~/.kube/config, else the pod's service account.",
-    )(command)
+    )(with_context)
 
 
 @dataclass(frozen=True, slots=True)

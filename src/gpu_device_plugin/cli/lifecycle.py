@@ -54,11 +54,11 @@ def _with_fleet(
     work: "Callable[[Fleet], Coroutine[Any, Any, None]]",
     namespace: str,
     daemonset: str,
-    **access: Any,
+    cluster: KubeconfigChoice,
 ) -> None:
     from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 
-    KubeconfigChoice(**access).ask(lambda api: work(Fleet(api, namespace, daemonset)))
+    cluster.ask(lambda api: work(Fleet(api, namespace, daemonset)))
 
 
 @click.command()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,15 +16,9 @@ import click
 import gpu_device_plugin
 from gpu_device_plugin import __version__
 from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, ask
-from gpu_device_plugin.cli.card_commands import mig, mps_daemon
-from gpu_device_plugin.cli.demo import demo
-from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.cli.overview import parse_pod
-from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import run_program
 from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
-from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import (
     ControllerSettings,
@@ -34,7 +29,38 @@ from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
 _run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_ELSEWHERE = {
+    "check-upgrade": "lifecycle",
+    "cleanup": "lifecycle",
+    "clear-nodes": "lifecycle",
+    "demo": "demo",
+    "mig": "card_commands",
+    "mps-daemon": "card_commands",
+    "page": "page",
+    "simulate": "simulate",
+    "uninstall": "lifecycle",
+}
+"""Commands and the modules beside this one that have them."""
+
+
+class _Program(click.Group):
+    """Imports a command of another module when it is asked for: an agent has no use for it."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        if cmd_name in _ELSEWHERE:
+            module = import_module(f"gpu_device_plugin.cli.{_ELSEWHERE[cmd_name]}")
+            self.add_command(getattr(module, cmd_name.replace("-", "_")))
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, by name."""
+        return sorted({*_ELSEWHERE, *super().list_commands(ctx)})
+
+
+@click.group(
+    cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="gpu-device-plugin")
 def cli() -> None:
     """Share GPUs between pods by memory and compute, with enforced limits.
@@ -115,6 +141,8 @@ def why(pod: str, run_dir: str) -> None:
     Shows what it asked, what each card had free at that moment, what was decided and why, and
     what it holds now. The agent keeps its last 1000 decisions until it is restarted.
     """
+    from gpu_device_plugin.cli.overview import parse_pod
+
     namespace, name = parse_pod(pod)
     question = {"command": "why", "namespace": namespace, "name": name}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
@@ -147,20 +175,6 @@ def version() -> None:
     click.echo(f"gpu-device-plugin {__version__}")
     click.echo(f"commit {commit() or 'unknown'}")
     click.echo(f"library {own_version() or 'not built'}")
-
-
-for _command in (
-    page,
-    simulate,
-    demo,
-    uninstall,
-    clear_nodes,
-    check_upgrade,
-    cleanup,
-    mig,
-    mps_daemon,
-):
-    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -101,7 +101,9 @@ def gpu() -> None:
 @_output("json", "wide")
 @click.option("-w", "--watch", is_flag=True, help="Draw again with every change, until Ctrl-C.")
 @kubeconfig_options
-def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access: Any) -> None:
+def card_map(
+    nodes: Sequence[str], output: str | None, *, watch: bool, cluster: KubeconfigChoice
+) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
     A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
@@ -113,7 +115,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
     screen = _screen()
     is_wide = output == "wide"
-    found = _choose_nodes(KubeconfigChoice(**access).ask(read_cluster).cards, nodes)
+    found = _choose_nodes(cluster.ask(read_cluster).cards, nodes)
     if not watch:
         if output == "json":
             _echo_json(json_cards(found))
@@ -121,7 +123,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
             screen.cards(found, is_wide=is_wide)
         return
 
-    KubeconfigChoice(**access).ask(lambda api: _watch(api, found, nodes, is_wide=is_wide))
+    cluster.ask(lambda api: _watch(api, found, nodes, is_wide=is_wide))
 
 
 async def _watch(
@@ -156,7 +158,7 @@ async def _watch(
     help="Ask this Prometheus instead of each agent.",
 )
 @kubeconfig_options
-def top(prometheus: str | None, **access: Any) -> None:
+def top(prometheus: str | None, cluster: KubeconfigChoice) -> None:
     """Show what slices use of what they may.
 
     Asks the agents' metrics endpoints through the API server's proxy, which needs the right `get`
@@ -164,7 +166,7 @@ def top(prometheus: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.overview.questions import read_uses
 
-    uses, silent = KubeconfigChoice(**access).ask(lambda api: read_uses(api, prometheus))
+    uses, silent = cluster.ask(lambda api: read_uses(api, prometheus))
     _screen().uses(uses, silent)
     if silent and not uses:
         sys.exit(EXIT_FAILED)
@@ -174,15 +176,15 @@ def top(prometheus: str | None, **access: Any) -> None:
 @click.argument("pod", metavar="[NAMESPACE/]POD")
 @click.option("-n", "--namespace", help="Default: the namespace of the context.")
 @kubeconfig_options
-def why(pod: str, namespace: str | None, **access: Any) -> None:
+def why(pod: str, namespace: str | None, cluster: KubeconfigChoice) -> None:
     """Show why a pod is pending, was refused, or runs where it does.
 
     For each node and card: what is free, what is missing, and what would fit.
     """
     from gpu_device_plugin.overview.questions import read_story
 
-    where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
-    found = KubeconfigChoice(**access).ask(lambda api: read_story(api, where, name))
+    where, name = parse_pod(pod, namespace, cluster.namespace)
+    found = cluster.ask(lambda api: read_story(api, where, name))
     if found is None:
         # As `kubectl get -o name` names pods, the type was taken for the namespace.
         hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
@@ -193,7 +195,7 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
 @gpu.command()
 @_output("json")
 @kubeconfig_options
-def doctor(output: str | None, **access: Any) -> None:
+def doctor(output: str | None, cluster: KubeconfigChoice) -> None:
     """Look for what is wrong with the installation, and name the cure of each.
 
     Agents that are missing or not ready, versions that differ, cards out of service, other device
@@ -201,7 +203,7 @@ def doctor(output: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.overview.questions import read_findings
 
-    found, reading = KubeconfigChoice(**access).ask(lambda api: read_findings(api, __version__))
+    found, reading = cluster.ask(lambda api: read_findings(api, __version__))
     if output == "json":
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
@@ -224,7 +226,9 @@ def doctor(output: str | None, **access: Any) -> None:
 )
 @_output("json")
 @kubeconfig_options
-def capacity(units: int, percent: int, cards: int, output: str | None, **access: Any) -> None:
+def capacity(
+    units: int, percent: int, cards: int, output: str | None, cluster: KubeconfigChoice
+) -> None:
     """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
 
     A node that is cordoned or not ready takes none. Looks at the cards only, not at CPU, memory
@@ -233,7 +237,7 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
     from gpu_device_plugin.overview.capacity import capacities
     from gpu_device_plugin.overview.questions import read_cluster
 
-    reading = KubeconfigChoice(**access).ask(read_cluster)
+    reading = cluster.ask(read_cluster)
     facts = {node.metadata.name: node for node in reading.nodes}
     found = capacities(reading.cards.nodes, facts, units, percent, cards)
     if output == "json":
@@ -250,12 +254,12 @@ gpu.add_command(page)
 @click.argument("node", default="")
 @click.option("-d", "--details", is_flag=True, help="One table for each node, with its pods.")
 @kubeconfig_options
-def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
+def inspect_cgpu(node: str, *, details: bool, cluster: KubeconfigChoice) -> None:
     """Show the allocated GPU memory of the cluster, or of NODE, as ACK's tool of this name does."""
     from gpu_device_plugin.overview import inspection
     from gpu_device_plugin.overview.questions import read_cluster
 
-    reading = KubeconfigChoice(**access).ask(read_cluster)
+    reading = cluster.ask(read_cluster)
     nodes = _choose_nodes(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
     click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)

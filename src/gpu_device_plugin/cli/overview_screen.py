@@ -174,14 +174,14 @@ def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
 
 def _instances(node: NodeCards) -> Iterator[str]:
     """A line a MIG instance, free ones too; of a node that does not tell them, those that are held."""
-    for uuid, told in node.told.items():
-        if told.profile:
-            of = f" of {told.replicas}" if told.replicas > 1 else ""
+    for uuid, device in node.offer.devices.items():
+        if device.profile:
+            of = f" of {device.replicas}" if device.replicas > 1 else ""
             pods = node.pods_of(uuid)
             held = ", ".join(map(str, pods)) + (f" ({len(pods)}{of} replicas)" if of else "")
-            yield f"card {told.card} {told.profile}: {held if pods else 'free'}"
+            yield f"card {device.card} {device.profile}: {held if pods else 'free'}"
     for uuid, pod in node.instances:
-        if uuid not in node.told:
+        if uuid not in node.offer.devices:
             yield f"instance {uuid}: {pod}"
 
 
@@ -206,8 +206,8 @@ def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
         if is_wide:
             cells += [str(card.memory_mib), card.uuid]
         who = _who(card, marks, is_wide=is_wide)
-        if card.uuid in node.told:
-            who.append(f" ({len(card.pods)} of {node.told[card.uuid].replicas} replicas)")
+        if device := node.offer.devices.get(card.uuid):
+            who.append(f" ({len(card.pods)} of {device.replicas} replicas)")
         table.add_row(*cells, who)
     return table
 

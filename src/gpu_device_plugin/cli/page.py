@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -32,13 +31,13 @@ from gpu_device_plugin.errors import ConfigError
 )
 @click.option("--tls-key-file", type=click.Path(path_type=Path), help="Its private key.")
 @kubeconfig_options
-def page(
+def page(  # noqa: PLR0913, PLR0917 - one for each option
     address: str,
     prometheus: str,
     name: str,
     tls_cert_file: Path | None,
     tls_key_file: Path | None,
-    **access: Any,
+    cluster: KubeconfigChoice,
 ) -> None:
     """Show nodes, cards and slices in a browser, until SIGTERM.
 
@@ -53,7 +52,7 @@ def page(
         raise ConfigError("--tls-cert-file and --tls-key-file go together")
     settings = PageSettings(
         address=address,
-        cluster=name or access["context"],
+        cluster=name or cluster.context,
         prometheus=prometheus,
         certificate=tls_cert_file,
         key=tls_key_file,
@@ -63,4 +62,4 @@ def page(
     def tell(port: int) -> None:
         click.echo(f"the page: {scheme}://{host}:{port}/")
 
-    asyncio.run(run_page(settings, KubeconfigChoice(**access).api(), tell))
+    asyncio.run(run_page(settings, cluster.api(), tell))

@@ -1,4 +1,4 @@
-"""Flags of the commands that have settings."""
+"""Flags of the commands that have settings, and their order in `--help`."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,9 +16,9 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 class SettingsCommand(click.Command):
     """A command with one option for each setting, in groups, so that no flag can be forgotten."""
 
-    def __init__(self, *args: Any, settings: type, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, settings: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._settings = {each.key: each for each in settings_of(settings)}
+        self._settings = {each.key: each for each in in_help_order(settings)}
         self.params[:0] = map(_option, self._settings.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -32,6 +32,12 @@ class SettingsCommand(click.Command):
         for heading, records in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def in_help_order(settings: Any) -> list[Setting]:
+    """A program's own settings first, then those of its base classes, each as the class has them."""
+    headings = [group.HEADING for group in settings.__mro__[:-1]]
+    return sorted(settings_of(settings), key=lambda each: headings.index(each.heading))
 
 
 def setting_option(key: str, text: str) -> Callable[[_Command], _Command]:

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 _MIB = 1024 * 1024
 
 
-class SimulationFailedError(click.ClickException):
-    """An error of the simulation; exit status as for wrong settings."""
-
-    exit_code = EXIT_USAGE
+class _FailedError(click.ClickException):
+    exit_code = EXIT_USAGE  # as for wrong settings
 
 
 class _Simulation(click.Group):
@@ -36,7 +34,7 @@ class _Simulation(click.Group):
         try:
             return super().invoke(ctx)
         except GpuPluginError as error:
-            raise SimulationFailedError(str(error)) from error
+            raise _FailedError(str(error)) from error
 
 
 def _state_option(command: Callable[..., None]) -> Callable[..., None]:

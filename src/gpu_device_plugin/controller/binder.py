@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.fractions.cluster_view import PodHold, wish_annotations
 from gpu_device_plugin.domain.fractions.node_fit import Misfit
+from gpu_device_plugin.domain.fractions.pod_annotations import PodHold, wish_annotations
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
 from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
@@ -92,7 +92,7 @@ class Binder:
         """Reserve, write the wish and bind in one request; give back what did not come about."""
         outcome, error = "bound", ""
         try:
-            error = await self._alone(*read_binding(body))
+            error = await self._bind_alone(*read_binding(body))
             outcome = "conflict" if error else outcome
         except _NoRoomError as failure:
             outcome, error = "conflict", str(failure)
@@ -103,20 +103,20 @@ class Binder:
             _log.warning("not bound", error=error)
         return binding_answer(error)
 
-    async def _alone(self, ref: PodRef, node: str) -> str:
+    async def _bind_alone(self, ref: PodRef, node: str) -> str:
         """One attempt for a pod at a time: kube-scheduler may give up waiting and ask again."""
         if ref in self._binding:
             return f"pod {ref} is being bound already"
         self._binding.add(ref)
         self._is_idle.clear()
         try:
-            return await self._bound(ref, node)
+            return await self._try_to_bind(ref, node)
         finally:
             self._binding.discard(ref)
             if not self._binding:
                 self._is_idle.set()
 
-    async def _bound(self, ref: PodRef, node: str) -> str:
+    async def _try_to_bind(self, ref: PodRef, node: str) -> str:
         """Why the pod is not bound, or ""."""
         pod, refused = self._ledger.pod(ref), ""
         for _ in range(_BIND_TRIES):
@@ -137,7 +137,7 @@ class Binder:
         """Reserve and bind; why the API server refused. Without an answer the reservation stays."""
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
-        hold = self._reserved(pod, node) if pod.request.asks_units else None
+        hold = self._reserve(pod, node) if pod.request.asks_units else None
         offer = self._ledger.offers.get(node)
         wish = wish_annotations(hold, self._now_ns(), pod.annotations, offer) if hold else {}
         try:
@@ -146,7 +146,7 @@ class Binder:
             self._give_back(ref)
             raise
         except ClusterError:
-            if await self._has_come_about(ref, node):
+            if await self._is_bound(ref, node):
                 return ""
             if hold:
                 self._doubt(ref, node, hold)
@@ -167,7 +167,7 @@ class Binder:
         if ref not in self._doubts:
             self._ledger.release(ref)
 
-    def _reserved(self, pod: ClusterPod, node: str) -> PodHold:
+    def _reserve(self, pod: ClusterPod, node: str) -> PodHold:
         """Reserve what the pod will hold; where a binding is in doubt, the same again."""
         ref = pod.request.ref
         if doubt := self._doubts.get(ref):
@@ -179,14 +179,14 @@ class Binder:
         found = self._ledger.fit(node, self._ledger.checks(pod.request))
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
-        hold = found.hold(ref)
+        hold = found.hold
         self._ledger.reserve(node, hold, pod.request.cpu_milli)
         return hold
 
     async def _read(self, ref: PodRef) -> ClusterPod | None:
         return await self._view.read(ref, _READ_SECONDS)
 
-    async def _has_come_about(self, ref: PodRef, node: str) -> bool:
+    async def _is_bound(self, ref: PodRef, node: str) -> bool:
         """Whether a binding without an answer is there already."""
         try:
             pod = await self._read(ref)

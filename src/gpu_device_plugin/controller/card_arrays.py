@@ -11,12 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer
 from gpu_device_plugin.domain.fractions.fragmentation import (
-    EVEN_MIX,
+    CPU_LEVEL_MILLI,
+    CPU_PER_CARD,
+    LOST_OF_FREE,
     SCORE_SCALE_MILLI,
     SCORE_STEPS,
     STRANDED_STEP_MILLI,
+    TENTHS,
     WHOLE_CARD_MILLI,
 )
 from gpu_device_plugin.domain.fractions.mode_resources import most_pods
@@ -32,6 +34,7 @@ from gpu_device_plugin.domain.fractions.node_fit import (
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind
 
@@ -41,10 +44,10 @@ _Floats = NDArray[np.float64]
 _Names = NDArray[np.object_]
 _NEVER, _NO_BOUND = np.iinfo(np.int64).max, 1 << 60
 _MOST_UNITS = 1 << 31
-"""More than any card has (cluster_view)."""
+"""More than any card has (node_annotations)."""
 _NO_CARD = (0, 0, -1, 0, 0)
 _FGD = PlacementPolicy.FGD
-_LOST = np.array(EVEN_MIX.by_free, dtype=np.int64)
+_LOST = np.array(LOST_OF_FREE, dtype=np.int64)
 
 
 class _Nodes(NamedTuple):
@@ -165,13 +168,13 @@ def _least(order: _Ints, count: int) -> _Bools:
 
 
 def _fragmentation(milli: _Ints, cpu: _Ints) -> _Floats:
-    level = np.searchsorted(EVEN_MIX.levels, cpu, side="right")
-    found: _Floats = _LOST[level, milli].sum(0) / EVEN_MIX.pods
+    level = np.clip(cpu // CPU_LEVEL_MILLI, 0, TENTHS)
+    found: _Floats = _LOST[level, milli].sum(0) / TENTHS
     return found
 
 
 def _stranded(milli: _Ints, cpu: _Ints) -> _Floats:
-    found: _Floats = np.maximum(milli.sum(0) - cpu / EVEN_MIX.cpu_per_card_milli, 0.0)
+    found: _Floats = np.maximum(milli.sum(0) - cpu / CPU_PER_CARD, 0.0)
     return found
 
 

@@ -6,14 +6,8 @@ from dataclasses import replace
 import structlog
 
 from gpu_device_plugin.controller.card_arrays import CardArrays, Judged
-from gpu_device_plugin.domain.fractions.cluster_view import (
-    NodeOffer,
-    PodHold,
-    hold_of,
-    parse_offer,
-    told_hold,
-)
 from gpu_device_plugin.domain.fractions.fragmentation import Processors
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import (
     Fit,
     Misfit,
@@ -21,9 +15,15 @@ from gpu_device_plugin.domain.fractions.node_fit import (
     node_rooms,
     try_rooms,
 )
-from gpu_device_plugin.domain.fractions.pod_annotations import believed_holds
+from gpu_device_plugin.domain.fractions.pod_annotations import (
+    PodHold,
+    believed_holds,
+    hold_of,
+    told_hold,
+)
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.grants.holdings import Holding, parse_holdings
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, parse_offer
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
@@ -142,7 +142,7 @@ class ClusterLedger:
     def _hold(self, pod: ClusterPod) -> PodHold:
         ref = pod.request.ref
         told = self._holdings.get(pod.node, {}).get(ref.uid)
-        if ref not in self._disputed and not believed_holds(pod.request, pod.annotations)[1]:
+        if ref not in self._disputed and not believed_holds(pod.request, pod.annotations).is_all:
             self._disputed.add(ref)
             _log.warning(
                 "annotations that do not agree with the pod spec do not count",
@@ -181,7 +181,7 @@ class ClusterLedger:
 
     def card_units(self) -> Collection[int]:
         """The different numbers of memory units that cards of nodes with slices have."""
-        offers = [offer for offer in self.offers.values() if offer.has_slices]
+        offers = [offer for offer in self.offers.values() if resources_of(offer.mode)]
         return {card.capacity(offer.unit) for offer in offers for card in offer.cards}
 
     def holds(self, node: str) -> Sequence[PodHold]:

@@ -64,11 +64,11 @@ class Leader:
         leading: asyncio.Task[None] | None = None
         try:
             while True:
-                is_held = await self._renewed()
+                is_held = await self._renew()
                 if is_held and leading is None:
                     leading = asyncio.ensure_future(self._lead())
                 elif not is_held and leading is not None:
-                    await self._ended(leading)
+                    await self._end_leading(leading)
                     leading = None
                     _log.warning("leads no more", holder=self._lease.holder)
                 elif leading is not None and leading.done():
@@ -76,10 +76,10 @@ class Leader:
                 await asyncio.sleep(self._lease.pace.retry_seconds)
         finally:
             if leading is not None:
-                await self._ended(leading)
+                await self._end_leading(leading)
                 await self._give_up()
 
-    async def _renewed(self) -> bool:
+    async def _renew(self) -> bool:
         """Whether the Lease is ours, as far as we know."""
         loop = asyncio.get_running_loop()
         # Counted from before the request: others count from when they see it.
@@ -110,14 +110,14 @@ class Leader:
                 pause = self._lease.pace.retry_seconds
             await asyncio.sleep(pause)
 
-    async def _ended(self, leading: asyncio.Task[None]) -> None:
+    async def _end_leading(self, leading: asyncio.Task[None]) -> None:
         self._is_caught_up = False
         self._until = 0.0
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 
     async def _give_up(self) -> None:
-        """Anyone who comes next has to find everything that we sent."""
+        """The next leader has to find everything that we sent."""
         await self._wait_idle()
         with contextlib.suppress(ClusterError):
             await self._label.give_up()

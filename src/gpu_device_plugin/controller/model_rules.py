@@ -14,7 +14,7 @@ from gpu_device_plugin.errors import ClusterError, ConfigError, clip
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read
 from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
-from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflection, Source
+from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflection, Source, keyed
 from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode
 from gpu_device_plugin.kubernetes.objects.events import ConfigMapRef, EventNote, Events
@@ -103,7 +103,9 @@ class ModelRules:
             api,
             Source("/api/v1/namespaces", ""),
             Bare,
-            ObjectListener(self._replace, self._put, self._remove),
+            keyed(
+                lambda found: found.metadata.name, lambda: self._namespaces, self._put, self._drop
+            ),
         )
 
     @property
@@ -155,16 +157,11 @@ class ModelRules:
     def _reflections(self) -> Sequence[Reflection[ConfigMap] | Reflection[Bare]]:
         return self._catalogue.reflection, self._profile.reflection, self._listed
 
-    def _replace(self, found: Sequence[Bare]) -> None:
-        self._namespaces.clear()
-        for each in found:
-            self._put(each)
-
     def _put(self, found: Bare) -> None:
         self._namespaces[found.metadata.name] = found.labels
 
-    def _remove(self, gone: Bare) -> None:
-        self._namespaces.pop(gone.metadata.name, None)
+    def _drop(self, name: str) -> None:
+        self._namespaces.pop(name, None)
 
 
 class SeriesLabels:
@@ -232,6 +229,7 @@ class Models:
     ) -> None:
         """Begin with the packaged catalogue and no profile."""
         self._events = Events(api, identity)
+        self.post = self._events.post
         self.labels = SeriesLabels(api, cards, lambda: self.rules.loaded_catalogue, leads)
         self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
 

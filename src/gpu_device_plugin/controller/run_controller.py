@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,11 +17,12 @@ from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.leader import Leader
 from gpu_device_plugin.controller.model_rules import Models
-from gpu_device_plugin.controller.scheduler_extender import Extender
-from gpu_device_plugin.controller.unhealthy_cards import Neighbours, UnhealthyCards
+from gpu_device_plugin.controller.scheduler_extender import Extender, WaitingClaims
+from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
 from gpu_device_plugin.controller.webhook import Webhook
 from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
 from gpu_device_plugin.domain.fractions.dialects import HAMI, KOORDINATOR
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
@@ -28,7 +30,7 @@ from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease, Lease
 from gpu_device_plugin.settings.controller_settings import ControllerSettings, UnhealthyConfigMaps
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics, ControllerSnapshot
 from gpu_device_plugin.web.extender_server import Callers, ExtenderServer, Handlers
-from gpu_device_plugin.web.server import Pages, WebServer
+from gpu_device_plugin.web.server import ReadyState, WebServer
 
 LEASE = "gpu-device-plugin-controller"
 _MIB = 1024 * 1024
@@ -66,10 +68,10 @@ class Controller:
         )
         keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
         self._unhealthy = UnhealthyCards(
-            self._api,
-            Neighbours(
-                self.ledger.sick, self.ledger.taken_out, lambda: keeps and self.leader.leads
-            ),
+            self._api, self.ledger, lambda: keeps and self.leader.leads
+        )
+        self._waiting_claims = WaitingClaims(
+            self._api, self.ledger, self.models.post, lambda: self.leader.leads
         )
         self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
@@ -80,8 +82,7 @@ class Controller:
             self.certificates.tls if self.certificates else None,
             Callers(settings.client_name, settings.webhook_client_name),
         )
-        pages = Pages(self._metrics.page, self._readiness)
-        self.pages = WebServer(settings.metrics_address, pages)
+        self.pages = WebServer(settings.metrics_address, self._metrics.page, self._readiness)
 
     def _view(self) -> View:
         """What the binder asks."""
@@ -89,7 +90,7 @@ class Controller:
             self._watch.read,
             lambda: self.leader.standby,
             lambda: self.leader.left_seconds,
-            self._metrics.bound,
+            partial(self._metrics.count, "bindings"),
         )
 
     def _handlers(self, settings: ControllerSettings) -> Handlers:
@@ -100,7 +101,7 @@ class Controller:
             self.models.rules,
             {dialect: unit for dialect, unit in dialects.items() if unit},
             self.ledger.card_units,
-            self._metrics.admitted,
+            partial(self._metrics.count, "webhook_pods"),
             needs_model=not settings.model_optional,
         )
         return Handlers(
@@ -114,14 +115,14 @@ class Controller:
             webhook_trouble=lambda: self.models.rules.trouble,
             standby=lambda: self.leader.standby,
             took=self._metrics.took,
-            answered=self._metrics.answered,
+            answered=partial(self._metrics.count, "calls"),
         )
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled."""
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
-        loops += [self.leader.run, self.models.run]
+        loops += [self.leader.run, self.models.run, self._waiting_claims.run]
         try:
             if (certificates := self.certificates) is not None:
                 await certificates.start()
@@ -175,7 +176,7 @@ class Controller:
         # What is loaded stays: no garbage collection should walk it while kube-scheduler waits.
         gc.freeze()
 
-    def _readiness(self) -> tuple[bool, str]:
+    def _readiness(self) -> ReadyState:
         """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
         if not_loaded := self._not_loaded() or self.models.rules.trouble:
             return False, not_loaded
@@ -189,7 +190,7 @@ class Controller:
             nodes=tuple(
                 (offer.name, offer.mode.value, self.ledger.rooms(offer.name))
                 for offer in self.ledger.offers.values()
-                if offer.has_slices
+                if resources_of(offer.mode)
             ),
             reserved=self.ledger.reserved,
             is_ready=is_ready,

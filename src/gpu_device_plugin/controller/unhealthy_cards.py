@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
+from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
@@ -16,32 +16,20 @@ NAMESPACE = "kube-system"
 PREFIX = "unhealthy-gpu-"
 KEY = "gpus"
 OURS = "gpu-device-plugin/unhealthy-gpus"
-"""Annotation of such a ConfigMap: which of its entries are ours; the others are an operator's."""
+"""Annotation of such a ConfigMap: the entries that we wrote; the others are an operator's."""
 _AGAIN_SECONDS = 30.0
 _COLLECTION = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _log = structlog.get_logger("unhealthy")
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """What the rest of the controller gives this part, and gets from it.
+class UnhealthyCards:
+    """Honours what operators wrote, and keeps our own entries to what the agents tell.
 
-    Attributes:
-        sick: Node -> cards that its agent found unhealthy; None where nothing is known of it.
-        taken_out: Called with a node and the cards that an operator takes out.
-        writes: Whether this replica keeps the ConfigMaps now.
+    `writes` says whether this replica keeps the ConfigMaps now.
     """
 
-    sick: Callable[[str], frozenset[int] | None]
-    taken_out: Callable[[str, frozenset[int]], None]
-    writes: Callable[[], bool]
-
-
-class UnhealthyCards:
-    """Honours what operators wrote, and keeps our own entries to what the agents tell."""
-
-    def __init__(self, api: ApiServer, neighbours: Neighbours) -> None:
-        self._api, self._neighbours = api, neighbours
+    def __init__(self, api: ApiServer, ledger: ClusterLedger, writes: Callable[[], bool]) -> None:
+        self._api, self._ledger, self._writes = api, ledger, writes
         self._told: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
         self._due: dict[str, None] = {}  # in order
         self._wake = asyncio.Event()
@@ -91,18 +79,18 @@ class UnhealthyCards:
             self._told[node] = (listed, ours)
         if listed - ours != before[0] - before[1]:
             _log.info("cards taken out", node=node, indexes=sorted(listed - ours))
-            self._neighbours.taken_out(node, listed - ours)
+            self._ledger.taken_out(node, listed - ours)
         self.node_changed(node)
 
     async def _write(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._due and self._neighbours.writes() and self.reflection.is_synced:
+            while self._due and self._writes() and self.reflection.is_synced:
                 node = next(iter(self._due))
                 del self._due[node]
                 try:
-                    await self._bring(node)
+                    await self._write_entries(node)
                 except ClusterError as error:
                     _log.warning("ConfigMap unhealthy-gpu not written", node=node, error=str(error))
                     self._due[node] = None
@@ -110,18 +98,18 @@ class UnhealthyCards:
 
     def _is_right(self, node: str) -> bool:
         """Whether the ConfigMap says what the agent says; nothing is taken back that is not known."""
-        sick = self._neighbours.sick(node)
+        sick = self._ledger.sick(node)
         listed, ours = self._told.get(node, (frozenset(), frozenset()))
         return sick is None or (sick <= listed and ours <= sick)
 
-    async def _bring(self, node: str) -> None:
+    async def _write_entries(self, node: str) -> None:
         """Make our entries those cards that are sick; an operator's stay."""
-        sick = self._neighbours.sick(node)
+        sick = self._ledger.sick(node)
         if sick is None or self._is_right(node):
             return
         path = f"{_COLLECTION}/{PREFIX}{node}"
         found = await read(self._api, path)
-        body = _with(found, node, sick)
+        body = _merge(found, node, sick)
         written = (
             await create(self._api, _COLLECTION, body)
             if found is None
@@ -131,8 +119,8 @@ class UnhealthyCards:
             self._due[node] = None
 
 
-def _with(before: Document | None, node: str, sick: frozenset[int]) -> Document:
-    """The ConfigMap with these entries of ours beside the operator's."""
+def _merge(before: Document | None, node: str, sick: frozenset[int]) -> Document:
+    """The ConfigMap with our entries for these cards beside the operator's."""
     plain = dict(before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}})
     meta: dict[str, object] = dict(plain["metadata"])
     annotations: Mapping[str, str] = plain["metadata"].get("annotations") or {}

@@ -56,23 +56,23 @@ class Webhook:
         pod = replace(review.pod, namespace=namespace)
         rules = self._rules
         found = admit(pod, rules.profile, rules.catalogue, needs_model=self._needs_model)
-        translated = self._translated(review)
+        translated = self._translate(review)
         if isinstance(found, Denied):
-            return self._refused(review, found)
+            return self._refuse(review, found)
         if isinstance(translated, Denied):
-            return self._refused(review, translated)
+            return self._refuse(review, translated)
         resources, cards = translated
         if cards > 1:
             found = replace(found, labels={**found.labels, COUNT_LABEL: str(cards)})
         self._judged("admitted")
         return patched(review, found, resources)
 
-    def _refused(self, review: Review, why: Denied) -> bytes:
+    def _refuse(self, review: Review, why: Denied) -> bytes:
         self._judged("refused")
         _log.info("pod refused", namespace=review.namespace, error=why.text)
         return denied(review.uid, why.text)
 
-    def _translated(self, review: Review) -> tuple[dict[str, Mapping[str, Any]], int] | Denied:
+    def _translate(self, review: Review) -> tuple[dict[str, Mapping[str, Any]], int] | Denied:
         """Path -> resources, of containers that use other projects' names (R-590), and on how many cards."""
         found: dict[str, Mapping[str, Any]] = {}
         counts = {1}

@@ -66,7 +66,7 @@ class Certificates:
                 if str(error) != trouble:
                     trouble = str(error)
                     _log.warning("no certificate yet", error=trouble)
-                await asyncio.sleep(self._api.reach.pace.first_seconds)
+                await asyncio.sleep(self._api.availability.pace.first_seconds)
             else:
                 return
 
@@ -81,7 +81,7 @@ class Certificates:
             certificate = self._file("tls_cert_file")
             key, authority = self._file("tls_key_file"), self._file("client_ca_file")
         else:
-            held = await self._shared()
+            held = await self._read_secret()
             certificate, key = held[certificates.SERVING], held[certificates.SERVING_KEY]
             authority = held[certificates.AUTHORITY]
         clients = authority
@@ -100,7 +100,7 @@ class Certificates:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} {str(path)!r}: {error.strerror}") from error
 
-    async def _shared(self) -> Mapping[str, bytes]:
+    async def _read_secret(self) -> Mapping[str, bytes]:
         """What the Secret holds, after it was made or renewed where that was due.
 
         Several replicas may do so at once: the first one's stands, the others read it.
@@ -111,7 +111,7 @@ class Certificates:
         for _ in range(_TRIES):
             found = await read(self._api, path)
             held = _data(found)
-            fresh = certificates.renewed(held, names, self._settings.client_name, self._now())
+            fresh = certificates.renew(held, names, self._settings.client_name, self._now())
             if fresh is None:
                 return held
             body = _secret(found, self._settings.namespace, fresh)
@@ -127,7 +127,7 @@ class Certificates:
 
 
 def _data(secret: Document | None) -> dict[str, bytes]:
-    """The keys that are ours and can be read."""
+    """Those of our keys that can be read."""
     found = {}
     for key in certificates.KEYS:
         try:
@@ -173,7 +173,7 @@ class WebhookTrust:
         bundle = base64.b64encode(self._authority()).decode("ascii")
         if found is None or not bundle:
             return
-        webhooks = [_trusting(each, bundle) for each in found.get("webhooks") or ()]
+        webhooks = [_trust(each, bundle) for each in found.get("webhooks") or ()]
         if webhooks != found.get("webhooks"):
             # One that another replica has written meanwhile is read again the next time.
             body = {"apiVersion": "admissionregistration.k8s.io/v1", **found, "webhooks": webhooks}
@@ -182,5 +182,5 @@ class WebhookTrust:
                 _log.info("the webhook's caBundle is written", path=self._path)
 
 
-def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
+def _trust(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
     return {**webhook, "clientConfig": {**(webhook.get("clientConfig") or {}), "caBundle": bundle}}

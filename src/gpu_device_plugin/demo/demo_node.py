@@ -15,7 +15,7 @@ from pathlib import Path
 from gpu_device_plugin.demo.cast import CONTAINER, Role
 from gpu_device_plugin.disk.native import DIRECTORY_VARIABLE
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.overview.slice_use import series

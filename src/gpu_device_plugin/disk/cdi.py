@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import storage_errors
 
 _PREFIX = "gpu-device-plugin-"
 
@@ -22,15 +22,13 @@ class CdiFiles:
         path, encoded = self._path(uid), json.dumps(content).encode()
         # One name: what a kill leaves is overwritten.
         hidden = self._directory / f"{_PREFIX}half.tmp"
-        try:
+        with storage_errors("written", path):
             if path.is_file() and path.read_bytes() == encoded:
                 return
             self._directory.mkdir(parents=True, exist_ok=True)
             hidden.write_bytes(encoded)
             failpoint("cdi.before-rename")
             hidden.replace(path)
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
 
     def read(self, uid: str) -> Mapping[str, object]:
         """Content of a claim's file; empty where it cannot be read."""
@@ -43,10 +41,8 @@ class CdiFiles:
     def remove(self, uid: str) -> None:
         """Remove a claim's file, if it is there."""
         path = self._path(uid)
-        try:
+        with storage_errors("removed", path):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be removed: {error.strerror}") from error
 
     def present(self) -> frozenset[str]:
         """Uids of the claims that have a file."""

@@ -11,13 +11,13 @@ always recognised, a reboot is noticed, and it is known which of two whole files
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.errors import StateError, StorageError
+from gpu_device_plugin.errors import StateError, StorageError, storage_errors
 
 _MAGIC = "gpu-device-plugin"
 _HEADER_FIELDS = 7
@@ -86,15 +86,14 @@ class SealedFile:
         for path in self._pair if paths is None else paths:
             if path.exists():
                 aside = self._fresh_name(now_seconds)
-                try:
+                with storage_errors("set aside", path):
                     path.rename(aside)
-                except OSError as error:
-                    raise StorageError(f"{path}: cannot be set aside: {error.strerror}") from error
         return aside
 
     def _fresh_name(self, now_seconds: float) -> Path:
         name = f"{self._pair[0].name}.bad-{int(now_seconds)}"
-        asides = (self._pair[0].with_name(name + end) for end in _endings())
+        endings = chain([""], (f"-{number}" for number in count(1)))
+        asides = (self._pair[0].with_name(name + end) for end in endings)
         return next(path for path in asides if not path.exists())
 
     def is_there(self) -> bool:
@@ -146,11 +145,9 @@ class SealedFile:
 def check_room(path: Path, size: int) -> None:
     """Write a file of `size` bytes there, flush it, and remove it again."""
     try:
-        with path.open("wb", buffering=0) as file:
+        with storage_errors("written", path), path.open("wb", buffering=0) as file:
             _write_all(file.fileno(), bytes(size))
             os.fdatasync(file.fileno())
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
     finally:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
@@ -203,21 +200,14 @@ def _overwrite(path: Path, content: bytes, flush: Callable[[int], None]) -> bool
     return size_before == 0
 
 
-def _endings() -> Iterator[str]:
-    """Nothing, then -1, -2 and so on."""
-    yield ""
-    yield from (f"-{number}" for number in count(1))
-
-
 def _padding(size: int) -> bytes:
     return bytes(-size % _BLOCK_BYTES)
 
 
-def _write_all(descriptor: int, content: bytes) -> int:
+def _write_all(descriptor: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
-    return len(content)
 
 
 def _flush(path: Path) -> None:

@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
 from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import StateError
 
@@ -27,7 +28,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class HolderRecord(msgspec.Struct, frozen=True):
-    """The container or claim that holds a grant; see `domain.shares.Holder`."""
+    """The container or claim that holds a grant; see `domain.grants.grant.Holder`."""
 
     namespace: str
     pod: str
@@ -63,6 +64,14 @@ class GrantRecord(msgspec.Struct, frozen=True):
     library_version: str = ""
     created_seconds: float = 0.0
     compute_policy: ComputePolicy = ComputePolicy.FIXED
+    memory_enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY
+
+
+# Keys that a grant and its record have alike.
+_ALIKE = (
+    *("is_isolated", "is_checked", "library_version", "created_seconds"),
+    *("compute_policy", "memory_enforcer"),
+)
 
 
 def record_of(grant: Grant) -> GrantRecord:
@@ -74,19 +83,15 @@ def record_of(grant: Grant) -> GrantRecord:
             grant.pod.name,
             grant.pod.uid,
             grant.container,
-            grant.kind,
-            grant.index,
+            grant.holder.kind,
+            grant.holder.index,
             grant.holder.claim,
             grant.holder.claim_name,
         ),
         units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
         shares=[ShareRecord(s.device, s.memory_bytes, s.is_exclusive) for s in grant.shares],
         core_percent=grant.core_percent,
-        is_isolated=grant.is_isolated,
-        is_checked=grant.is_checked,
-        library_version=grant.library_version,
-        created_seconds=grant.created_seconds,
-        compute_policy=grant.compute_policy,
+        **{name: getattr(grant, name) for name in _ALIKE},
     )
 
 
@@ -101,11 +106,7 @@ def grant_of(record: GrantRecord) -> Grant:
         ),
         units={name: tuple(ids) for name, ids in record.units.items()},
         shares=tuple(_share(s, core) for s in record.shares),
-        is_isolated=record.is_isolated,
-        is_checked=record.is_checked,
-        library_version=record.library_version,
-        created_seconds=record.created_seconds,
-        compute_policy=record.compute_policy,
+        **{name: getattr(record, name) for name in _ALIKE},
     )
 
 

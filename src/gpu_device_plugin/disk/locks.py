@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_device_plugin.disk.selinux import relabel
-from gpu_device_plugin.errors import ConfigError, EdgeError, StorageError
+from gpu_device_plugin.errors import ConfigError, EdgeError, StorageError, storage_errors
 
 
 class NodeLock:
@@ -96,10 +96,8 @@ def only_one(directory: Path, purpose: str) -> Iterator[None]:
     kubelet's directory mounted read-only. The kernel releases it with the process. EdgeError names
     another process that does it.
     """
-    try:
+    with storage_errors("opened", directory):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StorageError(f"{directory}: cannot be opened: {error.strerror}") from error
     try:
         _take(descriptor, directory, purpose)
         yield

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpu_device_plugin.disk.locks import is_at
 from gpu_device_plugin.domain.node.state import ANY_CARD
-from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.errors import ConfigError, StorageError, storage_errors
 
 _MODES_NAME = "gpu-device-plugin.serving"
 _TRIES = 20
@@ -54,11 +54,9 @@ class ServingLock:
         raise ConfigError(f"another MPS daemon writes {self._path}")
 
     def _open(self) -> int:
-        try:
+        with storage_errors("opened", self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
 
     def serve(self, text: str) -> None:
         """Say what is served from now on; "" is nothing."""
@@ -104,7 +102,7 @@ def waits_for(root: Path) -> str:
 
 
 def _lines(root: Path) -> list[str]:
-    """Of a lock that is held."""
+    """The lines of the file while a daemon holds its lock; none without one."""
     for _ in range(_TRIES):
         try:
             descriptor = os.open(root / _MODES_NAME, os.O_RDONLY | os.O_CLOEXEC)
@@ -145,7 +143,7 @@ class ModesFile:
             ) from error
 
     def write(self, modes: Mapping[str, int]) -> None:
-        """In one step; without modes the file goes."""
+        """Replace the file in one step; without modes it is removed."""
         new = self._path.with_suffix(".new")
         try:
             if not modes:

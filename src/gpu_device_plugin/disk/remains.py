@@ -6,7 +6,7 @@ Directories themselves stay where they cannot be removed: in the agent's pod the
 import contextlib
 from pathlib import Path
 
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import storage_errors
 
 _STATE_KINDS = ("grants", "cards", "node", "claims", "settings")
 _SOCKET = "agent.sock"
@@ -33,7 +33,7 @@ class Remains:
         what a later installation knows running containers by.
         """
         removed = []
-        try:
+        with storage_errors("removed"):
             for path in _inside(self._state_dir):
                 if path.name.partition(".")[0] in _STATE_KINDS:
                     path.unlink()
@@ -45,8 +45,6 @@ class Remains:
                     path.unlink()
                 removed.append(str(simulator))
             (self._run_dir / _SOCKET).unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
         for path in (simulator, self._run_dir, self._state_dir):
             remove_empty(path)
         return tuple(removed)

@@ -75,7 +75,7 @@ class SecurityLabels:
         for directory in self._directories:
             # What is in a directory of the right type was made there, or labelled with it.
             if directory.is_dir() and not _is_readable(self._kernel.read(directory)):
-                self._label((*_below(directory), directory))
+                self._label((*_walk(directory), directory))
 
     def _label(self, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -99,7 +99,7 @@ def relabel(*directories: Path) -> str:
     return f"chcon -R -t {TYPE} -l {_LEVEL} {' '.join(map(str, directories))}"
 
 
-def _below(directory: Path) -> Iterator[Path]:
+def _walk(directory: Path) -> Iterator[Path]:
     """Everything in it, deepest first, so that one that breaks off is begun again."""
     for parent, directories, files in os.walk(directory, topdown=False):
         yield from (Path(parent, name) for name in (*files, *directories))
@@ -110,11 +110,6 @@ def _is_context(text: str) -> bool:
     return len(text.split(":")) >= _FIELDS - 1
 
 
-def _type(label: str) -> str:
-    fields = label.split(":")
-    return fields[2] if _is_context(label) else ""
-
-
 def _categories(label: str) -> str:
     """Those of its level, of the lower one of a range: `s0:c1,c2` has some, `s0-s0:c1` none."""
     level = ":".join(label.split(":")[3:])
@@ -122,7 +117,8 @@ def _categories(label: str) -> str:
 
 
 def _is_readable(label: str) -> bool:
-    return _type(label) == TYPE and not _categories(label)
+    is_of_type = _is_context(label) and label.split(":")[2] == TYPE
+    return is_of_type and not _categories(label)
 
 
 def _readable(label: str) -> str:

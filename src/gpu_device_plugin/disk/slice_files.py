@@ -3,6 +3,9 @@
     slices/<slice>/config/limits    what the container may use; mounted as a directory, read-only
     slices/<slice>/region           1 MiB of zeros that the container's processes share
     cards/<UUID>/<slice>            activity of the slice on that card, 4 KiB
+    driver-limits                   the report of gpu-limit-hook, where it was run
+
+A slice whose memory NVIDIA's driver limits has a CDI file too, `gpu-slice-<slice>.json`.
 
 They lie in memory of the node that others can fill (a tmpfs). A program that touches mapped memory
 for which there is no room is killed, so what a slice uses of its files is allocated here, and a
@@ -36,7 +39,7 @@ from asyncinotify import Inotify, Mask
 
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.disk.region import used_parts
-from gpu_device_plugin.errors import NoRoomError, StorageError
+from gpu_device_plugin.errors import NoRoomError, StorageError, storage_errors
 
 LOOKS_PER_SECOND = 5
 EVENTS_PER_LOOK = 256
@@ -72,6 +75,8 @@ class FileSizes:
         """Called with slice, name of the file and the size that was found, in bytes."""
         self._kept: dict[str, dict[str, _Kept]] = {}
         self._inotify: Inotify | None = None
+        self.is_watched = False
+        """Whether events tell of every file; else others have to look."""
 
     def keep(self, slice_id: str, path: str, name: str, size: int, *, is_new: bool) -> None:
         """From now on `path`, called `name` to people, is at most `size` bytes long.
@@ -109,12 +114,13 @@ class FileSizes:
                 await self._follow(inotify)
         except (OSError, NotImplementedError) as error:  # an event loop may know no descriptors
             _log.warning("growing files are seen late: no inotify", error=str(error))
-            self._inotify = None
+            self._inotify, self.is_watched = None, False
             await asyncio.Event().wait()
         finally:
-            self._inotify = None
+            self._inotify, self.is_watched = None, False
 
     async def _follow(self, inotify: Inotify) -> None:
+        self.is_watched = True
         for files in self._kept.values():
             for path in files:
                 self._watch(path)
@@ -129,9 +135,10 @@ class FileSizes:
 
     def _watch(self, path: str) -> None:
         if self._inotify is not None:
-            # One more watch may not be had: the regular looks remain.
-            with contextlib.suppress(OSError):
+            try:
                 self._inotify.add_watch(Path(path), Mask.MODIFY)
+            except OSError:  # no watch is left
+                self.is_watched = False
 
 
 REGION_BYTES = 1 << 20
@@ -152,14 +159,16 @@ class SliceSpec:
     slice_id: str
     limits: str
     cards: tuple[str, ...]
+    cdi: str = ""  # content of its CDI file; empty for none
     is_certain: bool = True  # whether the limits are known; if not, existing ones stay
 
 
 class SliceFiles:
     """Makes, repairs and removes the files of slices."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, cdi_dir: Path) -> None:
         self.sizes = FileSizes()
+        self._report, self._cdi = run_dir / "driver-limits", cdi_dir
         self._slices = run_dir / "slices"
         self._cards = run_dir / "cards"
         # Strings: every check of the node uses five of these files of every slice.
@@ -204,6 +213,9 @@ class SliceFiles:
             _make_directory(card)
             activity = (f"{card}/{spec.slice_id}", ACTIVITY_BYTES, ((0, ACTIVITY_BYTES),))
             changed |= self._share(spec.slice_id, f"activity file of card {uuid}", *activity)
+        if spec.cdi:
+            self._cdi.mkdir(parents=True, exist_ok=True)
+            changed |= _write_text(self._cdi_path(spec.slice_id), spec.cdi.encode())
         failpoint("slices.after-files")
         return changed
 
@@ -212,6 +224,16 @@ class SliceFiles:
         self.sizes.keep(slice_id, path, name, size, is_new=is_new)
         return is_new
 
+    def _cdi_path(self, slice_id: str) -> str:
+        return f"{self._cdi}/gpu-slice-{slice_id}.json"
+
+    def driver_report(self) -> str:
+        """What gpu-limit-hook has found of the driver's memory limits, in its words, or ""."""
+        try:
+            return self._report.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
     def region(self, slice_id: str) -> str:
         """Path of a slice's region, whether it exists or not."""
         return f"{self._slices_text}/{slice_id}/region"
@@ -219,23 +241,20 @@ class SliceFiles:
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; missing ones are no error."""
         failpoint("reconcile.before-files")
-        try:
+        with storage_errors("removed"):
             _discard(self._slices / slice_id)
+            _discard(Path(self._cdi_path(slice_id)))
             for card in _directories(self._cards):
                 _discard(card / slice_id)
             self.sizes.forget(slice_id)
-        except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
 
     def present(self) -> frozenset[str]:
         """Slices that have files on this node."""
-        try:
+        with storage_errors("listed"):
             found = {entry.name for entry in _directories(self._slices)}
             for card in _directories(self._cards):
                 found |= {entry.name for entry in card.iterdir()}
-        except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be listed: {error.strerror}") from error
-        return frozenset(found)
+            return frozenset(found)
 
 
 def _make_directory(path: str) -> None:

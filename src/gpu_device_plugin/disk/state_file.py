@@ -96,7 +96,7 @@ class Memory(Generic[_Record]):
 
 
 class CardRecord(msgspec.Struct, frozen=True):
-    """One card; see `domain.device.Card`."""
+    """One card; see `domain.cards.card.Card`."""
 
     uuid: str
     number: int
@@ -107,7 +107,7 @@ class CardRecord(msgspec.Struct, frozen=True):
 
 
 class FaultRecord(msgspec.Struct, frozen=True):
-    """One fault; see `domain.faults.Fault`."""
+    """One fault; see `domain.cards.health_values.Fault`."""
 
     reason: str
     text: str

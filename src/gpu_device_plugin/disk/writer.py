@@ -50,12 +50,6 @@ class Writer(Executor):
         """Run `job`. One that has started finishes even if its caller gives up."""
         return await asyncio.get_running_loop().run_in_executor(self, job)
 
-    async def drain(self, seconds: float) -> None:
-        """Wait for the jobs in the queue, at most this long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.run(lambda: None)
-
     def _run(self) -> None:
         while True:
             future, job = self._jobs.get()

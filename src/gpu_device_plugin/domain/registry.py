@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices, Layout
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Scheme, WeChooseDevices
@@ -20,8 +21,6 @@ from gpu_device_plugin.errors import RequestError, StateError
 
 S = TypeVar("S", bound=Scheme)
 T = TypeVar("T")
-Place: TypeAlias = tuple[str, str, str]
-"""Uid of a pod, name of a container, resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Scope:
         own = self.resources
         if own is None:
             return ledger
-        return Ledger({k: g for k, g in ledger.grants.items() if not own.isdisjoint(g.units)})
+        return ledger.release([k for k, g in ledger.grants.items() if own.isdisjoint(g.units)])
 
     def others(self, ledger: Ledger) -> Ledger:
         """The other grants, those without units (of claims) included: they too take room."""
@@ -49,7 +48,7 @@ class Scope:
 
     def spec(self, spec: PodRequest) -> PodRequest:
         """A pod with what it asks of the scheme."""
-        if self.resources is None:
+        if all(self._is_own(each.amounts) for each in spec.containers):
             return spec
         containers = (replace(each, amounts=self._only(each.amounts)) for each in spec.containers)
         return replace(spec, containers=tuple(containers))
@@ -59,16 +58,19 @@ class Scope:
         if self.resources is None:
             return listed
         return [
-            replace(pod, held={name: self._only(units) for name, units in pod.held.items()})
+            pod
+            if all(map(self._is_own, pod.held.values()))
+            else replace(pod, held={name: self._only(units) for name, units in pod.held.items()})
             for pod in listed
         ]
 
-    def places(self, held: Mapping[Place, T]) -> Mapping[Place, T]:
+    def entries(self, entries: Sequence[CheckpointEntry]) -> Sequence[CheckpointEntry]:
         """What containers hold of the scheme."""
         own = self.resources
-        if own is None:
-            return held
-        return {place: ids for place, ids in held.items() if place[2] in own}
+        return entries if own is None else [each for each in entries if each.resource in own]
+
+    def _is_own(self, by_resource: Mapping[str, object]) -> bool:
+        return self.resources is None or self.resources.issuperset(by_resource)
 
     def _only(self, by_resource: Mapping[str, T]) -> dict[str, T]:
         own = self.resources or frozenset()
@@ -127,8 +129,9 @@ class Schemes:
         self.deciders = tuple(each for each in self.all if isinstance(each, WeChooseDevices))
         self.recorders = tuple(each for each in self.all if isinstance(each, KubeletChoosesDevices))
         self._owner = owner or by_default
+        self._views: dict[Scheme, tuple[NodeState, NodeState]] = {}
         self.resources: Collection[str] = _Names(self.all)
-        """Every resource that this node may ever offer: ours, and no other plugin's; it grows."""
+        """Every resource that this node may ever offer, and no other plugin's; it grows."""
 
     def of(self, resource: str) -> Scheme:
         """The scheme of a resource."""
@@ -156,8 +159,13 @@ class Schemes:
         """The node as `scheme` sees it: with its own cards only."""
         if len(self.all) == 1:
             return state
+        of, view = self._views.get(scheme, (None, state))
+        if of is state:  # each of the kubelet's calls asks several times
+            return view
         mine = tuple(c for c in state.cards if self.all[self._owner(c, state)] is scheme)
-        return replace(state, cards=mine, other_cards=len(state.cards) - len(mine))
+        view = replace(state, cards=mine, other_cards=len(state.cards) - len(mine))
+        self._views[scheme] = state, view
+        return view
 
     def views(self, schemes: Iterable[S], state: NodeState) -> list[tuple[S, NodeState]]:
         """Each of these schemes (`all`, `deciders` or `recorders`) with its view of the node."""

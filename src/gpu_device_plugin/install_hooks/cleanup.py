@@ -88,12 +88,12 @@ async def clean(places: Places, *, is_forced: bool, wait_seconds: float = WAIT_S
 async def _clean(places: Places, wait_seconds: float | None) -> Outcome:
     store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
-    files, cdi = SliceFiles(places.run), CdiFiles(places.cdi)
+    files, cdi = SliceFiles(places.run, places.cdi), CdiFiles(places.cdi)
     used, claims = _InUse(), _claims(cdi)
     if wait_seconds is not None:
         used = await _used(places.kubelet, ledger, files.present(), wait_seconds)
-        used = _with_lost_claims(used, ledger, claims)
-    removed = _without_claims(cdi, claims, used.slices)
+        used = _add_lost_claims(used, ledger, claims)
+    removed = _remove_claim_files(cdi, claims, used.slices)
     remove_sockets(places.kubelet)
     for slice_id in sorted(files.present() - used.slices):
         files.remove(slice_id)
@@ -176,7 +176,9 @@ def _claims(cdi: CdiFiles) -> dict[str, str]:
     return {uid: known[1] if known else "" for uid, known in named.items()}
 
 
-def _without_claims(cdi: CdiFiles, claims: Mapping[str, str], used: Collection[str]) -> list[str]:
+def _remove_claim_files(
+    cdi: CdiFiles, claims: Mapping[str, str], used: Collection[str]
+) -> list[str]:
     """Remove the CDI files of claims whose slices are not used; what was removed."""
     gone = [uid for uid, slice_id in claims.items() if slice_id not in used]
     for uid in gone:
@@ -184,7 +186,7 @@ def _without_claims(cdi: CdiFiles, claims: Mapping[str, str], used: Collection[s
     return [f"CDI file of claim {uid}" for uid in gone]
 
 
-def _with_lost_claims(used: _InUse, ledger: Ledger, claims: Mapping[str, str]) -> _InUse:
+def _add_lost_claims(used: _InUse, ledger: Ledger, claims: Mapping[str, str]) -> _InUse:
     """And the slices that only a CDI file names: whose pods have them is not known."""
     lost = frozenset(claims.values()) - ledger.grants.keys() - {""}
     return replace(used, slices=used.slices | lost, versions=None) if lost else used

@@ -7,16 +7,16 @@ whose mark is gone serves again. So `clear-nodes` removes them after the agents.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.holdings import HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     kept_pods,
 )
-from gpu_device_plugin.domain.grants.holdings import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.models.model_catalogue import (
     MODEL_LABEL,
     SERIES_ANNOTATION,
@@ -37,7 +37,7 @@ SILENT_SECONDS = 60.0
 
 @dataclass(eq=False)
 class RetryPolicy:
-    """Decides after each failure whether to try again.
+    """Looks again and again, and decides after each failure whether to go on.
 
     Never where the server's name is unknown or its certificate not trusted. `DENIALS` times where we
     may not, because a right that was granted a moment ago takes effect a moment later. For
@@ -55,13 +55,20 @@ class RetryPolicy:
         self._denials = 0
         self._has_answered = False
 
-    def answered(self) -> None:
-        """The API server served us."""
-        self.trouble = ""
-        self._denials = 0
-        self._has_answered = True
+    async def repeat(self, look: Callable[[], Awaitable[bool]], pause_seconds: float) -> None:
+        """Look again and again until it returns true. ClusterError: trying again makes no sense."""
+        is_over = False
+        while not is_over:
+            try:
+                is_over = await look()
+                self.trouble, self._denials, self._has_answered = "", 0, True
+            except ClusterError as error:
+                self._check_again(error)
+                self.trouble = str(error)
+            if not is_over:
+                await asyncio.sleep(pause_seconds)
 
-    def failed(self, error: ClusterError) -> None:
+    def _check_again(self, error: ClusterError) -> None:
         """Return if trying again makes sense, after saying so once. ClusterError: it does not."""
         if isinstance(error, WrongServerError):
             raise error
@@ -76,7 +83,6 @@ class RetryPolicy:
         if str(error) != self.trouble:
             bound = "" if self._has_answered else f" for {self.silent_seconds:g} s"
             self.tell(f"the API server does not answer properly, trying again{bound}: {error}")
-        self.trouble = str(error)
 
 
 LOOK_SECONDS = 2.0
@@ -120,25 +126,22 @@ async def clear_nodes(
     Raises:
         ClusterError: An agent still runs at the deadline, or the API server does not serve us.
     """
-    retries = RetryPolicy(tell)
     left = "the API server does not say whether agents still run"
+
+    async def have_ended() -> bool:
+        nonlocal left
+        left = ", ".join(await _find_remaining(survey, fleet))
+        return not left
+
+    retries = RetryPolicy(tell)
     try:
         async with asyncio.timeout(deadline_seconds):
-            while True:
-                try:
-                    left = ", ".join(await _still_there(survey, fleet))
-                    retries.answered()
-                except ClusterError as error:
-                    retries.failed(error)
-                    left = str(error)
-                if not left:
-                    break
-                await asyncio.sleep(look_seconds)
+            await retries.repeat(have_ended, look_seconds)
     except TimeoutError as error:
         raise ClusterError(
-            f"the agents have not ended within {deadline_seconds:g} s: {left}. An agent without its "
-            f"mark would serve again, so nothing was removed; run `gpu-device-plugin clear-nodes` "
-            f"when they have"
+            f"the agents have not ended within {deadline_seconds:g} s: {retries.trouble or left}. An "
+            f"agent without its mark would serve again, so nothing was removed; run "
+            f"`gpu-device-plugin clear-nodes` when they have"
         ) from error
     return await _clear(survey, fleet)
 
@@ -156,7 +159,7 @@ async def _clear(survey: Survey, fleet: Fleet) -> Sequence[str]:
     return cleared
 
 
-async def _still_there(survey: Survey, fleet: Fleet) -> Sequence[str]:
+async def _find_remaining(survey: Survey, fleet: Fleet) -> Sequence[str]:
     """This installation's DaemonSet, or the pods that an earlier one left to be ended."""
     if await fleet.installation() is not None:
         return (f"DaemonSet {fleet}",)
@@ -174,15 +177,13 @@ async def _still_there(survey: Survey, fleet: Fleet) -> Sequence[str]:
 _AT_ONCE = 8
 """Concurrent requests to the API server, because a large cluster has many nodes."""
 
-Tell = Callable[[str], None]
-
 
 @dataclass(eq=False)
 class Uninstall:
     """One run over all nodes that have an agent."""
 
     fleet: Fleet
-    tell: Tell
+    tell: Callable[[str], None]
     look_seconds: float = LOOK_SECONDS
     silent_seconds: float = SILENT_SECONDS
 
@@ -200,23 +201,13 @@ class Uninstall:
         """
         try:
             async with asyncio.timeout(deadline_seconds):
-                while not await self._is_over():
-                    await asyncio.sleep(self.look_seconds)
+                await self._retries.repeat(self._look, self.look_seconds)
         except TimeoutError as error:
-            raise ClusterError(self._unanswered(deadline_seconds)) from error
+            raise ClusterError(self._timeout_text(deadline_seconds)) from error
         self._summarise()
 
-    async def _is_over(self) -> bool:
-        """Check once whether all have withdrawn; the API server may be away."""
-        try:
-            is_over = await self._look()
-        except ClusterError as error:
-            self._retries.failed(error)
-            return False
-        self._retries.answered()
-        return is_over
-
     async def _look(self) -> bool:
+        """Whether all have withdrawn."""
         installation = await self.fleet.installation()
         if installation is None:
             self.tell(f"there is no DaemonSet {self.fleet}: no node to ask")
@@ -260,7 +251,7 @@ class Uninstall:
                 f"files with `gpu-device-plugin cleanup` on the nodes"
             )
 
-    def _unanswered(self, deadline_seconds: float) -> str:
+    def _timeout_text(self, deadline_seconds: float) -> str:
         if not self._waiting:
             return (
                 f"within {deadline_seconds:g} s the API server did not say which nodes have agents; "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.annotations import (
+from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     counted_unit_mib,
     holds_by_claims,

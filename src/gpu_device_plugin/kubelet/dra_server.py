@@ -27,7 +27,7 @@ from gpu_device_plugin.kubelet.servicer import encode, unary
 SERVICE_NAME = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_NAME = "pluginregistration.Registration"
 HEALTH_NAMES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-"""Of equal messages. Kubelets before 1.37 know the second one only."""
+"""Both have the same messages. Kubelets before 1.37 know the second one only."""
 VERSIONS = ("v1.DRAPlugin", *HEALTH_NAMES)
 """What the registration names: from 1.37 on a kubelet watches health only where it is named."""
 CALL_DEADLINE_SECONDS = 20.0
@@ -102,7 +102,7 @@ class ClaimServicer:
         response = dra_pb2.NodePrepareResourcesResponse()
         refs = [_ref(claim) for claim in request.claims]
         # Side by side: each asks the API server, and the kubelet waits 45 s for all of them.
-        tried = await asyncio.gather(*(_tried(self.service.prepare(ref)) for ref in refs))
+        tried = await asyncio.gather(*(_try(self.service.prepare(ref)) for ref in refs))
         for ref, (error, devices) in zip(refs, tried, strict=True):
             answer = response.claims[ref.uid]
             answer.error = error
@@ -119,7 +119,7 @@ class ClaimServicer:
     async def _unprepare(self, request: Any, _context: Any) -> Any:
         response = dra_pb2.NodeUnprepareResourcesResponse()
         for ref in map(_ref, request.claims):
-            response.claims[ref.uid].error, _ = await _tried(self.service.unprepare(ref))
+            response.claims[ref.uid].error, _ = await _try(self.service.unprepare(ref))
         return response
 
     async def _watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
@@ -147,7 +147,7 @@ class ClaimServicer:
         return response
 
 
-async def _tried(answer: Awaitable[Any]) -> tuple[str, Any]:
+async def _try(answer: Awaitable[Any]) -> tuple[str, Any]:
     """The error of one claim, which leaves the others alone, or its answer."""
     try:
         async with asyncio.timeout(CALL_DEADLINE_SECONDS):

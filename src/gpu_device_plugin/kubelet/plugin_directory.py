@@ -22,15 +22,8 @@ from asyncinotify import Inotify, Mask
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.errors import KubeletError
 
-_WANTED = (
-    Mask.CREATE
-    | Mask.DELETE
-    | Mask.MOVED_FROM
-    | Mask.MOVED_TO
-    | Mask.DELETE_SELF
-    | Mask.MOVE_SELF
-    | Mask.ONLYDIR
-)
+_OF_FILES, _OF_ITSELF = Mask.CREATE | Mask.DELETE | Mask.MOVE, Mask.DELETE_SELF | Mask.MOVE_SELF
+_WANTED = _OF_FILES | _OF_ITSELF | Mask.ONLYDIR
 
 
 class FileEvents:

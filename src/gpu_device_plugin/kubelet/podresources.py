@@ -1,7 +1,8 @@
 """A client of the kubelet's PodResources API: which pods hold what."""
 
 import asyncio
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class PodResources:
         response = await self._ask(
             "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse.FromString
         )
-        found = tuple(self._listed_pod(pod) for pod in response.pod_resources)
+        found = self._listed_pods(response.pod_resources)
         self.listed = frozenset(entry.pod.key for entry in found)
         return found
 
@@ -64,7 +65,7 @@ class PodResources:
             if _is_unknown_pod(error.__cause__):
                 return None
             raise
-        return self._listed_pod(response.pod_resources)
+        return self._listed_pods([response.pod_resources])[0]
 
     async def close(self) -> None:
         """Close the connection."""
@@ -105,23 +106,9 @@ class PodResources:
             self._channel = None
             await channel.close(DEADLINE_SECONDS)  # other calls may be in progress on it
 
-    def _listed_pod(self, pod: Any) -> ListedPod:
-        held: dict[str, Mapping[str, frozenset[str]]] = {}
-        for container in pod.containers:
-            # A resource stands there once per NUMA node.
-            ids: dict[str, frozenset[str]] = {}
-            for devices in container.devices:
-                resource = devices.resource_name
-                if resource in self._resources:
-                    ids[resource] = ids.get(resource, frozenset()).union(devices.device_ids)
-            held[container.name] = ids
-        drivers = frozenset(
-            device.driver_name
-            for container in pod.containers
-            for claim in container.dynamic_resources
-            for device in claim.claim_resources
-        )
-        return ListedPod(PodRef(pod.namespace, pod.name), held, drivers)
+    def _listed_pods(self, pods: Iterable[Any]) -> tuple[ListedPod, ...]:
+        is_ours = cache(self._resources.__contains__)
+        return tuple(_listed_pod(pod, is_ours) for pod in pods)
 
     def _explain(self, method: str, error: grpc.aio.AioRpcError) -> str:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -130,6 +117,22 @@ class PodResources:
                 " or its feature gate KubeletPodResourcesGet is off"
             )
         return f"PodResources {method} on {self._socket}: {rpc_words(error, DEADLINE_SECONDS)}"
+
+
+def _listed_pod(pod: Any, is_ours: Callable[[str], bool]) -> ListedPod:
+    held: dict[str, Mapping[str, frozenset[str]]] = {}
+    drivers = set[str]()
+    for container in pod.containers:
+        # A resource stands there once per unit, and once more per NUMA node.
+        ids: dict[str, list[str]] = {}
+        for devices in container.devices:
+            resource = devices.resource_name
+            if is_ours(resource):
+                ids.setdefault(resource, []).extend(devices.device_ids)
+        held[container.name] = {resource: frozenset(each) for resource, each in ids.items()}
+        for claim in container.dynamic_resources:
+            drivers.update(device.driver_name for device in claim.claim_resources)
+    return ListedPod(PodRef(pod.namespace, pod.name), held, frozenset(drivers))
 
 
 def _is_unknown_pod(cause: BaseException | None) -> bool:

@@ -25,7 +25,12 @@ from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import DeviceList
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory, SocketIdentity, is_socket
 from gpu_device_plugin.kubelet.podresources import rpc_words
-from gpu_device_plugin.kubelet.servicer import DevicePluginServicer, DeviceService, StreamWatch
+from gpu_device_plugin.kubelet.servicer import (
+    OPTIONS,
+    DevicePluginServicer,
+    DeviceService,
+    StreamWatch,
+)
 
 FIRST_LIST_SECONDS = 5.0
 """Register succeeds even if the kubelet then fails to open the list, which it only logs."""
@@ -248,12 +253,7 @@ async def register(kubelet_socket: Path, resource: str, socket_name: str) -> Non
     """
     # The options are sent for completeness: kubelets read only GetDevicePluginOptions.
     request = pb.RegisterRequest(
-        version=API_VERSION,
-        endpoint=socket_name,
-        resource_name=resource,
-        options=pb.DevicePluginOptions(
-            pre_start_required=True, get_preferred_allocation_available=True
-        ),
+        version=API_VERSION, endpoint=socket_name, resource_name=resource, options=OPTIONS
     )
     async with grpc.aio.insecure_channel(
         f"unix:{kubelet_socket}", options=_CHANNEL_OPTIONS

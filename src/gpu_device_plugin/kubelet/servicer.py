@@ -26,6 +26,7 @@ CALL_DEADLINE_SECONDS = 4.0
 PRE_START_DEADLINE_SECONDS = 25.0
 """The kubelet's own is 30."""
 
+OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 _log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
@@ -118,9 +119,7 @@ class DevicePluginServicer:
 
     async def options(self, _request: pb.Empty, _context: Any) -> pb.DevicePluginOptions:
         """Called by the kubelet during Register, so it waits for nothing."""
-        return pb.DevicePluginOptions(
-            pre_start_required=True, get_preferred_allocation_available=True
-        )
+        return OPTIONS
 
     async def list_and_watch(self, _request: pb.Empty, context: Any) -> None:
         """Send the list now and after every change, until either side ends the stream."""
@@ -221,11 +220,9 @@ def _container_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
         envs=edits.envs,
         mounts=[
             pb.Mount(
-                container_path=mount.container_path,
-                host_path=mount.host_path,
-                read_only=mount.is_read_only,
+                container_path=m.container_path, host_path=m.host_path, read_only=m.is_read_only
             )
-            for mount in edits.mounts
+            for m in edits.mounts
         ],
         devices=[
             pb.DeviceSpec(

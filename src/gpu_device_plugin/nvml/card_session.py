@@ -157,7 +157,7 @@ def _step(card: CardReport, what: str) -> Iterator[None]:
 
 def _pids(card: CardReport, lists: Sequence[str]) -> set[int]:
     with _step(card, "asking who uses it"):
-        found = [_listed(name, each) for each in _places(_handle(card)) for name in lists]
+        found = [_list_pids(name, each) for each in _places(_handle(card)) for name in lists]
     if all(each is None for each in found):
         raise NvmlError(f"card {card.index} ({card.uuid}): NVML does not tell who uses it")
     return {pid for each in found for pid in each or ()}
@@ -173,7 +173,7 @@ def _places(handle: Any) -> Iterator[Any]:
     yield from (found for _, found in mig_handles(handle))
 
 
-def _listed(name: str, handle: Any) -> list[int] | None:
+def _list_pids(name: str, handle: Any) -> list[int] | None:
     """Pids; None where NVML does not tell.
 
     pynvml knows no drivers before 510 here: the function's name and the entry's size differ.

@@ -4,16 +4,21 @@ The library may lack any function that is newer than the driver. A value whose f
 missing or not supported is unknown (None); that is never a fault of the card.
 """
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pynvml
 
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.driver_queries import ask, fabric, hardware, instance_uuids, links, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MIB = 1024 * 1024
 # Errors of the whole driver, not of one card: NVML has to be opened again.
@@ -57,8 +62,7 @@ class Driver:
         self.version = driver_version()
         for index in range(pynvml.nvmlDeviceGetCount()):
             self._enumerate(index)
-        for uuid, found in self._links().items():
-            self._hardware[uuid]["links"] = found
+        self._links = self._read_links()
         self._register()
 
     def inventory(self) -> dict[str, object]:
@@ -71,6 +75,7 @@ class Driver:
             "driver_load": "" if self.is_simulated else driver_load(self._kernel_module),
             "cards": self.cards,
             "unreadable": self.unreadable,
+            "links": self._links,
         }
 
     def probe(self) -> list[dict[str, object]]:
@@ -95,7 +100,7 @@ class Driver:
         before = [instance["uuid"] for instance in self._hardware[uuid]["instances"]]
         return is_mig and instance_uuids(handle) != before
 
-    def _links(self) -> dict[str, dict[str, list[int]]]:
+    def _read_links(self) -> dict[str, dict[str, list[int]]]:
         """Links between the cards; none if one of them is lost, which its probe reports."""
         try:
             return links(self._handles)
@@ -245,17 +250,20 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, Any]:
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     minor = ask(pynvml.nvmlDeviceGetMinorNumber, handle)
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    bus_id = "" if pci is None else text(pci.busId)
+    bus_id, is_mig = "" if pci is None else text(pci.busId), _is_mig(handle)
     return {
         "uuid": uuid,
         "index": index,
         "minor": index if minor is None else int(minor),
-        "name": str(ask(pynvml.nvmlDeviceGetName, handle) or ""),
+        "model": str(ask(pynvml.nvmlDeviceGetName, handle) or "").replace(" ", "-"),
         "memory_mib": 0 if memory is None else int(memory.total) // _MIB,
         "pci_bus_id": bus_id,
-        "is_mig": _is_mig(handle),
-        "numa_node": _numa_node(bus_id),
-        "hardware": hardware(handle, _pci_device(bus_id)),
+        "is_mig": is_mig,
+        "hardware": {
+            **hardware(handle, _pci_device(bus_id)),
+            "is_mig": is_mig,
+            "numa_node": _numa_node(bus_id),
+        },
     }
 
 

@@ -8,15 +8,19 @@ Calls of NVML that a driver may not know, and its values as text.
 Processes that have a card's device node open: monitors do, which NVML lists nowhere.
 """
 
+from __future__ import annotations
+
 import ctypes
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pynvml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _UNSUPPORTED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -52,7 +56,7 @@ _ENGINES = {
 
 
 def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
-    """What `domain.hardware.Hardware` has, without links."""
+    """What `domain.cards.card.Hardware` has, without links, MIG mode and NUMA node."""
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     mode = ask(pynvml.nvmlDeviceGetMigMode, handle)
     return {
@@ -73,7 +77,11 @@ def fabric(handle: Any) -> str:
         return ""
     is_joined = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and not info.status
     cluster = bytes(info.clusterUuid)
-    return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}" if is_joined and any(cluster) else ""
+    if not is_joined or not any(cluster):
+        return ""
+    import uuid
+
+    return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}"
 
 
 def instance_uuids(handle: Any) -> list[str]:

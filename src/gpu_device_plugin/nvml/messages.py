@@ -1,14 +1,15 @@
 """The lines of the child, typed: bytes in, reports out.
 
 The child writes them as plain dictionaries, because msgspec would cost it memory on every node.
-An unknown or missing field is an error here, so the two sides cannot diverge.
+A field that is missing or of another type is an error here, so the two sides cannot diverge.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
 
-from gpu_device_plugin.domain.cards.card import Hardware, Instance
 from gpu_device_plugin.domain.cards.reports import (
     CardReport,
     DriverMissing,
@@ -64,55 +65,21 @@ class XidLine(_Line, frozen=True, tag="xid"):
     code: int
 
 
-class HardwareLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A card's attributes; `links` are the PCI level and the NVLinks to each other card."""
-
-    compute_capability: tuple[int, int] = (0, 0)
-    pci_class: int = 0
-    is_mig_capable: bool = False
-    instances: tuple[Instance, ...] = ()
-    links: dict[str, tuple[int, int]] = {}
-    is_virtual: bool = False
-    fabric: str = ""
-
-
-class CardLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One card of an inventory."""
-
-    uuid: str
-    index: int
-    minor: int
-    name: str
-    memory_mib: int
-    pci_bus_id: str
-    is_mig: bool
-    numa_node: int | None
-    hardware: HardwareLine = HardwareLine()
-
-
 class InventoryLine(_Line, frozen=True, tag="inventory"):
-    """All cards."""
+    """All cards; `links` are the PCI level and the NVLinks of each card to each other one, by UUID."""
 
     driver_version: str
     cuda_version: str
     driver_load: str
-    cards: tuple[CardLine, ...]
+    cards: tuple[CardReport, ...]
     unreadable: tuple[UnreadableCard, ...]
-
-
-class ProbeLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One card's probe."""
-
-    uuid: str
-    error: str | None = None
-    recovery_action: int | None = None
-    used_bytes: int | None = None
+    links: dict[str, dict[str, tuple[int, int]]]
 
 
 class ProbesLine(_Line, frozen=True, tag="probes"):
     """The probes of every card."""
 
-    cards: tuple[ProbeLine, ...]
+    cards: tuple[Probe, ...]
 
 
 Line = Starting | Beat | NoDriver | XidLine | InventoryLine | ProbesLine
@@ -133,10 +100,7 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
         case InventoryLine():
             return (_inventory(line),)
         case ProbesLine():
-            return tuple(
-                Probe(card.uuid, card.error, card.recovery_action, card.used_bytes)
-                for card in line.cards
-            )
+            return line.cards
         case XidLine():
             return (Xid(line.uuid, line.code),)
         case NoDriver():
@@ -147,34 +111,12 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
 
 
 def _inventory(line: InventoryLine) -> Inventory:
-    cards = tuple(
-        CardReport(
-            uuid=card.uuid,
-            index=card.index,
-            minor=card.minor,
-            model=card.name.replace(" ", "-"),
-            memory_mib=card.memory_mib,
-            pci_bus_id=card.pci_bus_id,
-            is_mig=card.is_mig,
-            hardware=_hardware(card),
-        )
-        for card in line.cards
-    )
+    cards = tuple(_with_links(card, line.links.get(card.uuid, {})) for card in line.cards)
     return Inventory(
         line.driver_version, line.cuda_version, line.driver_load, cards, line.unreadable
     )
 
 
-def _hardware(card: CardLine) -> Hardware:
-    shown = card.hardware
-    return Hardware(
-        compute_capability=shown.compute_capability,
-        pci_class=shown.pci_class,
-        is_mig_capable=shown.is_mig_capable,
-        is_mig=card.is_mig,
-        instances=shown.instances,
-        links={uuid: points_of(*link) for uuid, link in shown.links.items()},
-        numa_node=card.numa_node,
-        is_virtual=shown.is_virtual,
-        fabric=shown.fabric,
-    )
+def _with_links(card: CardReport, links: Mapping[str, tuple[int, int]]) -> CardReport:
+    points = {uuid: points_of(*link) for uuid, link in links.items()}
+    return replace(card, hardware=replace(card.hardware, links=points))

@@ -139,7 +139,7 @@ class NvmlSource:
             self._child = await self._start()
             while True:
                 line = await self._child.line()
-                self._heard(line)
+                self._take_line(line)
                 if isinstance(line, Beat):
                     self._succession.wish(line.reopen)
                     await self._hand_over(self._child)
@@ -165,13 +165,13 @@ class NvmlSource:
             return
         async with aclosing(child.last_lines()) as lines:
             async for line in lines:
-                self._heard(line)
+                self._take_line(line)
         await child.dies()
         successor, inventory = self._succession.ready
         self._succession.drop()
         self._child = successor
         _log.info("NVML opened again", pid=successor.pid)
-        self._heard(inventory)
+        self._take_line(inventory)
 
     async def _start(self) -> ChildProcess:
         """Start a child."""
@@ -180,7 +180,7 @@ class NvmlSource:
             self._command(), self.start_seconds, answer_seconds, self._kill
         )
 
-    def _heard(self, line: Line) -> None:
+    def _take_line(self, line: Line) -> None:
         """Note that NVML answered, and pass on what is new."""
         if isinstance(line, Starting):
             if not self._was_silent:

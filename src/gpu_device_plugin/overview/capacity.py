@@ -64,7 +64,7 @@ def _capacity(node: NodeCards, units: int, percent: int, cards: int) -> NodeCapa
         if not isinstance(found, Fit):
             return NodeCapacity(node.name, count, _then(node, rooms, pod))
         count += 1
-        taken = found.hold(pod.ref).by_card()
+        taken = found.hold.by_card()
         # Pods that wait for a card stay where they were guessed.
         rooms = [
             room.without(*taken[room.card.index], 1) if room.card.index in taken else room

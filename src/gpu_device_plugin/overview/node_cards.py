@@ -4,7 +4,6 @@ The rules are the controller's; what is held is what the agents have reported, o
 for while they have not.
 """
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,21 +12,19 @@ from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
-from gpu_device_plugin.domain.fractions.container_sums import Shares
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms
-from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED
+from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, PodHold, hold_of
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     Holding,
-    Told,
     held_devices,
     parse_holdings,
-    told_devices,
 )
+from gpu_device_plugin.domain.grants.init_containers import Shares
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, parse_offer
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -88,7 +85,6 @@ class NodeCards:
     Attributes:
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: Devices that are no cards, which are MIG instances, with who holds them.
-        told: UUID -> replicas and instances, as the node tells them.
         devices_taken: Resource -> whole devices that its pods ask for.
     """
 
@@ -100,7 +96,6 @@ class NodeCards:
     waiting: tuple[tuple[PodRef, int], ...]
     instances: tuple[tuple[str, PodRef], ...] = ()
     devices_taken: Mapping[str, int] = field(default_factory=dict)
-    told: Mapping[str, Told] = field(default_factory=dict)
 
     @property
     def unit_mib(self) -> int:
@@ -187,8 +182,6 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     )
     known = {card.uuid for card in cards}
     instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
-    # The annotation was parsed for the offer just before; most nodes tell neither.
-    has_told = '"instances"' in node.cards or '"replicas"' in node.cards
     return NodeCards(
         node.name,
         offer,
@@ -198,7 +191,6 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
         tuple(waiting),
         tuple(sorted(instances)),
         devices_taken=sum((Counter(pod.devices) for pod in pods), Counter[str]()),
-        told=told_devices(json.loads(node.cards).get("cards")) if has_told else {},
     )
 
 
@@ -257,7 +249,8 @@ def _card(
         room.free_core,
         room.is_healthy,
         holders,
-        devices.get(card.uuid, ()),
+        # A whole card by a claim is all of its units (docs/dra.md), and is counted once.
+        tuple(ref for ref in devices.get(card.uuid, ()) if ref not in [h.pod for h in holders]),
         AllocationApi.DRA if card.index in offer.by_claims else AllocationApi.DEVICE_PLUGIN,
     )
 

@@ -10,7 +10,13 @@ from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL, AllocationApi
 from gpu_device_plugin.errors import AccessError, ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.objects.survey import Survey
+from gpu_device_plugin.kubernetes.objects.survey import (
+    MUTATING_POLICIES,
+    NAMESPACES,
+    RUNTIME_CLASSES,
+    VALIDATING_POLICIES,
+    Survey,
+)
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview import slice_use
 from gpu_device_plugin.overview.doctor import (
@@ -101,7 +107,7 @@ async def read_story(
         cards, facts = await (nodes() if nodes else _listed_nodes(api))
     except AccessError as error:  # who has rights in a namespace may still know all but the nodes
         cards, facts, unlisted = ClusterCards(()), {}, str(error)
-    # Of hundreds of nodes: nobody else waits for that.
+    # It may be about hundreds of nodes: other readers do not wait for that.
     return await asyncio.to_thread(story, pod, events, cards, facts, unlisted)
 
 
@@ -118,8 +124,8 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
     )
     events, policies, classes = await asyncio.gather(
         lists.read("Events of nodes", survey.events("default", "Node")),
-        lists.read("ValidatingAdmissionPolicies", survey.policies()),
-        lists.read("RuntimeClasses", survey.runtime_classes()),
+        lists.read("ValidatingAdmissionPolicies", survey.names(VALIDATING_POLICIES)),
+        lists.read("RuntimeClasses", survey.names(RUNTIME_CLASSES)),
     )
     doors = await _door_facts(survey, lists)
     facts = Installation(
@@ -139,12 +145,11 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
 
 async def _door_facts(survey: Survey, lists: "_Optional") -> AllocationApiObjects:
     """The side of claims; a cluster may be too old for all of it."""
+    by_claims = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
     namespaces, templates, policies = await asyncio.gather(
-        lists.read(
-            "Namespaces", survey.namespaces_labelled(f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}")
-        ),
+        lists.read("Namespaces", survey.names(NAMESPACES, {"labelSelector": by_claims})),
         lists.read_if_served("ResourceClaimTemplates", survey.claim_templates(TEMPLATE)),
-        lists.read_if_served("MutatingAdmissionPolicies", survey.mutating_policies()),
+        lists.read_if_served("MutatingAdmissionPolicies", survey.names(MUTATING_POLICIES)),
     )
     return AllocationApiObjects(namespaces, templates, policies)
 

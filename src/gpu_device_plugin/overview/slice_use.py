@@ -62,8 +62,7 @@ async def from_agents(
                 page = await survey.metrics(agent)
             except ClusterError as error:
                 return f"{agent.spec.node_name}: {error}"
-        rows = ((name, labels, value) for name, labels, value in series(page))
-        found = slices(rows, agent.spec.node_name)
+        found = slices(series(page), agent.spec.node_name)
         # One that has just started does not know yet what is held.
         return (
             found if found or agent.is_ready else f"{agent.spec.node_name}: its agent is not ready"

@@ -123,6 +123,7 @@ class NodeVerdict:
         hint: The largest such slice that would fit, or "".
         is_other_door: Whether the node serves such requests by the other allocation API (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
+        is_too_large: Whether no card of the node has as many units as are asked of one.
         opens: What to do for the pod to go there, where the cards have room; or "".
     """
 
@@ -134,6 +135,7 @@ class NodeVerdict:
     is_other_door: bool = False
     is_never: bool = False
     is_unreadable: bool = False
+    is_too_large: bool = False
     opens: str = ""
 
     @property
@@ -194,18 +196,23 @@ def _device_verdicts(
 ) -> Iterator[NodeVerdict]:
     """What each node that has such devices has left; the pod itself takes none of them."""
     together = asking_together(pod)
+    inits = [name for name in asking_containers(pod) if name not in together]
     for view in nodes:
         node = facts.get(view.name)
         if node is None:
             continue
         others = Counter(view.devices_taken)
-        if pod.spec.node_name == view.name and not _is_over(pod):
+        if pod.spec.node_name == view.name and not pod.status.is_over:
             others.subtract(asked)
         rooms = device_rooms(asked, node, others)
-        if not rooms and (rooms := whole_by_claims(asked, view.cards)) and len(together) > 1:
-            told = f"never: by a claim one container of a pod gets whole cards, and {few(together)} ask"
+        by_claims = () if rooms else whole_by_claims(asked, view.cards)
+        if by_claims and inits and len(together) > 1:
+            told = (
+                f"never: by claims an init container ({few(inits)}) cannot share {few(together)}'s"
+            )
             yield NodeVerdict(view.name, told, is_never=True)
             continue
+        rooms = rooms or by_claims
         if not rooms:
             continue
         closed = _why_closed(pod, node)
@@ -222,11 +229,7 @@ def _device_verdicts(
 
 def _may_go(pod: SurveyedPod, node: str) -> bool:
     """A pod that has ended would have to be created again, and may then go anywhere."""
-    return _is_over(pod) or pod.spec.node_name in ("", node)
-
-
-def _is_over(pod: SurveyedPod) -> bool:
-    return pod.status.phase in ("Failed", "Succeeded")
+    return pod.status.is_over or pod.spec.node_name in ("", node)
 
 
 def _verdict(
@@ -249,14 +252,19 @@ def _verdict(
     compared = (lacking or wanted)[0]
     cards = tuple(_card_line(room, compared) for room in rooms)
     if isinstance(found, Fit):
-        index = ", ".join(str(card) for shares in found.shares.values() for card in shares)
-        fits = (
-            f"would fit (card {index}), but {closed.why}" if closed.why else f"fits, card {index}"
+        index = ", ".join(
+            str(card) for shares in found.hold.by_container.values() for card in shares
         )
+        # What was said of a pod that was refused is from before.
+        fits = f"fits now, card {index}" if pod.status.is_over else f"fits, card {index}"
+        fits = f"would fit (card {index}), but {closed.why}" if closed.why else fits
         return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
     verdict = lack + (f", and {closed.why}" if closed.why else "")
-    return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, compared, chosen))
+    most = max((room.card.capacity(room.unit) for room in rooms), default=0)
+    is_too_large = compared.units_per_card > most
+    hint = _hint(rooms, compared, chosen)
+    return NodeVerdict(node.name, verdict, cards, hint=hint, is_too_large=is_too_large)
 
 
 def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.cluster_view import hold_of
-from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds
+from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE, parse_claim_name
+from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
 from gpu_device_plugin.domain.fractions.requests import asked_text
 from gpu_device_plugin.domain.fractions.units import slice_mib
 from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
@@ -13,12 +13,13 @@ from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
+from gpu_device_plugin.kubernetes.objects.pod_spec import asking_containers
 from gpu_device_plugin.kubernetes.objects.survey import ExplainedPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 
-_NEVER = "no node takes the pod as it is: change the pod as said above, or the mode of a node"
+_NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
 _OTHER_DOOR = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
     "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
@@ -30,7 +31,7 @@ _OTHER_DOOR = {
 def is_served(pod: ExplainedPod) -> bool:
     """Whether the agent says that the pod has what it asks of the cards."""
     has_slice = pod.annotations.get(ASSIGNED) == "true"
-    return not pod.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
+    return not pod.status.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Situation:
 def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
     """What to do next."""
     verdicts = now.verdicts
-    if pod.is_over:
+    if pod.status.is_over:
         return _cures_after_end(pod, asking, now)
     if pod.spec.node_name:
         return _of_node(pod.spec.node_name, now) or _cures_on_node(pod, holds=now.holds)
@@ -61,11 +62,14 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
         kept_by = "what keeps it is in its metadata.finalizers"
         return (f"it is being deleted, so no scheduler takes it; {kept_by}",)
     gates = few(gate.name for gate in pod.spec.scheduling_gates or ())
-    gated = (
-        (f"no scheduler takes it before its scheduling gates are removed: {gates}",)
-        if gates
-        else ()
-    )
+    gated: tuple[str, ...] = ()
+    if gates:
+        gated += (f"no scheduler takes it before its scheduling gates are removed: {gates}",)
+    if missing := few(filter(parse_claim_name, pod.missing_claims)):
+        gated += (
+            f"its claim is not made yet ({missing}): namespace {pod.metadata.namespace} needs the "
+            f"ResourceClaimTemplate {TEMPLATE}, which the chart's dra.namespaces makes (docs/dra.md)",
+        )
     fitting = _fitting_nodes(verdicts)
     if not fitting:
         return (*gated, *_cures_for_room(now, asking))
@@ -76,7 +80,7 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     if now.has_been_told:
         why = (
             ": what keeps it away is something else (CPU, memory, taints, affinity), which the "
-            "scheduler names above"
+            "scheduler names"
         )
     return gated or (f"by its cards it fits on {fitting}{why}",)
 
@@ -99,8 +103,8 @@ def _of_node(name: str, now: Situation) -> tuple[str, ...]:
         return ()
     why = node.readiness_text or "its kubelet does not say why"
     return (
-        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What is said above is "
-        f"from before",
+        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What its "
+        f"nodes say is from before",
     )
 
 
@@ -119,7 +123,7 @@ def _cures_on_node(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     """A pod that is on a node and has not ended."""
     is_pending = pod.status.phase == "Pending"
     if is_served(pod) or (holds and not is_pending):
-        has = "it has what it asks of the cards; what it waits for is said above"
+        has = "it has what it asks of the cards; what it waits for is among what was said"
         return (f"{has}, or by `kubectl describe pod`",) if is_pending else ()
     return (
         f"it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
@@ -153,9 +157,11 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """What would let nodes take the pod that may take it."""
     if how := few(verdict.opens for verdict in verdicts if verdict.opens):
         yield f"the cards have room, the node is closed to it: {how}"
-    if any(verdict.lacks_room for verdict in verdicts):
-        above = "; what fits now is said above" if any(each.hint for each in verdicts) else ""
-        yield f"ask less, free a slice, or add a node{above}"
+    if lacking := [verdict for verdict in verdicts if verdict.lacks_room]:
+        by_node = "; what fits now is said by node" if any(each.hint for each in verdicts) else ""
+        is_too_large = all(verdict.is_too_large for verdict in lacking)
+        larger = "ask less, or add a node of larger cards: none has so many units"
+        yield f"{larger if is_too_large else 'ask less, free a slice, or add a node'}{by_node}"
     if any(verdict.is_unreadable for verdict in verdicts):
         yield "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
 
@@ -173,7 +179,7 @@ def _not_offered(devices: Iterable[str]) -> str:
 
 
 _SHOWN_EVENTS = 5
-_AGENT = "gpu-device-plugin"
+AGENT = "gpu-device-plugin"
 _TO_THE_SECOND = len("2026-11-22T04:00:00")
 _DISPUTED = (
     "its annotations of cards do not agree with its spec and do not count: "
@@ -225,12 +231,12 @@ def story(
     unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
     devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
     asks = (*_asks(pod, asking.request, unit), *devices)
-    holds = () if pod.is_over else _holds(pod, asking, cards.nodes)
+    holds = () if pod.status.is_over else _holds(pod, asking, cards.nodes)
     is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
     now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
-    said += () if believed_holds(asking.request, asking.annotations)[1] else (_DISPUTED,)
+    said += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
     return PodStory(name, _state(pod), asks, holds, said, nodes, cures(pod, asking, now))
 
 
@@ -246,7 +252,7 @@ def _is_past(event: Event, pod: ExplainedPod) -> bool:
 
     What the agent said when it admitted the pod, for instance of its annotations, stays true.
     """
-    if pod.status.phase != "Running" or event.reporter == _AGENT or not event.at:
+    if pod.status.phase != "Running" or event.reporter == AGENT or not event.at:
         return False
     return event.at[:_TO_THE_SECOND] < (pod.status.start_time or "")[:_TO_THE_SECOND]
 
@@ -258,9 +264,13 @@ def event_line(event: Event) -> str:
 
 
 def _event_lines(events: Sequence[Event]) -> list[str]:
-    shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
+    shown = [e for e in events if e.type == "Warning" or e.reporter == AGENT]
     own = [e for e in shown if not any(_wraps(e.message, other.message) for other in shown)]
-    return list(map(event_line, own[-_SHOWN_EVENTS:]))
+    latest: dict[tuple[str, str], Event] = {}
+    for event in own:  # the same words in a new Event say only when they were said last
+        latest.pop((event.reason, event.message), None)
+        latest[event.reason, event.message] = event
+    return list(map(event_line, [*latest.values()][-_SHOWN_EVENTS:]))
 
 
 def _of_pod(pod: ExplainedPod, events: Iterable[Event]) -> Iterator[str]:
@@ -313,7 +323,8 @@ def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeCards]) -> 
     by_container = [(pod.spec.containers[c].name, s) for c, s in sorted(hold.by_container.items())]
     if counted_hold.by_card() != hold.by_card():
         # The agent names no containers, and the annotations name other cards.
-        by_container = [("?", counted_hold.by_card())]
+        asks = asking_containers(pod)
+        by_container = [(asks[0] if len(asks) == 1 else "?", counted_hold.by_card())]
     by_index = {card.index: card for card in node.offer.cards} if node else {}
     for name, shares in by_container:
         for index, (units, percent) in sorted(shares.items()):

@@ -7,9 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.overview.live_cluster import UNBOUND, LiveCluster
 from gpu_device_plugin.overview.questions import NodesAndFacts, read_story
 from gpu_device_plugin.overview.verdicts import NodeVerdict
+from gpu_device_plugin.overview.why import AGENT, event_line
 from gpu_device_plugin.page.rows import Colours, Uses, node_row, pod_row, use_lines
 from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
 
@@ -83,7 +85,7 @@ class PageParts:
                 await self.changed.wait_for(lambda: self.at != at)
 
     def _forget_gone(self) -> None:
-        """Nodes come and go under new names; who has been away for longer reads all again."""
+        """Nodes come and go under new names; a reader that has been away for longer reads all again."""
         gone = [name for name, part in self._parts.items() if not part.html]
         for name in gone[:-_MOST_GONE]:
             self._floor = max(self._floor, self._parts.pop(name).number)
@@ -93,6 +95,7 @@ _LEAST_SECONDS_BETWEEN = 0.25
 _MOST_WITHOUT_CARD = 50
 _MOST_VERDICTS = 20
 _MOST_IN_LEGEND = 16
+_MOST_SAID = 5
 _AT_ONCE = 20
 
 
@@ -158,13 +161,26 @@ class Drawing:
             return None
         verdicts: Sequence[NodeVerdict] = sorted(story.nodes, key=lambda each: not each.is_fit)
         return self._html.render(
-            "story",
+            "pod",
             story=story,
             uses=use_lines(self._uses.of_pod(namespace, name)),
             use_hint=self._uses.trouble or "nothing is known of this pod",
             verdicts=verdicts[:_MOST_VERDICTS],
             left_out=max(0, len(verdicts) - _MOST_VERDICTS),
         )
+
+    async def node(self, name: str) -> str | None:
+        """A node's cards as HTML, with what was said of them; None where it publishes none."""
+        view, node = self._live.view(name), self._live.nodes.get(name)
+        if view is None or node is None:
+            return None
+        events = await Survey(self._api).events("default", "Node", name)
+        row = node_row(node, view, self._uses.of_slice, self._colours)
+        said = {each.card.uuid: "" for each in row.cards}
+        said |= {uuid: event_line(e) for e in events for uuid in said if uuid in e.message}
+        rest = [e for e in events if e.reporter == AGENT and not any(u in e.message for u in said)]
+        told = list(map(event_line, rest[-_MOST_SAID:]))
+        return self._html.render("cards", node=row, said=said, rest=told)
 
     def readiness(self) -> tuple[bool, str]:
         """Whether there is something to show."""

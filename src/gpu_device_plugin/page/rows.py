@@ -1,12 +1,13 @@
 """What the page shows of a node: cards as bars, the places of slices on them, and what slices use."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
@@ -14,6 +15,13 @@ from gpu_device_plugin.overview.node_cards import CardView, NodeCards, PodShare
 from gpu_device_plugin.overview.slice_use import SliceUse, from_prometheus
 
 COLOURS = 8
+_POOL_LABELS = (
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "alibabacloud.com/nodepool-id",
+    "karpenter.sh/nodepool",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,7 @@ class CardRow:
         percent: Percent of compute that is held; None where the mode does not divide it.
         asked_start: Where the part begins that pods without a card ask for, in percent of the bar.
         asked_width: How wide that part is; 0 for none.
+        is_open: Whether a new pod may get a slice of it: in service, on a node that takes pods.
     """
 
     card: CardView
@@ -83,6 +92,24 @@ class CardRow:
     slices: tuple[SliceRow, ...]
     asked_start: float
     asked_width: float
+    is_open: bool = False
+
+    @property
+    def fill(self) -> float:
+        """The part of it that is held, 0 to 1; of a card that is given whole 0 or 1."""
+        if self.card.pods:
+            return 1
+        return round(min(1, self.held / self.card.units), 2) if self.card.units else 0
+
+    @property
+    def free_percent(self) -> int:
+        """Percent of compute that is left; 100 where the mode does not divide it."""
+        return 100 if self.percent is None else self.card.free_percent
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether units are free that nobody can ask for, because no compute is left beside them."""
+        return self.is_open and self.card.free_units > 0 and self.free_percent == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +125,7 @@ class NodeRow:
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: MIG instances, with who holds them.
         trouble: Why its cards cannot be read; empty if they can.
+        places: What nodes are grouped by -> the node's: `model`, `pool` and `zone`.
     """
 
     name: str
@@ -111,11 +139,22 @@ class NodeRow:
     waiting: tuple[tuple[PodRef, int], ...] = ()
     instances: tuple[tuple[str, PodRef], ...] = ()
     trouble: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def percent(self) -> int:
         """Percent of its memory units that are held."""
         return 100 * self.held // self.units if self.units else 0
+
+    @property
+    def free(self) -> int:
+        """Units that a new pod may ask for, over all its cards."""
+        return sum(row.card.free_units for row in self.cards if row.is_open)
+
+    @property
+    def largest(self) -> int:
+        """The most of them that lie on one card."""
+        return max((row.card.free_units for row in self.cards if row.is_open), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +169,9 @@ class PodRow:
 
 def node_row(node: SurveyedNode, view: NodeCards | str, use_of: UseOf, colours: Colours) -> NodeRow:
     """A node with its cards, or with the reason why they cannot be read."""
-    name, marks = node.metadata.name, tuple(_marks(node))
+    name, marks, places = node.metadata.name, tuple(_marks(node)), dict(_places(node))
     if isinstance(view, str):
-        return NodeRow(name, marks=marks, states=("faulty",), trouble=view)
+        return NodeRow(name, marks=marks, states=("faulty",), trouble=view, places=places)
     sick = sum(not card.is_healthy for card in view.cards)
     if sick:
         marks += (f"{sick} out of service",)
@@ -145,9 +184,10 @@ def node_row(node: SurveyedNode, view: NodeCards | str, use_of: UseOf, colours: 
         tuple(sorted({pod.namespace for pod in pods})),
         view.held_units,
         0 if view.is_whole else view.units,
-        tuple(_cards(view, use_of, colours)),
+        tuple(_cards(view, use_of, colours, takes_pods=not node.closed)),
         view.waiting,
         view.instances,
+        places=places | {"model": few(sorted({card.model for card in view.cards}))},
     )
 
 
@@ -164,6 +204,12 @@ def _marks(node: SurveyedNode) -> Iterator[str]:
         yield "cordoned"
 
 
+def _places(node: SurveyedNode) -> Iterator[tuple[str, str]]:
+    """Its zone, and its pool by the label of the first cloud that has one."""
+    yield "zone", node.labels.get("topology.kubernetes.io/zone", "")
+    yield "pool", next((node.labels[key] for key in _POOL_LABELS if key in node.labels), "")
+
+
 def _states(view: NodeCards, *, has_marks: bool) -> Iterator[str]:
     healthy = [card for card in view.cards if card.is_healthy]
     is_free = any(not c.pods if view.is_whole else c.free_units > 0 for c in healthy)
@@ -174,7 +220,9 @@ def _states(view: NodeCards, *, has_marks: bool) -> Iterator[str]:
         yield "faulty"
 
 
-def _cards(view: NodeCards, use_of: UseOf, colours: Colours) -> Iterator[CardRow]:
+def _cards(
+    view: NodeCards, use_of: UseOf, colours: Colours, *, takes_pods: bool
+) -> Iterator[CardRow]:
     letters, has_compute = view.letters, view.has_compute
     for card in view.cards:
         slices, held = [], 0
@@ -198,7 +246,8 @@ def _cards(view: NodeCards, use_of: UseOf, colours: Colours) -> Iterator[CardRow
         asked = max(0, card.units - held - card.free_units) if has_asked else 0
         percent = sum(holder.percent for holder in card.holders) if has_compute else None
         start, width = round(100 * held / whole, 2), round(100 * asked / whole, 2)
-        yield CardRow(card, held, percent, tuple(slices), start, width)
+        is_open = takes_pods and has_asked
+        yield CardRow(card, held, percent, tuple(slices), start, width, is_open)
 
 
 def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:

@@ -176,6 +176,7 @@ class Page:
             page=lambda: {**drawing.page(), "cluster": settings.cluster},
             events=drawing.events,
             pod=drawing.pod,
+            node=drawing.node,
             refusal=Access(api, times.kept_seconds).refusal,
             readiness=drawing.readiness,
         )

@@ -11,12 +11,17 @@ from gpu_device_plugin.domain.cards.health_values import NO_XID, XidChoice
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.compute_policy import (
+    KNOWN_POLICIES,
+    ComputePolicy,
+    parse_compute_policy,
+)
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
+from gpu_device_plugin.domain.node.state import EnforcerChoice
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.domain.wording import count_noun
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.settings.setting import (
@@ -55,6 +60,13 @@ def xid_choice(text: str) -> XidChoice:
     )
 
 
+def _compute_policy(text: str) -> ComputePolicy:
+    """By name or by cGPU's number."""
+    if (found := parse_compute_policy(text)) is None:
+        raise ConfigError(f"{clip(text)!r} is not valid; known: {KNOWN_POLICIES}")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(NvidiaSettings):
     """What the operator decided. A node label for a setting takes precedence."""
@@ -85,6 +97,7 @@ class Settings(NvidiaSettings):
     compute_policy: ComputePolicy = setting(
         ComputePolicy.FIXED,
         "What a percentage of compute means on a card that is otherwise idle, if the node has no label `gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 or 2 and 5 mean the same.",
+        convert=_compute_policy,
     )
     honor_pod_compute_policy: bool = setting(
         False,
@@ -102,14 +115,18 @@ class Settings(NvidiaSettings):
         Isolation.ON,
         "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy.",
     )
+    memory_enforcer: EnforcerChoice = setting(
+        EnforcerChoice.AUTO,
+        "Who refuses memory above a slice: `driver` is NVIDIA's (615 or later, by cgroup), and without its proof no slices are offered; `auto` takes it for the cards where it is proven; `library` never.",
+    )
     door: AllocationApi = setting(
         AllocationApi.DEVICE_PLUGIN,
         "The API by which pods ask for this node's cards, if it has no label `gpu-device-plugin/door`: the device plugin API (limits), or dra (ResourceClaims; Kubernetes 1.36 or later).",
     )
     cdi_dir: str = setting(
         "/var/run/cdi",
-        "Directory of the container runtime's CDI files, for the claims of allocation API `dra`.",
-        convert=directory,
+        "Directory of the container runtime's CDI files, for the claims of allocation API `dra`; empty: this node serves none.",
+        convert=optional_directory,
     )
     driver_capabilities: str = setting(
         "compute,utility",

@@ -272,7 +272,7 @@ class NvidiaSettings(IgnoredSettings):
     )
     device_discovery_strategy: str | None = of_nvidia(
         "auto or nvml; cards are found through NVML in either case.",
-        Names("DEVICE_DISCOVERY_STRATEGY", "flags.deviceDiscoveryStrategy", "discovery"),
+        Names("DEVICE_DISCOVERY_STRATEGY", "flags.deviceDiscoveryStrategy"),
         convert=_discovery,
     )
     kubelet_socket: str | None = of_nvidia(

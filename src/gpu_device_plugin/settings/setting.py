@@ -101,7 +101,7 @@ class Setting:
             return (self.convert or bool)(_as_bool(given))
         # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
         text = ("on" if given else "off") if isinstance(given, bool) else given
-        if self.choices:
+        if self.choices and not self.convert:
             return choice(self.kind, text)
         plain = self.kind if self.kind in {int, float} else str
         text = str(text) if plain is str and isinstance(text, int) else text
@@ -116,23 +116,18 @@ def setting(default: Value, text: str, *own_variables: str, **more: Any) -> Valu
 
 
 def settings_of(kind: type) -> tuple[Setting, ...]:
-    """Every setting of a program: those of the class itself, then those of its base.
-
-    Each of the classes has a `HEADING`.
-    """
-    classes: Iterable[Any] = kind.__mro__[:-1]
-    fields = {each.name: each for each in dataclasses.fields(kind)}
+    """Every setting of a program, with the heading of the class that has it."""
+    fields: Any = dataclasses.fields(kind)
+    classes: Any = kind.__mro__
     return tuple(
         dataclasses.replace(
             each.metadata["setting"],
-            key=name,
+            key=each.name,
             kind=get_args(each.type)[0] if isinstance(each.type, UnionType) else each.type,
             default=each.default,
-            heading=group.HEADING,
+            heading=next(g.HEADING for g in classes if each.name in g.__annotations__),
         )
-        for group in classes
-        for name in group.__annotations__
-        if (each := fields.get(name)) is not None
+        for each in fields
     )
 
 

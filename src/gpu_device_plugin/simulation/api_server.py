@@ -123,11 +123,16 @@ class StandInApiServer:
             json.loads(body) if body else None,
             request.headers.get("Authorization", ""),
         )
+        if "watch" in asked.query:
+            refusal = self._refusal(asked)
+            return refusal if refusal is not None else await self._watch(request, asked)
+        return self.respond(asked)
+
+    def respond(self, asked: ApiRequest) -> web.Response:
+        """The answer to a request that is no watch."""
         refusal = self._refusal(asked)
         if refusal is not None:
             return refusal
-        if "watch" in asked.query:
-            return await self._watch(request, asked)
         if asked.method == "POST":
             return self._create(asked)
         match = self.served.fullmatch(asked.path)

@@ -65,6 +65,13 @@ class Book:
         """Everything a container holds, by resource."""
         return {key[2]: held for key, held in self.held.items() if key[:2] == (uid, container)}
 
+    def by_container(self) -> dict[tuple[str, str], dict[str, Held]]:
+        """The same of all containers, by pod uid and container."""
+        found: dict[tuple[str, str], dict[str, Held]] = {}
+        for (uid, container, resource), held in self.held.items():
+            found.setdefault((uid, container), {})[resource] = held
+        return found
+
     def recount(self) -> None:
         """Builds `allocated` again from what containers hold."""
         self.allocated = {}

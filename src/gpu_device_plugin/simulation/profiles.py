@@ -21,7 +21,7 @@ from gpu_device_plugin.errors import ConfigError
 
 _T = TypeVar("_T")
 DIRECTORY = Path(__file__).parent
-"""Of all data files of the simulation."""
+"""Where all data files of the simulation are."""
 
 
 class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ def load(path: Path, kind: type[_T]) -> _T:
 
 
 UUID_SPACE = uuid.UUID("6d0b6c0e-7c6e-5f0e-9d4b-6f7a2f1c5a11")
-"""Of the UUIDs of cards and instances."""
+"""Name space of the UUIDs of cards and instances."""
 # NVML's numbers of an instance profile go by its slices.
 _PROFILE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 _MOST_COMPUTE_SLICES = 7

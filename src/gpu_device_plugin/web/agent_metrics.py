@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from gpu_device_plugin.domain.node.pools import UnitCount
 
 _Moment = TypeVar("_Moment")
+_Each = TypeVar("_Each")
 Rows: TypeAlias = Iterable[tuple[Sequence[str], float | None]]
 """Values of the labels and of the series; None where it is not known, and has no series."""
 
@@ -63,10 +64,36 @@ def plain(name: str, text: str, value: Callable[[_Moment], float | None]) -> Fam
     return Family(name, text, (), lambda now: [((), value(now))], is_always=False)
 
 
+class FamilyOf(Generic[_Moment, _Each]):
+    """Makes metrics that have a series for each of `things`, with labels of these names and values."""
+
+    def __init__(
+        self,
+        things: Callable[[_Moment], Iterable[_Each]],
+        names: Sequence[str],
+        values: Callable[[_Each], Sequence[str]],
+        *,
+        is_always: bool = True,
+    ) -> None:
+        self._things, self._names, self._values = things, names, values
+        self._is_always = is_always  # see `Family`
+
+    def __call__(
+        self, name: str, text: str, value: Callable[[_Each], float | None], label: str = ""
+    ) -> Family[_Moment]:
+        """A metric; `label` is an attribute of the thing that is one more label."""
+
+        def rows(now: _Moment) -> Rows:
+            for each in self._things(now):
+                more = (getattr(each, label),) if label else ()
+                yield (*self._values(each), *more), value(each)
+
+        names = (*self._names, label) if label else self._names
+        return Family(name, text, names, rows, self._is_always)
+
+
 PREFIX = "gpu_device_plugin"
 _ALLOCATE_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_CARD = ("card", "uuid")
-_SLICE = ("namespace", "pod", "container", "card")
 
 # Otherwise each counter has one more series, with the time at which the process started.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -139,30 +166,14 @@ class Snapshot:
     version: str = ""
 
 
-def _card(
-    name: str, text: str, value: Callable[[CardSample], float | None], label: str = ""
-) -> Family[Snapshot]:
-    """A metric of each card, with an attribute of it as one more label."""
-
-    def rows(now: Snapshot) -> Rows:
-        for card in now.cards:
-            more = (getattr(card, label),) if label else ()
-            yield (str(card.index), card.uuid, *more), value(card)
-
-    return Family(name, text, (*_CARD, label) if label else _CARD, rows)
-
-
-def _slice(
-    name: str, text: str, value: Callable[[SliceSample], float | None], label: str = ""
-) -> Family[Snapshot]:
-    """A metric of each slice, with an attribute of it as one more label."""
-
-    def rows(now: Snapshot) -> Rows:
-        for each in now.slices:
-            more = (getattr(each, label),) if label else ()
-            yield (each.namespace, each.pod, each.container, str(each.card), *more), value(each)
-
-    return Family(name, text, (*_SLICE, label) if label else _SLICE, rows)
+_card: FamilyOf[Snapshot, CardSample] = FamilyOf(
+    lambda now: now.cards, ("card", "uuid"), lambda card: (str(card.index), card.uuid)
+)
+_slice: FamilyOf[Snapshot, SliceSample] = FamilyOf(
+    lambda now: now.slices,
+    ("namespace", "pod", "container", "card"),
+    lambda each: (each.namespace, each.pod, each.container, str(each.card)),
+)
 
 
 def _units(now: Snapshot) -> Rows:
@@ -197,7 +208,9 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         lambda card: 1 if card.door else None,
         "door",
     ),
-    Family("units", "Units of a resource on a card.", ("resource", *_CARD, "state"), _units),
+    Family(
+        "units", "Units of a resource on a card.", ("resource", "card", "uuid", "state"), _units
+    ),
     Family(
         "node_fault",
         "What keeps the whole node from serving.",
@@ -247,18 +260,14 @@ _GAUGES: Sequence[Family[Snapshot]] = (
 )
 
 
-def _ack(name: str, text: str, value: Callable[[CardSample], float]) -> Family[Snapshot]:
-    """A metric of each card by name and labels of ACK's exporter (R-580); node pools and sources are the cloud's."""
-
-    def rows(now: Snapshot) -> Rows:
-        for each in now.cards:
-            labels = (each.node, each.uuid, str(each.index), f"nvidia{each.index}", each.model)
-            yield (*labels, "", ""), None if each.mode is None else value(each)
-
-    labels = ("NodeName", "UUID", "gpu", "device", "modelName", "NodePoolId", "PodSource")
-    return Family(f"DCGM_CUSTOM_{name}", text, labels, rows, is_always=False)
-
-
+# By name and labels of ACK's exporter (R-580), of cards whose mode is known; node pools and sources are
+# the cloud's.
+_ack: FamilyOf[Snapshot, CardSample] = FamilyOf(
+    lambda now: (card for card in now.cards if card.mode is not None),
+    ("NodeName", "UUID", "gpu", "device", "modelName", "NodePoolId", "PodSource"),
+    lambda card: (card.node, card.uuid, str(card.index), f"nvidia{card.index}", card.model, "", ""),
+    is_always=False,
+)
 _ACK: Sequence[Family[Snapshot]] = (
     _ack(
         "ALLOCATE_MODE",
@@ -290,7 +299,7 @@ class AgentMetrics:
         self._version = version
         self._registry = CollectorRegistry()
         self._gauges = Gauges(_GAUGES, Snapshot(version=version), f"{PREFIX}_")
-        self._ack = Gauges(_ACK, self._gauges.moment)
+        self._ack = Gauges(_ACK, self._gauges.moment, "DCGM_CUSTOM_")
         self._registry.register(self._gauges)
         self._registry.register(self._ack)
         ProcessCollector(registry=self._registry)

@@ -6,6 +6,7 @@ The values are those of a Secret: key -> PEM. Anyone who holds them renews them;
 import datetime
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -33,7 +34,7 @@ _AUTHORITY_REST, _REST = 2 * _LIFE, 120 * _DAY
 _SLACK = datetime.timedelta(hours=1)
 
 
-def renewed(
+def renew(
     held: Mapping[str, bytes], names: Sequence[str], client: str, now: datetime.datetime
 ) -> dict[str, bytes] | None:
     """The certificates to use from now on, or None where the held ones do.
@@ -44,31 +45,33 @@ def renewed(
     Where a part of `held` is missing or cannot be read, all of it is made again. `client` is the
     common name of kube-scheduler's certificate.
     """
-    found = _usable(held, now)
+    found = _load_usable(held, now)
     if found is None:
         newest, key = _authority(now)
-        return _signed(newest, key, names, client, now) | _kept((newest,), key)
+        return _sign(newest, key, names, client, now) | _bundle((newest,), key)
     authorities, key, serving, calling = found
     newest = authorities[0]
     wanted = _as_certified(names), _as_certified([client])
     is_named = (_names_of(serving), _names_of(calling)) == wanted
     if serving.not_valid_after_utc - now > _REST and is_named:
         return None
-    signed = _signed(newest, key, names, client, now)
+    signed = _sign(newest, key, names, client, now)
     if newest.not_valid_after_utc - now < _AUTHORITY_REST:
         newest, key = _authority(now)
         authorities.insert(0, newest)
     living = [each for each in authorities if each.not_valid_after_utc > now]
-    return signed | _kept(living, key)
+    return signed | _bundle(living, key)
 
 
-def _usable(
-    held: Mapping[str, bytes], now: datetime.datetime
-) -> (
-    tuple[list[x509.Certificate], ec.EllipticCurvePrivateKey, x509.Certificate, x509.Certificate]
-    | None
-):
-    """The authorities, the newest one's key, and both certificates; None if any is amiss."""
+class _Loaded(NamedTuple):
+    authorities: list[x509.Certificate]  # the newest first
+    key: ec.EllipticCurvePrivateKey  # the newest authority's
+    serving: x509.Certificate
+    calling: x509.Certificate
+
+
+def _load_usable(held: Mapping[str, bytes], now: datetime.datetime) -> _Loaded | None:
+    """What the Secret holds; None if any part is amiss."""
     try:
         authorities = x509.load_pem_x509_certificates(held[AUTHORITY])
         key = _private_key(held[AUTHORITY_KEY])
@@ -78,7 +81,7 @@ def _usable(
         return None
     newest = authorities[0]
     is_whole = newest.public_key() == key.public_key() and newest.not_valid_after_utc > now
-    return (authorities, key, serving, calling) if is_whole else None
+    return _Loaded(authorities, key, serving, calling) if is_whole else None
 
 
 def _pair(certificate: bytes, key: bytes) -> x509.Certificate:
@@ -129,7 +132,7 @@ def _authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.EllipticCur
     return builder.sign(key, hashes.SHA256()), key
 
 
-def _signed(
+def _sign(
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     names: Iterable[str],
@@ -138,7 +141,7 @@ def _signed(
 ) -> dict[str, bytes]:
     """A certificate for the controller and one for kube-scheduler, each with its key."""
 
-    def signed(
+    def sign_one(
         common: str, usage: x509.ObjectIdentifier, names: Iterable[str]
     ) -> tuple[bytes, bytes]:
         own = ec.generate_private_key(ec.SECP256R1())
@@ -154,8 +157,8 @@ def _signed(
         )
         return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM), _pem(own)
 
-    serving = signed("gpu-device-plugin-controller", ExtendedKeyUsageOID.SERVER_AUTH, names)
-    calling = signed(client, ExtendedKeyUsageOID.CLIENT_AUTH, [client])
+    serving = sign_one("gpu-device-plugin-controller", ExtendedKeyUsageOID.SERVER_AUTH, names)
+    calling = sign_one(client, ExtendedKeyUsageOID.CLIENT_AUTH, [client])
     return dict(zip((SERVING, SERVING_KEY, CLIENT, CLIENT_KEY), (*serving, *calling), strict=True))
 
 
@@ -175,7 +178,7 @@ def _builder(
     )
 
 
-def _kept(
+def _bundle(
     authorities: Iterable[x509.Certificate], key: ec.EllipticCurvePrivateKey
 ) -> dict[str, bytes]:
     bundle = b"".join(each.public_bytes(Encoding.PEM) for each in authorities)

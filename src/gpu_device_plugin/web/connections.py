@@ -15,7 +15,7 @@ MOST_UNSENT_BYTES = 32 << 20
 
 
 class Connections:
-    """Of more connections than `most` the oldest is closed, one without a request first.
+    """At most `most` connections: one more closes the oldest, one without a request first.
 
     A connection costs up to 700 KiB (TLS, headers that never end), so they have to be counted from the
     moment that they are accepted, before the TLS handshake.

@@ -1,7 +1,7 @@
 """What Prometheus reads from a controller."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -122,6 +122,26 @@ _TABLE: Sequence[Family[ControllerSnapshot]] = (
 )
 
 
+# Text, labels, and labels of series that are there from the start.
+_COUNTERS: Mapping[str, tuple[str, Sequence[str], Sequence[Sequence[str]]]] = {
+    "bindings": (
+        "Bindings by how they ended: bound, conflict (no room or another pod by then), failed.",
+        ("outcome",),
+        (("bound",), ("conflict",), ("failed",)),
+    ),
+    "calls": (
+        "Calls of kube-scheduler and the API server, by the HTTP status of the answer.",
+        ("verb", "code"),
+        (("mutate", "200"),),
+    ),
+    "webhook_pods": (
+        "Pods that the webhook judged: admitted, changed or not, or refused.",
+        ("outcome",),
+        (("admitted",), ("refused",)),
+    ),
+}
+
+
 class ControllerMetrics:
     """Latencies as they come; the cards' figures are made when somebody reads them."""
 
@@ -136,29 +156,12 @@ class ControllerMetrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._bindings = Counter(
-            "gpu_controller_bindings",
-            "Bindings by how they ended: bound, conflict (no room or another pod by then), failed.",
-            ["outcome"],
-            registry=self._registry,
-        )
-        for outcome in ("bound", "conflict", "failed"):
-            self._bindings.labels(outcome)
-        self._calls = Counter(
-            "gpu_controller_calls",
-            "Calls of kube-scheduler and the API server, by the HTTP status of the answer.",
-            ["verb", "code"],
-            registry=self._registry,
-        )
-        self._calls.labels("mutate", "200")
-        self._admitted = Counter(
-            "gpu_controller_webhook_pods",
-            "Pods that the webhook judged: admitted, changed or not, or refused.",
-            ["outcome"],
-            registry=self._registry,
-        )
-        for outcome in ("admitted", "refused"):
-            self._admitted.labels(outcome)
+        self._counters: dict[str, Counter] = {}
+        for name, (text, labels, known) in _COUNTERS.items():
+            counter = Counter(f"gpu_controller_{name}", text, labels, registry=self._registry)
+            self._counters[name] = counter
+            for values in known:
+                counter.labels(*values)
         self._gauges = Gauges(_TABLE, ControllerSnapshot(()))
         self._registry.register(self._gauges)
 
@@ -166,17 +169,9 @@ class ControllerMetrics:
         """A call was answered."""
         self._latency.labels(verb).observe(seconds)
 
-    def answered(self, verb: str, status: int) -> None:
-        """A call ended with this HTTP status."""
-        self._calls.labels(verb, str(status)).inc()
-
-    def admitted(self, outcome: str) -> None:
-        """The webhook judged a pod: `admitted` or `refused`."""
-        self._admitted.labels(outcome).inc()
-
-    def bound(self, outcome: str) -> None:
-        """A binding ended."""
-        self._bindings.labels(outcome).inc()
+    def count(self, counter: str, *labels: str) -> None:
+        """One more of a counter of the table."""
+        self._counters[counter].labels(*labels).inc()
 
     async def page(self, accept: str) -> tuple[bytes, str]:
         """The page and its content type, by the Accept header.

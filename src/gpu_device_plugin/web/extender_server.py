@@ -165,7 +165,7 @@ class Handlers:
     mutate: _Handler | None = None
     webhook_trouble: Callable[[], str] = lambda: ""
     took: Callable[[str, float], None] = lambda _verb, _seconds: None
-    answered: Callable[[str, int], None] = lambda _verb, _status: None
+    answered: Callable[[str, str], None] = lambda _verb, _status: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class ExtenderServer(HttpListener):
             if trouble:
                 return _unavailable(trouble)
             async with bodies.read(request) as body:
-                response = await self._answered(body, verb, handler)
+                response = await self._respond(body, verb, handler)
             if is_open and (response.content_length or 0) > _MOST_KEPT_OPEN:
                 response.force_close()
             return response
@@ -250,7 +250,7 @@ class ExtenderServer(HttpListener):
                 status = refused.status
                 raise
             finally:
-                self._handlers.answered(verb, status)
+                self._handlers.answered(verb, str(status))
             return response
 
         return counted
@@ -262,7 +262,7 @@ class ExtenderServer(HttpListener):
         status, body = await self._handlers.inspect(request.match_info.get("node"))
         return web.Response(body=body, status=status, content_type=_JSON)
 
-    async def _answered(self, body: bytes, verb: str, handler: _Handler) -> web.Response:
+    async def _respond(self, body: bytes, verb: str, handler: _Handler) -> web.Response:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

@@ -7,7 +7,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from aiohttp import web
 
@@ -21,8 +21,10 @@ _SENT_SECONDS = 30.0
 _OPENMETRICS = "application/openmetrics-text"
 PLAIN = "text/plain; version=0.0.4"
 OPENMETRICS = f"{_OPENMETRICS}; version=1.0.0"
-Page = tuple[bytes, str]
+Page: TypeAlias = tuple[bytes, str]
 """A page and its content type."""
+ReadyState: TypeAlias = tuple[bool, str]
+"""Whether a process serves, and in words why or why not."""
 
 
 class SharedPage:
@@ -75,19 +77,6 @@ _SHUTDOWN_SECONDS = 1.0
 _IDLE_SECONDS = 100.0
 _LINGERING_SECONDS = 2.0
 _MOST_HEADERS = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """What the server asks for each page.
-
-    Attributes:
-        metrics: The `Accept` header -> the page and its content type.
-        readiness: Whether it serves, and in words why or why not.
-    """
-
-    metrics: Callable[[str], Awaitable[tuple[bytes, str]]]
-    readiness: Callable[[], tuple[bool, str]]
 
 
 class HttpListener:
@@ -158,22 +147,26 @@ class HttpListener:
 
 
 class WebServer(HttpListener):
-    """Serves `pages` on `address` between `start` and `stop`."""
+    """Serves metrics, by the `Accept` header, and probes on `address` between `start` and `stop`."""
 
-    def __init__(self, address: str, pages: Pages) -> None:
+    def __init__(
+        self,
+        address: str,
+        metrics: Callable[[str], Awaitable[Page]],
+        readiness: Callable[[], ReadyState],
+    ) -> None:
         super().__init__("metrics address", address)
-        self._pages = pages
-        self._metrics = SharedPage(pages.metrics)
+        self._metrics, self._readiness = SharedPage(metrics), readiness
 
     async def start(self) -> None:
         """Listen."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics.answer)
-        add_probes(app, self._pages.readiness)
+        add_probes(app, self._readiness)
         await self.listen(app)
 
 
-def add_probes(app: web.Application, readiness: Callable[[], tuple[bool, str]]) -> None:
+def add_probes(app: web.Application, readiness: Callable[[], ReadyState]) -> None:
     """Serve /healthz, and /readyz with what `readiness` says in words."""
 
     async def healthz(_: web.Request) -> web.Response:

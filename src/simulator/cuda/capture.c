@@ -7,7 +7,13 @@
 
 static struct capture *captures;
 static uint64_t ids;
+static void (*at_end)(const struct capture *capture);
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+void capture_at_end(void (*call)(const struct capture *capture))
+{
+	at_end = call;
+}
 
 CUresult capture_invalidate(struct capture *capture)
 {
@@ -237,7 +243,8 @@ static void drop(struct capture *capture)
 		if (each->capture == capture)
 			capture_forget_stream(each);
 	}
-	event_forget_capture(capture);
+	if (at_end)
+		at_end(capture);
 	free(capture);
 }
 

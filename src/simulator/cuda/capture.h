@@ -52,5 +52,7 @@ CUresult capture_refuse_implicit(const struct stream *stream);
 void capture_abandon(struct stream *stream);
 void capture_forget_stream(struct stream *stream);
 void capture_forget_event(struct event *event);
+/* At start-up: what is called with a capture that ends. */
+void capture_at_end(void (*call)(const struct capture *capture));
 
 #endif

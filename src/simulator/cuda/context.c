@@ -1,12 +1,7 @@
 #include "context.h"
 
-#include "graph_memory.h"
-#include "green.h"
+#include "clock.h"
 #include "ledger.h"
-#include "memory.h"
-#include "module.h"
-#include "pool.h"
-#include "stream.h"
 #include "settings.h"
 
 #include <stdlib.h>
@@ -62,6 +57,31 @@ CUresult context_current(struct context **context)
 	if ((*context)->home && (*context)->is_alive)
 		*context = (*context)->home;
 	return (*context)->is_alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/* Fallen off the bus, or pulled. */
+static bool is_gone(const struct gpusim_card *card)
+{
+	return card->lost || !card->present;
+}
+
+CUresult driver_enter(struct context **context)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(context);
+	if (result == CUDA_SUCCESS && is_gone(device_card((*context)->device)))
+		result = CUDA_ERROR_UNKNOWN;
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+CUresult driver_enter_launch(struct context **context)
+{
+	if (driver.node)
+		clock_pay_launch(driver.node);
+	return driver_enter(context);
 }
 
 struct context *context_green(const struct context *context)
@@ -153,21 +173,4 @@ struct context *context_primary(struct device *device)
 			device->primary->is_primary = true;
 	}
 	return device->primary;
-}
-
-void context_close(struct context *context)
-{
-	struct device *device = context->device;
-
-	streams_close_all(context);
-	modules_close_all(context);
-	memory_drop_all(context);
-	if (context->is_primary) {
-		pool_drop_default(device);
-		graph_memory_drop_all(device);
-	}
-	ledger_give(device, context->cost_bytes);
-	context->is_alive = false;
-	green_end_all(context);
-	ledger_let_go(device);
 }

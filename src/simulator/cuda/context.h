@@ -24,6 +24,10 @@ struct context {
 	size_t limits[16];             /* by CUlimit */
 };
 
+/* As driver_enter_bare, with the calling thread's current context; that of a card that is there. */
+CUresult driver_enter(struct context **context);
+CUresult driver_enter_launch(struct context **context); /* takes the host some time */
+
 /* All under the process's lock. */
 
 /* The calling thread's, alive; else CUDA_ERROR_INVALID_CONTEXT. The primary for a green one. */
@@ -41,8 +45,8 @@ CUresult context_retain_primary(struct device *device, struct context **primary)
 void context_release_primary(struct context *primary);
 /* Makes it alive; CUDA_ERROR_OUT_OF_MEMORY when the card has no room for its cost. */
 CUresult context_revive(struct context *context);
-/* Everything that lives in the context goes with it. */
-void context_close(struct context *context);
+/* At start-up: what ends the green contexts of a context that ends. */
+void context_at_close(void (*call)(const struct context *primary));
 
 /* What one context of the device takes, in bytes. */
 uint64_t context_cost_bytes(const struct device *device);

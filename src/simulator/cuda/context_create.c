@@ -1,6 +1,11 @@
 /* cuCtxCreate in its four versions, destruction, and the primary context. */
 #include "context.h"
 
+#include "graph_memory.h"
+#include "ledger.h"
+#include "memory.h"
+#include "module.h"
+#include "pool.h"
 #include "stream.h"
 
 /* CU_CTX_FLAGS_MASK grows with the driver; older and newer bits are taken as they come. */
@@ -58,6 +63,34 @@ CUresult gpusim_unknown_context(CUcontext *handle, CUdevice device)
 	return create(handle, 0, device);
 }
 
+static void (*at_close)(const struct context *primary);
+
+void context_at_close(void (*call)(const struct context *primary))
+{
+	at_close = call;
+}
+
+/* Everything that lives in the context goes with it. */
+static void close_context(struct context *context)
+{
+	struct device *device = context->device;
+
+	streams_close_all(context);
+	modules_close_all(context);
+	memory_drop_all(context);
+	if (context->is_primary) {
+		if (device->default_pool)
+			memory_drop_pool(device->default_pool);
+		pool_drop_default(device);
+		graph_memory_drop_all(device);
+	}
+	ledger_give(device, context->cost_bytes);
+	context->is_alive = false;
+	if (at_close)
+		at_close(context);
+	ledger_let_go(device);
+}
+
 static CUresult destroy(CUcontext handle)
 {
 	CUresult result = driver_enter_bare();
@@ -69,7 +102,7 @@ static CUresult destroy(CUcontext handle)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
 	if (stack_top() == context)
 		stack_pop();
-	context_close(context);
+	close_context(context);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -130,7 +163,7 @@ CUresult context_retain_primary(struct device *device, struct context **primary)
 void context_release_primary(struct context *primary)
 {
 	if (--primary->references == 0)
-		context_close(primary);
+		close_context(primary);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
@@ -183,7 +216,7 @@ static CUresult reset(CUdevice ordinal)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (device->primary && device->primary->is_alive)
-		context_close(device->primary);
+		close_context(device->primary);
 	return driver_leave(CUDA_SUCCESS);
 }
 

@@ -1,9 +1,7 @@
 #include "driver.h"
 
 #include "clock.h"
-#include "context.h"
 #include "settings.h"
-#include "user_object.h"
 
 #include "../costs.h"
 
@@ -23,6 +21,7 @@ static bool is_initialised;
 static uint64_t stalled_until_ns; /* 0: it is not */
 static bool is_held;              /* by a call that waits for room in a queue */
 static pthread_t holder;
+static void (*at_leave)(void);
 static bool is_forked; /* initialised in a parent: of no use here, as with the real driver */
 
 static void poison_child(void)
@@ -167,35 +166,16 @@ CUresult driver_enter_device(CUdevice ordinal, struct device **device)
 	return *device ? result : driver_leave(CUDA_ERROR_INVALID_DEVICE);
 }
 
-/* Fallen off the bus, or pulled. */
-static bool is_gone(const struct gpusim_card *card)
+void driver_at_leave(void (*call)(void))
 {
-	return card->lost || !card->present;
-}
-
-CUresult driver_enter(struct context **context)
-{
-	CUresult result = driver_enter_bare();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = context_current(context);
-	if (result == CUDA_SUCCESS && is_gone(device_card((*context)->device)))
-		result = CUDA_ERROR_UNKNOWN;
-	return result == CUDA_SUCCESS ? result : driver_leave(result);
-}
-
-CUresult driver_enter_launch(struct context **context)
-{
-	if (driver.node)
-		clock_pay_launch(driver.node);
-	return driver_enter(context);
+	at_leave = call;
 }
 
 CUresult driver_leave(CUresult result)
 {
 	pthread_mutex_unlock(&lock);
-	user_objects_bury();
+	if (at_leave)
+		at_leave();
 	return result;
 }
 

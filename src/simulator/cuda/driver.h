@@ -44,14 +44,14 @@ extern const int driver_newest_version; /* this library's list of names ends the
 /*
  * Each entry point of the driver begins with one of these. They return
  * CUDA_SUCCESS holding the process's lock, to be given back by driver_leave,
- * or an error without it. driver_enter asks for a current context as well,
- * driver_enter_device for a device of that number.
+ * or an error without it. driver_enter_device asks for a device of that number,
+ * driver_enter (context.h) for a current context.
  */
 CUresult driver_enter_bare(void);
 CUresult driver_enter_device(CUdevice ordinal, struct device **device);
-CUresult driver_enter(struct context **context);
-CUresult driver_enter_launch(struct context **context); /* takes the host some time */
 CUresult driver_leave(CUresult result);
+/* At start-up: what is called after each of them, without the lock. */
+void driver_at_leave(void (*call)(void));
 
 /* In between, for a wait: the lock is given to other threads while we sleep. */
 void driver_doze(uint64_t virtual_ns);

@@ -273,3 +273,14 @@ uint64_t engine_served_ns(struct engine *engine, uint32_t tenant)
 	engine_unlock(engine);
 	return served;
 }
+
+unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns)
+{
+	unsigned percent;
+
+	engine_lock(engine);
+	engine_advance(engine, now_ns);
+	percent = engine_last_percent(engine, now_ns);
+	engine_unlock(engine);
+	return percent;
+}

@@ -183,10 +183,9 @@ void engine_unlock(struct engine *engine);
 void engine_advance(struct engine *engine, uint64_t now_ns);
 /* Percent of the last whole window in which something was on the card. */
 unsigned engine_last_percent(const struct engine *engine, uint64_t now_ns);
+/* engine_turns.c, under the engine's lock; times in 2^-10 ns. */
 /* What a stream does next; NULL: nothing. */
 struct engine_item *engine_head(struct engine_stream *stream);
-
-/* engine_turns.c, under the engine's lock; times in 2^-10 ns. */
 /* Turns that are over go on to the next tenant. True when any has a kernel next. */
 bool engine_take_turns(struct engine *engine);
 /*

@@ -2,11 +2,6 @@
 
 #include <string.h>
 
-struct engine_item *engine_head(struct engine_stream *stream)
-{
-	return stream->head == stream->tail ? NULL : &stream->items[stream->head % ENGINE_ITEMS];
-}
-
 /* A stream that ended, or was reopened by another, has nothing left to wait for. */
 static bool is_over(const struct engine *engine, const struct engine_item *wait)
 {
@@ -169,15 +164,4 @@ unsigned engine_last_percent(const struct engine *engine, uint64_t now_ns)
 				      ENGINE_WINDOW_NS / 2) /
 				     ENGINE_WINDOW_NS);
 	return percent > 100 ? 100 : percent;
-}
-
-unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns)
-{
-	unsigned percent;
-
-	engine_lock(engine);
-	engine_advance(engine, now_ns);
-	percent = engine_last_percent(engine, now_ns);
-	engine_unlock(engine);
-	return percent;
 }

@@ -3,6 +3,11 @@
 
 #include <string.h>
 
+struct engine_item *engine_head(struct engine_stream *stream)
+{
+	return stream->head == stream->tail ? NULL : &stream->items[stream->head % ENGINE_ITEMS];
+}
+
 static uint64_t timeslice(const struct engine *engine)
 {
 	return engine->timeslice_ns << ENGINE_FRACTION;

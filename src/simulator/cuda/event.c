@@ -8,24 +8,6 @@
 
 static struct event *events;
 
-struct event *event_of(CUevent handle)
-{
-	struct event *event = (struct event *)(void *)handle;
-
-	return event && event->magic == EVENT_MAGIC ? event : NULL;
-}
-
-uint64_t event_number(const struct event *event)
-{
-	return event->number;
-}
-
-void event_settle(struct event *event, uint64_t time_ns)
-{
-	event->time_ns = time_ns;
-	event->stream = NULL;
-}
-
 /* A record that was never reached counts no more: another takes its place, or the event goes. */
 static void forget_record(struct event *event)
 {
@@ -62,12 +44,18 @@ CUresult event_precede(struct event *event, struct stream *stream)
 	return stream_follow(stream, event->stream, event->number);
 }
 
-void event_forget_capture(const struct capture *capture)
+/* The capture has ended: events recorded in it can be waited for no more. */
+static void forget_capture(const struct capture *capture)
 {
 	for (struct event *event = events; event; event = event->next) {
 		if (event->capture == capture)
 			capture_forget_event(event);
 	}
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	capture_at_end(forget_capture);
 }
 
 bool event_is_reached(struct event *event, uint64_t *left_ns)

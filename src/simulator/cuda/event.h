@@ -19,15 +19,16 @@ struct event {
 };
 
 /* All under the process's lock. */
-struct event *event_of(CUevent handle);
-uint64_t event_number(const struct event *event);
-/* The record was reached then. */
-void event_settle(struct event *event, uint64_t time_ns);
+static inline struct event *event_of(CUevent handle)
+{
+	struct event *event = (struct event *)(void *)handle;
+
+	return event && event->magic == EVENT_MAGIC ? event : NULL;
+}
+
 bool event_is_reached(struct event *event, uint64_t *left_ns);
 void event_wait(struct event *event);
 CUresult event_record(struct event *event, struct stream *stream);
-/* The capture has ended: events recorded in it can be waited for no more. */
-void event_forget_capture(const struct capture *capture);
 /* What is pushed to the stream from now on comes after the record. */
 CUresult event_precede(struct event *event, struct stream *stream);
 

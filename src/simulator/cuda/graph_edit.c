@@ -1,6 +1,7 @@
 /* Nodes' parameters are read and changed, in a graph and in an executable. */
 #include "event.h"
 #include "graph.h"
+#include "user_object.h"
 
 #include <string.h>
 
@@ -233,4 +234,30 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*graph = (CUgraph)(void *)found->child;
 	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count,
+				 unsigned int flags)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct graph *graph = graph_of(handle);
+	const bool is_moved = flags & CU_GRAPH_USER_OBJECT_MOVE;
+	if (!graph || flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(user_references_add(&graph->user_objects, object, count, is_moved));
+}
+
+CUresult cuGraphReleaseUserObject(CUgraph handle, CUuserObject object, unsigned int count)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct graph *graph = graph_of(handle);
+	if (!graph)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(user_references_remove(&graph->user_objects, object, count));
 }

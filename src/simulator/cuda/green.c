@@ -3,8 +3,8 @@
  * kernel fills the card here. Whatever is made in one belongs to the primary
  * context that it holds alive.
  */
-#include "green.h"
 
+#include "context.h"
 #include "ledger.h"
 #include "settings.h"
 #include "stream.h"
@@ -35,7 +35,7 @@ static struct green *green_of(CUgreenCtx handle)
 }
 
 /* Handles outlive their contexts, so that their use is an error. */
-void green_end_all(const struct context *primary)
+static void end_all(const struct context *primary)
 {
 	for (struct green *green = greens; green; green = green->next) {
 		if (green->context.home != primary || !green->context.is_alive)
@@ -44,6 +44,11 @@ void green_end_all(const struct context *primary)
 		green->context.is_alive = false;
 		green->context.default_stream = NULL;
 	}
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	context_at_close(end_all);
 }
 
 static CUresult make(struct device *device, unsigned multiprocessors, struct green **made)

@@ -35,7 +35,7 @@ struct image {
 	struct image_variable *variables;
 };
 
-/* With one reference, for image_drop. An error as cuModuleLoadData's. */
+/* image_open.c: with one reference, for image_drop. An error as cuModuleLoadData's. */
 CUresult image_open(const void *bytes, struct image **image);
 CUresult image_open_file(const char *path, struct image **image);
 struct image *image_keep(struct image *image);

@@ -166,29 +166,63 @@ static void note_peaks(const struct device *device)
 		device->process->peak_bytes = device->process->used_bytes;
 }
 
-bool ledger_take(struct device *device, uint64_t bytes)
+static bool has_room(const struct device *device, const struct gpusim_group *group, uint64_t bytes)
+{
+	return bytes <= free_bytes(device) &&
+	       gpusim_group_allows(driver.node, group, device->card, bytes);
+}
+
+static bool take(struct device *device, uint64_t bytes, bool is_counted)
 {
 	bool fits;
 
 	gpusim_lock(driver.node);
-	fits = bytes <= free_bytes(device);
+	const struct gpusim_group *group =
+		is_counted ? gpusim_own_group(driver.node, device->card) : NULL;
+	fits = has_room(device, group, bytes);
 	if (!fits && gpusim_processes_reap(driver.node)) {
 		bury_the_dead(device);
-		fits = bytes <= free_bytes(device);
+		fits = has_room(device, group, bytes);
 	}
 	if (fits) {
 		device->process->used_bytes += bytes;
+		gpusim_group_charge(driver.node, group, device->process, bytes);
 		note_peaks(device);
 	}
 	gpusim_unlock(driver.node);
 	return fits;
 }
 
+static void give(struct device *device, uint64_t bytes, bool is_counted)
+{
+	struct gpusim_process *process = device->process;
+
+	gpusim_lock(driver.node);
+	process->used_bytes -= bytes;
+	if (is_counted)
+		process->charged_bytes -=
+			bytes < process->charged_bytes ? bytes : process->charged_bytes;
+	gpusim_unlock(driver.node);
+}
+
+bool ledger_take(struct device *device, uint64_t bytes)
+{
+	return take(device, bytes, true);
+}
+
 void ledger_give(struct device *device, uint64_t bytes)
 {
-	gpusim_lock(driver.node);
-	device->process->used_bytes -= bytes;
-	gpusim_unlock(driver.node);
+	give(device, bytes, true);
+}
+
+bool ledger_take_managed(struct device *device, uint64_t bytes)
+{
+	return take(device, bytes, false);
+}
+
+void ledger_give_managed(struct device *device, uint64_t bytes)
+{
+	give(device, bytes, false);
 }
 
 void ledger_import(struct device *device, int64_t bytes)
@@ -200,14 +234,20 @@ void ledger_import(struct device *device, int64_t bytes)
 	gpusim_unlock(driver.node);
 }
 
-uint64_t ledger_free_bytes(struct device *device)
+uint64_t ledger_free_bytes(struct device *device, uint64_t *total)
 {
-	uint64_t bytes;
+	uint64_t bytes, used;
 
+	*total = device_total_bytes(device);
 	gpusim_lock(driver.node);
 	if (gpusim_processes_reap(driver.node))
 		bury_the_dead(device);
 	bytes = free_bytes(device);
+	if (gpusim_own_limit(driver.node, device->card, total, &used)) {
+		const uint64_t left = used < *total ? *total - used : 0;
+
+		bytes = left < bytes ? left : bytes;
+	}
 	gpusim_unlock(driver.node);
 	return bytes;
 }

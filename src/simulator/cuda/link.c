@@ -2,7 +2,7 @@
  * The linker: what is given to it becomes one image with all their kernels and variables.
  * That is written as PTX, as no code is made: programs only load it again.
  */
-#include "driver.h"
+#include "context.h"
 #include "image.h"
 
 #include <stdio.h>

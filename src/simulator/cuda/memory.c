@@ -22,6 +22,20 @@ static bool is_small(uint64_t bytes)
 	return bytes <= block_bytes() / 2;
 }
 
+static bool take(const struct memory *memory, uint64_t bytes)
+{
+	return memory->kind == MEMORY_MANAGED ? ledger_take_managed(memory->device, bytes)
+					      : ledger_take(memory->device, bytes);
+}
+
+static void give(const struct memory *memory, uint64_t bytes)
+{
+	if (memory->kind == MEMORY_MANAGED)
+		ledger_give_managed(memory->device, bytes);
+	else
+		ledger_give(memory->device, bytes);
+}
+
 static CUresult place_alone(struct memory *memory)
 {
 	uint64_t charged = memory_rounded(memory->bytes);
@@ -29,11 +43,11 @@ static CUresult place_alone(struct memory *memory)
 	uint64_t offset;
 	void *address;
 
-	if (charged < memory->bytes || !ledger_take(memory->device, charged))
+	if (charged < memory->bytes || !take(memory, charged))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	address = backing_map(span, &offset);
 	if (!address) {
-		ledger_give(memory->device, charged);
+		give(memory, charged);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	memory->address = (uint64_t)(uintptr_t)address;
@@ -52,7 +66,7 @@ static void give_place(struct memory *memory)
 	if (memory->pool)
 		pool_take_back(memory->pool, memory->bytes);
 	if (memory->charged_bytes)
-		ledger_give(memory->device, memory->charged_bytes);
+		give(memory, memory->charged_bytes);
 	if (memory->span_bytes)
 		backing_unmap((void *)(uintptr_t)memory->address, memory->span_bytes,
 			      memory->offset);

@@ -93,7 +93,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 		return result;
 	if (!free_bytes || !total_bytes)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*free_bytes = ledger_free_bytes(context->device);
-	*total_bytes = device_total_bytes(context->device);
+	uint64_t total;
+	*free_bytes = ledger_free_bytes(context->device, &total);
+	*total_bytes = total;
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -52,7 +52,8 @@ void modules_close_all(struct context *context);
 
 /* A CUfunction, or a CUkernel in the current context; NULL when it is none. */
 struct function *function_of(const void *handle);
-/* Brings its code to the card of the current context, as lazy loading does when it is asked about.
+/* function_api.c: brings its code to the card of the current context, as lazy loading does when it
+ * is asked about.
  */
 CUresult function_load(const void *handle);
 uint64_t function_duration_ns(const struct function *function, void **parameters, void **extra);

@@ -225,7 +225,6 @@ void pool_drop_default(struct device *device)
 {
 	if (!device->default_pool)
 		return;
-	memory_drop_pool(device->default_pool);
 	drop_pool(device->default_pool);
 	device->default_pool = NULL;
 }

@@ -52,6 +52,6 @@ void pool_trim(struct pool *pool, uint64_t keep_bytes);
 /* After a synchronisation: all pools of the device, to their thresholds. */
 void pools_release_unused(struct device *device);
 /* The default pool ends with the primary context. */
-void pool_drop_default(struct device *device);
+void pool_drop_default(struct device *device); /* after memory_drop_pool */
 
 #endif

@@ -76,9 +76,11 @@ static void settle_place(struct stream *stream, uint64_t number)
 {
 	struct event *event = stream->marked[number % ENGINE_MARKERS];
 
-	if (event)
-		event_settle(event, engine_marker_ns(stream->context->device->engine, stream->queue,
-						     number));
+	if (event) {
+		event->time_ns =
+			engine_marker_ns(stream->context->device->engine, stream->queue, number);
+		event->stream = NULL;
+	}
 	stream->marked[number % ENGINE_MARKERS] = NULL;
 }
 
@@ -107,8 +109,8 @@ void stream_harvest(struct stream *stream)
 	for (unsigned place = 0; place < ENGINE_MARKERS; place++) {
 		struct event *event = stream->marked[place];
 
-		if (event && event_number(event) <= engine->streams[stream->queue].reached)
-			settle_place(stream, event_number(event));
+		if (event && event->number <= engine->streams[stream->queue].reached)
+			settle_place(stream, event->number);
 	}
 }
 

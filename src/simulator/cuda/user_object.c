@@ -1,7 +1,5 @@
 #include "user_object.h"
 
-#include "graph.h"
-
 #include <stdlib.h>
 
 struct user_object {
@@ -32,7 +30,7 @@ static void release(struct user_object *object, unsigned count)
 	doomed = object;
 }
 
-void user_objects_bury(void)
+static void bury(void)
 {
 	struct user_object *object;
 
@@ -49,6 +47,11 @@ void user_objects_bury(void)
 		free(object);
 		object = next;
 	}
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	driver_at_leave(bury);
 }
 
 static bool hold(struct user_references **references, struct user_object *object, unsigned count)
@@ -88,6 +91,38 @@ void user_references_drop(struct user_references **references)
 		release(held->object, held->count);
 		free(held);
 	}
+}
+
+CUresult user_references_add(struct user_references **references, CUuserObject handle,
+			     unsigned count, bool is_moved)
+{
+	struct user_object *object = object_of(handle);
+
+	if (!object || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!hold(references, object, count))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	/* Moved: the caller's references are the graph's from now on. */
+	if (!is_moved)
+		object->references += count;
+	return CUDA_SUCCESS;
+}
+
+CUresult user_references_remove(struct user_references **references, CUuserObject handle,
+				unsigned count)
+{
+	while (*references && (*references)->object != object_of(handle))
+		references = &(*references)->next;
+	struct user_references *held = *references;
+	if (!held || !count || count > held->count)
+		return CUDA_ERROR_INVALID_VALUE;
+	held->count -= count;
+	release(held->object, count);
+	if (!held->count) {
+		*references = held->next;
+		free(held);
+	}
+	return CUDA_SUCCESS;
 }
 
 CUresult cuUserObjectCreate(CUuserObject *handle, void *pointer, CUhostFn destroy,
@@ -132,46 +167,5 @@ CUresult cuUserObjectRelease(CUuserObject handle, unsigned int count)
 	if (!object_of(handle) || !count || count > object_of(handle)->references)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	release(object_of(handle), count);
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned int count,
-				 unsigned int flags)
-{
-	CUresult result = driver_enter_bare();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	struct graph *graph = graph_of(graph_handle);
-	struct user_object *object = object_of(handle);
-	if (!graph || !object || !count || flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!hold(&graph->user_objects, object, count))
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	/* Moved: the caller's references are the graph's from now on. */
-	if (!(flags & CU_GRAPH_USER_OBJECT_MOVE))
-		object->references += count;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned int count)
-{
-	CUresult result = driver_enter_bare();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	struct graph *graph = graph_of(graph_handle);
-	struct user_references **place = graph ? &graph->user_objects : NULL;
-	while (place && *place && (*place)->object != object_of(handle))
-		place = &(*place)->next;
-	if (!place || !*place || !count || count > (*place)->count)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	struct user_references *held = *place;
-	held->count -= count;
-	release(held->object, count);
-	if (!held->count) {
-		*place = held->next;
-		free(held);
-	}
 	return driver_leave(CUDA_SUCCESS);
 }

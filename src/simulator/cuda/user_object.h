@@ -13,11 +13,14 @@ struct user_references {
 	struct user_references *next;
 };
 
-/* Under the process's lock. */
+/* Under the process's lock; what nobody holds any longer is destroyed after it (driver_at_leave).
+ */
 bool user_references_copy(struct user_references **to, const struct user_references *from);
 void user_references_drop(struct user_references **references);
-
-/* Without it: destroys those that nobody holds any longer. Cheap when there is none. */
-void user_objects_bury(void);
+/* CUDA_ERROR_INVALID_VALUE where the handle is none, or fewer references are held. */
+CUresult user_references_add(struct user_references **references, CUuserObject handle,
+			     unsigned count, bool is_moved);
+CUresult user_references_remove(struct user_references **references, CUuserObject handle,
+				unsigned count);
 
 #endif

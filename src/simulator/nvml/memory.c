@@ -60,9 +60,15 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 	if (call.card->memory_unified)
 		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
 	struct amounts amounts = measure(&call);
-	memory->total = amounts.total;
 	memory->reserved = amounts.reserved;
 	memory->free = free_bytes(&amounts);
+	/* In a cgroup with a limit it is the cgroup's; version 1 is not said to be. */
+	if (gpusim_own_limit(call.node, call.slot, &amounts.total, &amounts.used)) {
+		const uint64_t left =
+			amounts.used < amounts.total ? amounts.total - amounts.used : 0;
+		memory->free = left < memory->free ? left : memory->free;
+	}
+	memory->total = amounts.total;
 	memory->used = amounts.used;
 	return leave(&call, NVML_SUCCESS);
 }

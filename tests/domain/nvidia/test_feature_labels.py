@@ -1,5 +1,7 @@
 """The promise: a node has the labels of NVIDIA's feature discovery, with its values."""
 
+from dataclasses import replace
+
 import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
@@ -198,6 +200,24 @@ def test_without_a_card_there_is_only_the_timestamp() -> None:
     """And not even that where it is switched off."""
     assert feature_labels([], Configuration(), Machine("", "")) == {}
     assert list(labels([], Configuration())) == ["gfd.timestamp"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "mode"),
+    [
+        ((0x0302, 0x0302), "compute"),
+        ((0x0300,), "graphics"),
+        ((0x0380,), "unknown"),
+        ((0x0302, 0x0300), "unknown"),
+    ],
+)
+def test_a_mode_follows_from_the_pci_class(classes: tuple[int, ...], mode: str) -> None:
+    """R-745; of cards that differ it is not known."""
+    cards = [
+        replace(card(n), hardware=replace(card(n).hardware, pci_class=each))
+        for n, each in enumerate(classes)
+    ]
+    assert labels(cards, Configuration())["gpu.mode"] == mode
 
 
 @pytest.mark.parametrize(

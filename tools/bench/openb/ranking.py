@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, Shape
+from tools.bench.openb.workload import Shape
+
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 from tools.bench.openb.ranking import Choice, Chooser, Ranking, candidates
 from tools.bench.openb.trace import Node, Pod
+from tools.bench.openb.workload import Shape, Workload, has_room, with_pod
 
 from gpu_device_plugin.domain.fractions.fragmentation import (
-    EVEN_MIX,
     NodeRoom,
-    Shape,
-    Workload,
     grade_placement,
     unusable_share,
 )
@@ -61,7 +59,7 @@ def replay(
         node = _best(ranking.scores(pod.shape), memory, pod.memory_mib, drawn)
         if node is not None:
             cards = ranking.cards(pod.shape, node)
-            ranking.put(node, ranking.room(node).take(pod.shape, cards))
+            ranking.put(node, with_pod(ranking.room(node), pod.shape, cards))
             memory[node] -= pod.memory_mib
             allocated += pod.card_milli
         seconds.append(time.perf_counter() - begin)
@@ -99,7 +97,7 @@ def at_random(_: Sequence[Pod]) -> tuple[Chooser, bool]:
     drawn = random.Random(_RANDOM_CARD_SEED)  # noqa: S311
 
     def chooser(room: NodeRoom, shape: Shape) -> Choice | None:
-        if not room.fits(shape):
+        if not has_room(room, shape):
             return None
         fitting = [n for n, free in enumerate(room.cards) if free >= max(shape.card_milli, 1)]
         return Choice(0.0, tuple(drawn.sample(fitting, shape.cards)))
@@ -113,7 +111,7 @@ def best_fit(_: Sequence[Pod]) -> tuple[Chooser, bool]:
     def chooser(room: NodeRoom, shape: Shape) -> Choice | None:
         left_cpu = (room.cpu_milli - shape.cpu_milli) / _BEST_FIT_CPU_MILLI
         left_cards = (sum(room.cards) - shape.cards * shape.card_milli) / _BEST_FIT_CARD_MILLI
-        if not room.fits(shape):
+        if not has_room(room, shape):
             return None
         score = -math.floor(100 * (0.5 * left_cpu + 0.5 * left_cards))
         return Choice(score, _fullest(room, shape))
@@ -126,11 +124,11 @@ def paper_fgd(pods: Sequence[Pod]) -> tuple[Chooser, bool]:
     workload = Workload(mix(pods), _PAPER_USUAL_PART)
 
     def chooser(room: NodeRoom, shape: Shape) -> Choice | None:
-        if not room.fits(shape):
+        if not has_room(room, shape):
             return None
         before, found = workload.fragmentation(room), []
         for cards in candidates(room, shape):
-            gain = before - workload.fragmentation(room.take(shape, cards))
+            gain = before - workload.fragmentation(with_pod(room, shape, cards))
             found.append(Choice(math.floor(100 / (1 + math.exp(-gain / 1000))), cards))
         return max(found, key=lambda choice: choice.score)
 
@@ -144,15 +142,15 @@ def ours(_: Sequence[Pod]) -> tuple[Chooser, bool]:
 
 def served(room: NodeRoom, shape: Shape) -> Choice | None:
     """What the controller answers for a node (tests/tools/test_replay.py compares)."""
-    if not room.fits(shape):
+    if not has_room(room, shape):
         return None
 
     def order(cards: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
         free = [room.cards[card] for card in cards]
-        return unusable_share(room.take(shape, cards).cards), sum(free), cards
+        return unusable_share(with_pod(room, shape, cards).cards), sum(free), cards
 
     cards = min(candidates(room, shape), key=order)
-    return Choice(grade_placement(EVEN_MIX, room, room.take(shape, cards)) / 100, cards)
+    return Choice(grade_placement(room, with_pod(room, shape, cards)) / 100, cards)
 
 
 def mix(pods: Sequence[Pod]) -> Counter[Shape]:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI, NodeRoom, Shape
+from tools.bench.openb.workload import Shape
+
+from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI, NodeRoom
 
 FOLDER = Path(__file__).parents[4] / "shared" / "openb"
 _ARRIVING = 1.3  # of the cluster's cards

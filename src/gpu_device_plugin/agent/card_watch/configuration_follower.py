@@ -1,7 +1,7 @@
 """The configuration in force: NVIDIA's file, named by a setting or chosen by a label of the node.
 
 The disk of the files may be stuck: a thread of its own reads them, and nobody waits for that. What
-a pod holds of a card keeps that card from changing (`domain.schemes.nvidia.held`).
+a pod holds of a card keeps that card from changing (`domain.nvidia.by_mode`).
 """
 
 import asyncio

@@ -124,7 +124,7 @@ class ModeFollower:
         self._check_foreign()
 
     def note_registered(self, resource: str) -> None:
-        """The kubelet knows this resource as ours; remembered, so that it is never foreign."""
+        """The kubelet knows this resource by our registration; remembered, so that it is never foreign."""
         if resource not in self.registered:
             self.registered |= {resource}
             self.remember()
@@ -199,41 +199,27 @@ class ModeFollower:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
         policy = self.settings.placement if text is None else parse_policy(text)
         kept, known = self.node_store.read().policy, ", ".join(PlacementPolicy)
-        self._note(
-            "placement",
-            "UnknownPlacement",
-            f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}"
-            if policy is None
-            else None,
-        )
+        wrong = f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}"
+        self._note("placement", "UnknownPlacement", wrong if policy is None else None)
         return policy or kept
 
     def _max_pods(self) -> int | None:
         text = (self._labels or {}).get(MAX_PODS_LABEL)
         wanted, kept = parse_max_pods(text or ""), self.node_store.read().max_pods
         is_wrong = text is not None and wanted is None
-        self._note(
-            "max pods",
-            "BadMaxPods",
+        wrong = (
             f"label {MAX_PODS_LABEL}: value({text}) of max pod per device is invalid,it must be >= 0; "
             f"it stays {'without limit' if kept is None else kept}"
-            if is_wrong
-            else None,
         )
+        self._note("max pods", "BadMaxPods", wrong if is_wrong else None)
         return kept if is_wrong else wanted
 
     def _compute_policy(self) -> ComputePolicy:
         text = (self._labels or {}).get(COMPUTE_POLICY_KEY)
         wanted = self.settings.compute_policy if text is None else parse_compute_policy(text)
         kept = self.node_store.read().compute_policy
-        self._note(
-            "compute policy",
-            "UnknownComputePolicy",
-            f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. "
-            f"Known: {KNOWN_POLICIES}"
-            if wanted is None
-            else None,
-        )
+        wrong = f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. Known: {KNOWN_POLICIES}"
+        self._note("compute policy", "UnknownComputePolicy", wrong if wanted is None else None)
         return wanted or kept
 
     def _check_foreign(self) -> None:
@@ -287,40 +273,27 @@ class AllocationApiChoice:
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
         """The allocation API that serves now."""
         wanted, known = parse_allocation_api(text or self.settings.door), ", ".join(AllocationApi)
-        self._note(
-            "unknown door",
-            "UnknownDoor",
-            f"label {ALLOCATION_API_LABEL}={text} names no door; it stays {self.kept}. Known: {known}"
-            if wanted is None
-            else None,
-        )
+        wrong = f"label {ALLOCATION_API_LABEL}={text} names no door; it stays {self.kept}. Known: {known}"
+        self._note("unknown door", "UnknownDoor", wrong if wanted is None else None)
         if wanted is not AllocationApi.DRA:
             self.refused = ""
         missing = self._lacks_claims(mode) if wanted is AllocationApi.DRA else ""
-        self._note(
-            "door",
-            "DoorNotAvailable",
-            f"door {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
-            if missing
-            else None,
-        )
+        text = f"door {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
+        self._note("door", "DoorNotAvailable", text if missing else None)
         self.kept = AllocationApi.DEVICE_PLUGIN if missing else wanted or self.kept
         return self.kept
 
     def note_slice(self, refused: str) -> None:
         """Report that the API server took our slice once and refuses it now, or takes it (empty)."""
-        self._note(
-            "slice",
-            "SliceRefused",
+        text = (
             f"the API server refuses the node's ResourceSlice ({refused}); what it offers for claims "
             f"stays as it was, and it is asked again until it takes it"
-            if refused
-            else None,
         )
+        self._note("slice", "SliceRefused", text if refused else None)
 
     def _lacks_claims(self, mode: NodeMode) -> str:
-        if self.settings.standalone:
-            return "claims need an API server (--standalone)"
+        if self.settings.standalone or not self.settings.cdi_dir:
+            return "this agent serves none (--standalone, or no --cdi-dir: dra.enabled of the chart sets it)"
         if is_whole(mode):
             return f"mode {mode} gives whole cards"
         if self.kubelet_version and not has_claims_api(self.kubelet_version):

@@ -62,6 +62,8 @@ class ClaimEndpoint:
     @property
     def is_needed(self) -> bool:
         """Whether claims are given here, or are still held, also by grants that were lost."""
+        if not self._parts.is_served:
+            return False
         is_open = self._parts.node_store.read().door is AllocationApi.DRA
         is_held = has_claims(self._parts.admission.ledger) or bool(self._preparation.lost)
         return is_open or self.handover.is_offered or is_held
@@ -225,7 +227,10 @@ class Handover:
         """Take up what the last run left; returns what was damaged, or None."""
         content, bad = await self._parts.memory.load(now_seconds)
         self.withheld, self.is_offered = frozenset(content.withheld), content.is_offered
-        self._may_be_written = content.is_offered
+        if not self._parts.is_served:
+            # No claim can be prepared, so the device plugin may give all that none holds.
+            self._remember(frozenset(), is_offered=False)
+        self._may_be_written = self.is_offered
         return bad
 
     def check(self) -> None:

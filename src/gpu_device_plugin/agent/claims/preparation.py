@@ -1,7 +1,7 @@
 """A claim becomes a grant with a CDI file, and ends with its containers."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.disk.cdi import CdiFiles
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.disk.state_file import ClaimsRecord, Memory
+from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.claims import (
     DRIVER,
     AllocatedDevice,
@@ -29,11 +30,13 @@ from gpu_device_plugin.domain.grants.claims import (
     cdi_spec,
     check_allocation_api,
     claim_of_spec,
+    claim_uid,
+    parts_of,
     prepare_devices,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
@@ -55,9 +58,16 @@ class ClaimParts:
     gate: CallGate  # keeps the device plugin's calls away meanwhile
     cards: CardInventory  # which version the NVIDIA driver has
     memory: Memory[ClaimsRecord]
+    specs: Callable[[], Specs]
+    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
     mode: ModeFollower
     """Chooses the allocation API, also where the API server takes no offers of ours."""
     republish: Signal[NodeState]  # the device plugin offers other cards than before
+
+    @property
+    def is_served(self) -> bool:
+        """Whether this agent can prepare claims and give them back at all."""
+        return bool(self.mode.settings.cdi_dir)
 
 
 class Preparation:
@@ -84,27 +94,32 @@ class Preparation:
                 found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
                 raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
             pod = claim.pod
-            return await self._prepared(ref, claim)
+            return await self._prepared(claim)
         except GpuPluginError as error:
             self._parts.recorder.claim_refused(ref, pod, error)
             raise
 
-    async def _prepared(self, ref: ClaimRef, claim: Claim) -> Sequence[PreparedDevice]:
+    async def _prepared(self, claim: Claim) -> Sequence[PreparedDevice]:
         _check_owner(claim)
         ours = self._ours(claim)
         # The gate: the device plugin's calls decide on the same ledger.
         async with self._parts.gate.lock, self._one_at_a_time:
-            grant = await self._reserved(claim, ours)
-            edits = self._write(ref, grant)
+            prepared: list[PreparedDevice] = []
+            for part in await self._parts_of(claim, ours):
+                grant = await self._reserved(part)
+                prepared += prepare_devices(part, self._write(part.ref, grant))
         failpoint("prepare.before-answer")
-        return prepare_devices(claim, ours, edits)
+        return prepared
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """End the grant, and remove what it left. NodeError: the claim holds its slice as before."""
         failpoint("unprepare.before-release")
         async with self._one_at_a_time:
-            await self._parts.admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
-            self._parts.cdi.remove(ref.uid)
+            for uid in {ref.uid, *self._held(), *self._parts.cdi.present()}:
+                if claim_uid(uid) == ref.uid:
+                    holder = Holder(PodRef(ref.namespace, ""), claim=uid)
+                    await self._parts.admission.release(holder)
+                    self._parts.cdi.remove(uid)
 
     def restore(self) -> None:
         """After a start: each claim's file is there as its grant says, and no other one.
@@ -144,11 +159,13 @@ class Preparation:
             claim = (
                 await self._parts.claims.fetch(known[0].namespace, known[0].name) if known else None
             )
-            if known is None or claim is None or claim.pod is None or claim.ref.uid != uid:
+            if known is None or claim is None or claim.pod is None:
                 return
             async with self._parts.gate.lock, self._one_at_a_time:
-                if self._parts.cdi.read(uid):  # not given back meanwhile
-                    await self._reserved(claim, self._ours(claim), known[1])
+                for part in parts_of(claim, self._ours(claim)):
+                    # Not given back meanwhile, and no other claim of that name.
+                    if part.ref.uid == uid and self._parts.cdi.read(uid):
+                        await self._reserved(part, known[1])
 
     def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
         """The CDI file of a claim that holds a grant; what stands in it."""
@@ -167,9 +184,7 @@ class Preparation:
         grants = self._parts.admission.ledger.grants.values()
         return {grant.holder.claim: grant for grant in grants if grant.holder.claim}
 
-    async def _reserved(
-        self, claim: Claim, ours: Sequence[AllocatedDevice], slice_id: str = ""
-    ) -> Grant:
+    async def _reserved(self, claim: Claim, slice_id: str = "") -> Grant:
         pod = claim.pod or PodRef(claim.ref.namespace, "")
         name = claim.name_in_pod or claim.ref.name
         holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
@@ -178,10 +193,12 @@ class Preparation:
             return await self._parts.admission.answer_again(held[0])
         state = self._state()
         by_name = cards_by_name(state)
-        uuids = [by_name[each.device].uuid for each in ours]
+        uuids = [by_name[each.device].uuid for each in claim.devices]
         check_allocation_api(uuids, state, self._parts.admission.ledger)
         scheme, view = self._parts.schemes.find_reserving(state)
-        needed = scheme.claim_demand(ours, view)
+        needed = scheme.claim_demand(claim.devices, view)
+        if not slice_id:  # containers that run already keep what they have
+            self._check_alone(holder)
         return await self._parts.admission.reserve(holder, needed, uuids, slice_id)
 
     def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
@@ -193,13 +210,6 @@ class Preparation:
             raise _refused(
                 f"claim {claim.ref} holds no device of {DRIVER} on node {state.node}, but {told}"
             )
-        requests = sorted({each.request for each in ours})
-        if len(requests) > 1:
-            raise _refused(
-                f"claim {claim.ref} has the requests {', '.join(requests)}; by a claim of whole "
-                f"cards one container of a pod gets them (docs/dra.md)",
-                reason="SeveralRequests",
-            )
         names, known = [each.device for each in ours], cards_by_name(state)
         if unknown := [name for name in names if name not in known]:
             raise _refused(f"claim {claim.ref}: node {state.node} has no {', '.join(unknown)}")
@@ -208,6 +218,38 @@ class Preparation:
                 f"claim {claim.ref} has {', '.join(twice)} of node {state.node} more than once"
             )
         return ours
+
+    async def _parts_of(self, claim: Claim, ours: Sequence[AllocatedDevice]) -> Sequence[Claim]:
+        """Its requests, each of one container alone: of two, the second card would hide the first."""
+        found, pod = parts_of(claim, ours), claim.pod
+        if len(found) == 1 or pod is None or self._held().keys() >= {p.ref.uid for p in found}:
+            return found
+        spec = self._parts.specs().get(pod.key) or await self._parts.fetch_spec(
+            pod.namespace, pod.name
+        )
+        has_init = spec and any(c.asks for c in spec.containers if c.kind is ContainerKind.INIT)
+        if claim.name_in_pod or not spec or has_init:
+            why = "an init container asks as well" if has_init else "its pod is not known yet"
+            why = "containers that name it get all of them" if claim.name_in_pod else why
+            names = ", ".join(part.devices[0].request for part in found)
+            raise _refused(
+                f"claim {claim.ref} has the requests {names}, and {why}: a container gets the cards of "
+                f"one request (docs/dra.md)",
+                reason="SeveralRequests",
+            )
+        return found
+
+    def _check_alone(self, holder: Holder) -> None:
+        """RequestError where a container names another claim of ours: it would see the cards of one."""
+        spec = self._parts.specs().get(holder.pod.key)
+        others = {g.holder.claim_name for g in self._parts.admission.ledger.of_pod(holder.pod)}
+        for container in spec.containers if spec else ():
+            if holder.claim_name in container.claims and others.intersection(container.claims):
+                raise _refused(
+                    f"container {container.name} of pod {holder.pod} names several claims of cards "
+                    f"({', '.join(container.claims)}), and would get the cards of one; name one",
+                    reason="SeveralClaims",
+                )
 
 
 _refused = partial(RequestError, reason="ForeignClaim")

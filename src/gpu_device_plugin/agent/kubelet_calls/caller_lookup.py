@@ -33,7 +33,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class FoundCaller:
-    """Who asks, and the grants that still count for the decision."""
+    """The pod that makes a call, and the grants that still count for the decision."""
 
     caller: Caller
     live: Ledger

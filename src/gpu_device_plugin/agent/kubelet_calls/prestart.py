@@ -70,7 +70,7 @@ class HolderCheck:
         """
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
-        noted = self._noted(call.must_include)
+        noted = self._pods_in_checkpoint(call.must_include)
         answers = await self._held({*(grant.pod for grant, _ in asked), *noted})
         for pod in noted:
             if call.must_include & (answers[pod] or _NOTHING):
@@ -100,7 +100,7 @@ class HolderCheck:
         """Uid and container of a grant, as far as they are known."""
         return complete_holder(grant, self.snapshots.readable_entries())
 
-    def _noted(self, ids: frozenset[str]) -> set[PodRef]:
+    def _pods_in_checkpoint(self, ids: frozenset[str]) -> set[PodRef]:
         """Pods that have any of these units by the checkpoint, as far as the ledger may lack them.
 
         The checkpoint alone proves nothing: they may have ended, or be handed on by an init container.
@@ -192,17 +192,15 @@ class PreStart:
 
     async def _check(self, grant: Grant) -> None:
         state = self.state()
-        grant = await self._check_late(self._standing(grant), state)
+        grant = await self._check_late(self._current(grant), state)
         try:  # the grant's own version of the library counts, whatever new containers get
             if await self.setup.make_files(grant, is_start=True):
-                _log.warning(
-                    "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
-                )
+                _log.warning("slice repaired", pod=str(grant.pod), slice=grant.slice_id)
         except StorageError as error:
             raise NodeError(str(error), reason=error.reason) from error
-        self._standing(grant)
+        self._current(grant)
 
-    def _standing(self, grant: Grant) -> Grant:
+    def _current(self, grant: Grant) -> Grant:
         """The grant as it is now. UnknownPodError: a reconcile pass has ended it during the check."""
         now = self.ledger_store.ledger.grants.get(grant.slice_id)
         if now is None:
@@ -216,13 +214,13 @@ class PreStart:
     async def _check_late(self, grant: Grant, state: NodeState) -> Grant:
         """Rules that need the pod spec, for a grant made while the API was away."""
         while not grant.is_checked:
-            checked_grant = await self._checked(grant, state)
+            checked_grant = await self._check_spec(grant, state)
             if self.ledger_store.replace(grant, checked_grant):
                 return checked_grant
-            grant = self._standing(grant)
+            grant = self._current(grant)
         return grant
 
-    async def _checked(self, grant: Grant, state: NodeState) -> Grant:
+    async def _check_spec(self, grant: Grant, state: NodeState) -> Grant:
         """The grant with what is known now; without the pod spec it stays unchecked."""
         uid, name = self.holders.named(grant)
         named = rename_holder(grant, uid, name)

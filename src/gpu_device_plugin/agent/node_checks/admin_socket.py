@@ -51,11 +51,7 @@ class AdminSocket:
                 reported = ""
             except OSError as error:
                 if str(error) != reported:
-                    _log.error(
-                        "the admin socket cannot be opened",
-                        socket=str(self._path),
-                        error=str(error),
-                    )
+                    _log.error("no admin socket", socket=str(self._path), error=str(error))
                 reported = str(error)
             await asyncio.sleep(_CHECK_SECONDS)
 

@@ -18,7 +18,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.registry import Schemes
 
-CHECK_SECONDS = 2.0
+CHECK_SECONDS = 5.0
 OLDEST_KUBELET = (1, 34)
 EXPOSED = (
     "containers that ask for no GPU see every card of this node if their image sets "

@@ -45,10 +45,7 @@ async def choose(settings: Settings) -> str:
         async with asyncio.timeout(None if remembered is None else ASK_SECONDS):
             label = await _ask(api, settings.node_name)
     except TimeoutError:
-        _log.warning(
-            "the API server does not answer: starting with the remembered settings",
-            settings=remembered,
-        )
+        _log.warning("no answer of the API server: remembered settings", settings=remembered)
         return remembered or ""
     finally:
         await api.close()

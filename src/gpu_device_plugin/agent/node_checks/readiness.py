@@ -8,6 +8,7 @@ from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.domain.node.modes import is_served
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.web.server import ReadyState
 
 
 @dataclass(eq=False)
@@ -24,12 +25,12 @@ class Readiness:
     has_read_state: bool = False
     is_prepared: bool = False
 
-    def tell(self) -> tuple[bool, str]:
+    def tell(self) -> ReadyState:
         """Whether the node is ready, and the reasons, one per line."""
         state = self.state()
         return self._without_resources(state) or self._with_resources(state)
 
-    def _without_resources(self, state: NodeState) -> tuple[bool, str] | None:
+    def _without_resources(self, state: NodeState) -> ReadyState | None:
         """What there is to say before it is known what to offer, or if that is nothing."""
         if not self.has_read_state:
             return False, f"state: {self.state_dir} is not read yet; its disk is slow or stuck"
@@ -44,7 +45,7 @@ class Readiness:
             return True, f"ready: mode {state.mode}{later}; no resources"
         return None
 
-    def _with_resources(self, state: NodeState) -> tuple[bool, str]:
+    def _with_resources(self, state: NodeState) -> ReadyState:
         problems = [f"{reason}: {text}" for reason, text in state.faults.items()]
         if self.cards.missing:
             problems.append(f"cards: {self.cards.missing}")

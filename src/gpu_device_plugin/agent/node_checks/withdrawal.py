@@ -4,7 +4,7 @@ Withdrawal: the chart's pre-delete hook marks a node, and the agent leaves it an
 node offers nothing (its device lists are empty, so that the kubelet counts 0 at once), and what no
 grant names is removed. Running containers keep their files; claims are waited for, because only the
 agent can give them back. The answer is an annotation of the node, for which `gpu-device-plugin
-uninstall` waits. A mark is for one installation (`domain.annotations`); that of an earlier one is
+uninstall` waits. A mark is for one installation (`domain.grants.node_annotations`); that of an earlier one is
 removed and has no effect. When the mark is gone, the agent serves again.
 """
 
@@ -21,7 +21,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.remains import Remains
-from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole, parse_mode
 from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.errors import StorageError

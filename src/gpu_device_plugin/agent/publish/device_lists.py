@@ -11,7 +11,7 @@ from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointPhase, E
 
 
 class Registrations:
-    """Resources of which the kubelet holds a list of ours, an empty one included."""
+    """Resources of which the kubelet holds our list, also an empty one."""
 
     def __init__(self) -> None:
         self._serving: set[str] = set()

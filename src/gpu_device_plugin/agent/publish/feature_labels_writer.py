@@ -1,6 +1,6 @@
 """NVIDIA's feature labels on our node, and in a file where one is asked for.
 
-The node's annotation names the labels that are ours. It is written with them, in one patch: so
+The node's annotation names the labels that the agent wrote. It is written with them, in one patch: so
 another run of the agent, or the uninstall, removes exactly those, and never another's. A file is
 removed only where this run wrote it, or the annotation tells that an earlier run wrote labels.
 """

@@ -11,12 +11,6 @@ from itertools import chain
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.disk.region import CardUsage
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.grants.annotations import (
-    CARDS_ANNOTATION,
-    WITHDRAWN_ANNOTATION,
-    cards_annotation,
-    withdrawn_annotation,
-)
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.holdings import (
@@ -29,6 +23,12 @@ from gpu_device_plugin.domain.grants.holdings import (
     is_complete,
 )
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
+from gpu_device_plugin.domain.grants.node_annotations import (
+    CARDS_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    cards_annotation,
+    withdrawn_annotation,
+)
 from gpu_device_plugin.domain.models.model_catalogue import (
     MODEL_LABEL,
     SERIES_ANNOTATION,
@@ -111,7 +111,7 @@ def _core_ratio(before: _Seen | None, now: _Seen) -> float | None:
     return min(1.0, busy_ns / (now.now_ns - before.now_ns))
 
 
-_TOGETHER_SECONDS = 0.05
+_TOGETHER_SECONDS = 0.25
 _BYTES_PER_MIB = 1024 * 1024
 _WHOLE_CARD = 100
 
@@ -286,7 +286,7 @@ class Publisher:
                         claim=grant.holder.claim_name,
                     )
                     usage = self.usage(grant.slice_id, share.device)
-                    yield _with_usage(sample, usage, card)
+                    yield _add_usage(sample, usage, card)
 
     def _card_samples(
         self, state: NodeState, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger
@@ -305,7 +305,7 @@ class Publisher:
                 state.node,
                 card.model,
                 card.memory_mib,
-                *_allocated(card, use, card.capacity(state.unit) * state.unit.mib),
+                *_ack_mode(card, use, card.capacity(state.unit) * state.unit.mib),
             )
 
     def _unexplained(self, card: Card, ledger: Ledger) -> int | None:
@@ -325,7 +325,7 @@ class Publisher:
         return max(0, used)
 
 
-def _allocated(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
+def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
     """ACK's allocation mode of a card (R-580), and the held part of the memory that it gives away."""
     parts = {card.uuid: card.memory_mib}
     parts |= {each.uuid: each.memory_mib for each in card.hardware.instances}
@@ -341,7 +341,7 @@ def _card_label(card: Card) -> int | str:
     return card.index if card.is_shown else card.uuid
 
 
-def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
+def _add_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
     """The container wrote these figures; one above what the card has is not believed."""
     if usage is None or usage.memory_bytes > card.memory_mib * _BYTES_PER_MIB:
         return sample

@@ -96,6 +96,7 @@ class FileKeeper:
     async def repair_and_remove(self) -> None:
         """The same, and what `judge` has found to be over is removed."""
         await self.repair()
+        self._setup.files.sizes.cut_back()
         try:
             for slice_id in tuple(self._removable):
                 # It may have been adopted meanwhile, or removed by a pass that overlaps this one.
@@ -116,9 +117,7 @@ class FileKeeper:
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
-            _log.error(
-                "the files of a slice cannot be made", slice=grant.slice_id, error=str(error)
-            )
+            _log.error("no files of a slice", slice=grant.slice_id, error=str(error))
 
     def _file_grown(self, slice_id: str, file: str, size: int) -> None:
         """Told once a minute of each file, however often its container enlarges it."""

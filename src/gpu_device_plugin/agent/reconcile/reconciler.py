@@ -188,14 +188,9 @@ class Reconciler:
             self.holders.has_passed = True
             await self.files.repair_and_remove()
             self.passed.emit(None)
-        except KubeletError as error:
+        except (KubeletError, StorageError) as error:
             if str(error) != self._reported:
-                _log.info("the kubelet gives no snapshot", error=str(error))
-            self._reported = str(error)
-            return False
-        except StorageError as error:
-            if str(error) != self._reported:
-                _log.error("the result of a reconcile pass cannot be written", error=str(error))
+                _log.warning("reconcile pass failed", error=str(error))
             self._reported = str(error)
             return False
         self._reported = ""
@@ -225,14 +220,14 @@ class Reconciler:
         )
         failpoint("reconcile.before-release")
         left, held = ledger_store.ledger.release(over), snapshot.held()
-        completed = self._completed(left, snapshot)
+        completed = self._complete(left, snapshot)
         whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
-        ledger_store.amend([*completed, *self._adopted(whole, snapshot, held)], ended=over)
+        ledger_store.amend([*completed, *self._adopt(whole, snapshot, held)], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         alive = live(ledger_store.ledger, snapshot.names, uids)
         self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
-        ledger_store.set_gone(self._believed(self._absent, snapshot))
+        ledger_store.set_gone(self._find_gone(self._absent, snapshot))
         self.drift = drift(alive, snapshot.listed)
         now = asyncio.get_running_loop().time()
         is_stale = self.files.judge(snapshot, over, now, self._kubelet_since())
@@ -243,8 +238,8 @@ class Reconciler:
         self.on_steady(listed & self._listed)
         self._listed = listed
 
-    def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
-        """Of the slices that List lacks, those whose pods are certainly gone.
+    def _find_gone(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
+        """Those of the slices that List lacks whose pods are certainly gone.
 
         A kubelet that has just started, or has not reached the API server since, lists few pods
         or none. If they all counted as gone, a waiting mode switch would happen under them.
@@ -261,19 +256,23 @@ class Reconciler:
             found |= {key for key in absent if is_over(grants[key].pod, specs)}
         return frozenset(found)
 
-    def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
+    def _complete(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
-        uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        uids = snapshot.uids_by_holding()
         there = ledger.release(snapshot.find_displaced(ledger))
         schemes, state = self.schemes, self.state()
+        scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
+        parts = {
+            scheme: (own.listed(snapshot.listed), own.ledger(ledger), own.entries(snapshot.entries))
+            for scheme, own in scopes.items()
+        }
         found = []
         for grant in ledger.grants.values():
             named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
             named = rename_holder(named, corrected_uid(named, uids), named.container)
-            own = schemes.scope(schemes.of_grant(grant))
-            named = pass_on_units(named, own.listed(snapshot.listed), own.ledger(ledger))
-            named = fill_units(named, own.places(reported), there)
+            listed, own, entries = parts[schemes.of_grant(grant)]
+            named = fill_units(pass_on_units(named, listed, own), entries, there)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
@@ -288,7 +287,7 @@ class Reconciler:
                 found.append(named)
         return found
 
-    def _adopted(
+    def _adopt(
         self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
     ) -> list[Grant]:
         """Grants for containers that hold units without a grant."""
@@ -314,8 +313,6 @@ class Reconciler:
     def _kubelet_since(self) -> float | None:
         identity = self.kubelet_identity()
         if identity != self._kubelet[0]:
-            self._kubelet = (
-                identity,
-                None if identity is None else asyncio.get_running_loop().time(),
-            )
+            now = asyncio.get_running_loop().time()
+            self._kubelet = identity, None if identity is None else now
         return self._kubelet[1]

@@ -44,11 +44,8 @@ class EventRecorder:
 
     def reserved(self, grant: Grant) -> None:
         """A claim has its grant."""
-        claim, cards = grant.holder.claim, list(grant.devices)
         self.metrics.count("claims", "granted")
-        _log.info(
-            "claim prepared", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id
-        )
+        _log.info("claim prepared", **_fields(grant), cards=list(grant.devices))
 
     def claim_refused(self, claim: ClaimRef, pod: PodRef | None, error: GpuPluginError) -> None:
         """A claim is not prepared; the kubelet writes the Event, and asks again."""
@@ -65,21 +62,13 @@ class EventRecorder:
 
     def released(self, grant: Grant) -> None:
         """A claim gave its grant back."""
-        claim = grant.holder.claim
-        _log.info("claim given back", pod=str(grant.pod), claim=claim, slice=grant.slice_id)
+        _log.info("claim given back", **_fields(grant))
 
     def granted(self, grant: Grant, resource: str) -> None:
         """One resource of a container is granted."""
         self.metrics.count("allocations", resource, "granted")
-        _log.info(
-            "granted",
-            pod=str(grant.pod),
-            container=grant.container,
-            resource=resource,
-            units=len(grant.ids(resource)),
-            cards=list(grant.devices),
-            slice=grant.slice_id,
-        )
+        units, cards = len(grant.ids(resource)), list(grant.devices)
+        _log.info("granted", **_fields(grant), resource=resource, units=units, cards=cards)
 
     def given(self, call: Call) -> None:
         """Units that the kubelet has chosen are given; who has them is recorded later."""
@@ -93,7 +82,7 @@ class EventRecorder:
         _log.warning(
             "refused",
             pod=str(pod or ""),
-            container=caller.container.name if caller and caller.container else "",
+            container=_container(caller),
             asked=str(call),
             reason=error.reason,
             error=str(error),
@@ -120,17 +109,17 @@ class EventRecorder:
         outcome = f"against the rules: {error}"
         if any(d.outcome == outcome for d in self._decisions.of_pod(str(grant.pod))):
             return
-        _log.warning("against the rules", pod=str(grant.pod), reason=error.reason, error=str(error))
+        _log.warning("against the rules", **_fields(grant), reason=error.reason, error=str(error))
         self._keep(Caller(grant.pod), "", outcome=outcome, reason=error.reason)
         self.post(EventNote(grant.pod, error.reason, str(error)))
 
     def ignored_disable(self, caller: Caller) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
+        name = _container(caller)
         text = (
-            f"container {caller.container.name if caller.container else ''}: CGPU_DISABLE is ignored "
-            f"on node {self.state().node}; the operator allows it with --honor-cgpu-disable"
+            f"container {name}: CGPU_DISABLE is ignored on node {self.state().node}; the operator "
+            f"allows it with --honor-cgpu-disable"
         )
-        name = caller.container.name if caller.container else ""
         _log.info("CGPU_DISABLE ignored", pod=str(caller.pod), container=name)
         self.post(EventNote(caller.pod, "IsolationKept", text))
 
@@ -176,15 +165,13 @@ class EventRecorder:
     def adopted(self, grant: Grant) -> None:
         """A container held units for which there was no grant."""
         self.metrics.count("slice_repairs", "SliceAdopted")
-        _log.warning(
-            "slice adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id
-        )
+        _log.warning("slice adopted", **_fields(grant))
         text = f"{grant.holder}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
         self.post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
         """A slice lacks files that its container needs to start, and they cannot be made."""
-        _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, error=str(error))
+        _log.error("slice broken", **_fields(grant), error=str(error))
         self.post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
 
     def library_made_again(self, grant: Grant, ours: str) -> None:
@@ -192,14 +179,14 @@ class EventRecorder:
         text = f"version {grant.library_version} of the isolation library was missing and was installed again"
         if grant.library_version != ours:
             text += f" with the content of {ours}"
-        _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
+        _log.warning("library made again", **_fields(grant), text=text)
         self.metrics.count("slice_repairs", "IsolationLibraryMadeAgain")
         self.post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
     def file_grown(self, grant: Grant, file: str, size: int) -> None:
         """A container made a file that it may write larger than it may be."""
         text = f"{grant.holder}: its {file} had grown to {size} bytes and was cut back"
-        _log.warning("a container enlarged its file", pod=str(grant.pod), file=file, bytes=size)
+        _log.warning("a container enlarged its file", **_fields(grant), file=file, bytes=size)
         self.metrics.count("slice_repairs", "RegionGrown")
         self.post(EventNote(grant.pod, "RegionGrown", text))
 
@@ -226,7 +213,7 @@ class EventRecorder:
     ) -> None:
         decision = Decision(
             pod=str(caller.pod) if caller else "",
-            container=caller.container.name if caller and caller.container else "",
+            container=_container(caller),
             asked=asked,
             rooms=rooms,
             outcome=outcome,
@@ -235,6 +222,16 @@ class EventRecorder:
             owner=_owner(caller),
         )
         self._decisions.add(decision)
+
+
+def _fields(grant: Grant) -> dict[str, str]:
+    """A grant in the log: its pod, its container or its claim, and its slice."""
+    holder = {"claim": grant.holder.claim} if grant.holder.claim else {"container": grant.container}
+    return {"pod": str(grant.pod), **holder, "slice": grant.slice_id}
+
+
+def _container(caller: Caller | None) -> str:
+    return caller.container.name if caller and caller.container else ""
 
 
 def _owner(caller: Caller | None) -> str:

@@ -4,14 +4,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
+from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name, requesting_container
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
-from gpu_device_plugin.domain.fractions.edits import (
-    card_mounts,
-    device_nodes,
-    environment,
-    isolation_mounts,
-)
+from gpu_device_plugin.domain.fractions.edits import device_nodes, environment, isolation_mounts
 from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
     check_ids,
@@ -86,10 +81,11 @@ class AliyunScheme(FractionDecisions):
         return pod_annotations(grants, state.cards, assume_time_ns) | whole_cards(grants)
 
     def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
-        """By the claim's name; one of whole cards is of the only container that asks."""
+        """By the claim's name; one of whole cards by its request, or of the only container that asks."""
         shape = parse_claim_name(grant.holder.claim_name)
         if shape is None:
-            asking = spec.asking
+            at = requesting_container(grant.holder.claim.partition(".")[2])
+            asking = spec.asking if at is None else spec.containers[at : at + 1]
             return asking[0].name if len(asking) == 1 else ""
         place = shape.is_app, shape.index
         named = (c for c in spec.containers if (c.kind is ContainerKind.APP, c.index) == place)
@@ -274,7 +270,9 @@ class AliyunScheme(FractionDecisions):
         cdi_names = tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
         return ContainerEdits(
             envs=environment(grant, cards, state, access),
-            mounts=isolation_mounts(grant, paths) + card_mounts(cards, access) + paths.driver,
+            mounts=isolation_mounts(grant, paths)
+            + access.mounts(card.uuid for card in cards)
+            + paths.driver,
             devices=device_nodes(cards, access, paths),
             cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
             annotations=access.annotations(cdi_names, grant.slice_id),

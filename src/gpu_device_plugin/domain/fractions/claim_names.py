@@ -26,6 +26,19 @@ class ClaimShape:
     index: int
 
 
+_REQUEST = re.compile(r"container-([0-9]{1,3})-request-[0-9]{1,3}", re.ASCII)
+
+
+def requesting_container(request: str) -> int | None:
+    """Of a request that kube-scheduler names: the position among init containers and then the others.
+
+    >>> requesting_container("container-1-request-0")
+    1
+    """
+    found = _REQUEST.fullmatch(request)
+    return int(found[1]) if found else None
+
+
 def parse_claim_name(name: str) -> ClaimShape | None:
     """The shape that a name tells; None for any other name.
 

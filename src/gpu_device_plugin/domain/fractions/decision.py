@@ -4,19 +4,25 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.fractions.placement import NoRoom, place
 from gpu_device_plugin.domain.fractions.requests import (
     asked_text,
-    demand,
-    demand_ahead,
     demand_from_size,
+    demands,
     policy_of,
 )
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
-from gpu_device_plugin.domain.fractions.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.domain.fractions.units import (
+    Resource,
+    cards_of,
+    lie_equally_on,
+    parse_unit_id,
+    pick_units,
+)
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
+from gpu_device_plugin.domain.grants.init_containers import demands_ahead
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.reservation import Offer, Pending, Reservation
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
@@ -89,48 +95,16 @@ def _room_line(room: Room, demand: Demand) -> str:
     )
 
 
-def pick_units(
-    resource: str, available: Iterable[str], must: Collection[str], cards: Sequence[Card], size: int
-) -> tuple[str, ...] | None:
-    """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
-
-    Those of `must` come first, then the lowest, so that equal nodes give equal units.
-    """
-    by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
-    for text in frozenset(available) | frozenset(must):
-        unit = parse_unit_id(text)
-        if unit is not None and unit.resource == resource and unit.card in by_card:
-            by_card[unit.card].append((text not in must, unit.unit, text))
-    each, rest = divmod(size, len(cards))
-    chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
-    is_whole = rest == 0 and len(chosen) == size and frozenset(must) <= frozenset(chosen)
-    return tuple(chosen) if is_whole else None
-
-
-def follows(ids: Iterable[str], cards: Sequence[Card]) -> bool:
-    """Whether units are on exactly these cards, in equal parts.
-
-    Without asking first, the kubelet reuses an init container's units at random: of two cards it
-    may pick three and one, which would not be the slice that was asked for.
-    """
-    found = Counter(unit.card for text in ids if (unit := parse_unit_id(text)) is not None)
-    is_there = found.keys() == {card.number for card in cards}
-    return is_there and len(set(found.values())) <= 1
-
-
 class FractionDecisions(WeChooseDevices):
     """What of the scheme chooses cards and units."""
 
     def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""
         compute_policy_of(caller.request, state)
-        needed = _demand_of(caller, offer.call, state)
+        needed, ahead = _demands_of(caller, offer.call, state)
         begun = _follow_grant(caller, needed, offer, state)
         if begun is not None:
             return begun
-        ahead = needed
-        if caller.request is not None and caller.container is not None:
-            ahead = demand_ahead(caller.request, caller.container, needed)
         views = _views(caller, offer, state)
         found = place(
             views,
@@ -164,15 +138,16 @@ class FractionDecisions(WeChooseDevices):
 
     def check_given(self, caller: Caller, offer: Offer, state: NodeState) -> None:
         """In equal parts on as many cards as asked."""
-        needed, ids = _demand_of(caller, offer.call, state), offer.call.must_include
+        needed, _ = _demands_of(caller, offer.call, state)
+        ids = offer.call.must_include
         numbers = cards_of(ids)
         cards = [card for card in state.cards if card.number in numbers]
-        if len(numbers) != needed.cards or not follows(ids, cards):
+        if len(numbers) != needed.cards or not lie_equally_on(cards, ids):
             raise _unequal_parts(ids, needed.cards)
 
     def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
         """In equal parts on the cards decided on."""
-        if not follows(ids, pending.chosen.cards):
+        if not lie_equally_on(pending.chosen.cards, ids):
             raise _unequal_parts(ids, len(pending.chosen.cards))
 
     def reserve(
@@ -276,10 +251,12 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
     )
 
 
-def _demand_of(caller: Caller, call: Call, state: NodeState) -> Demand:
-    if caller.request is not None and caller.container is not None:
-        return demand(caller.request, caller.container, state.terms)
-    return demand_from_size(caller.pod, call.resource, call.size, state.terms)
+def _demands_of(caller: Caller, call: Call, state: NodeState) -> tuple[Demand, Demand | None]:
+    """What a container needs, alone and with those that reuse its units; without the pod spec, what a call shows."""
+    if caller.request is None or caller.container is None:
+        return (demand_from_size(caller.pod, call.resource, call.size, state.terms),) * 2
+    needs = demands(caller.request, state.terms)[caller.request.asking.index(caller.container) :]
+    return needs[0][1], demands_ahead(needs)[0]
 
 
 def _usable(caller: Caller, offer: Offer) -> frozenset[str]:

@@ -11,10 +11,9 @@ from gpu_device_plugin.domain.grants.container_edits import (
     PRELOAD_FILE,
     REGION_FILE,
     SELFTEST_FILE,
-    VISIBLE_DEVICES_DIR,
+    VISIBLE_DEVICES,
     DeviceAccess,
     DeviceNode,
-    ListStrategy,
     Mount,
     Paths,
 )
@@ -28,7 +27,7 @@ def environment(
     """The cards, and figures for applications (R-550)."""
     fraction = fraction_of(grant)
     envs = {
-        "NVIDIA_VISIBLE_DEVICES": _visible(cards, access),
+        VISIBLE_DEVICES: access.visible(card.uuid for card in cards),
         "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),
         # Applications divide CONTAINER by DEV (R-551): of unequal cards the larger is the safe one.
         "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(fraction.unit) for card in cards)),
@@ -40,14 +39,6 @@ def environment(
     if grant.is_isolated:
         envs["NVIDIA_DRIVER_CAPABILITIES"] = state.driver_capabilities
     return envs
-
-
-def _visible(cards: Sequence[Card], access: DeviceAccess) -> str:
-    if access.is_cdi_only:
-        return "void"
-    if ListStrategy.VOLUME_MOUNTS in access.strategies:
-        return VISIBLE_DEVICES_DIR
-    return ",".join(card.uuid for card in cards)
 
 
 def isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
@@ -76,16 +67,6 @@ def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
     return (
         Mount(inside, outside, is_read_only=True),
         Mount(f"{inside}/{slice_id}", f"{outside}/{slice_id}", is_read_only=False),
-    )
-
-
-def card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ...]:
-    """The cards, where mounts name them."""
-    if ListStrategy.VOLUME_MOUNTS not in access.strategies:
-        return ()
-    return tuple(
-        Mount(f"{VISIBLE_DEVICES_DIR}/{card.uuid}", "/dev/null", is_read_only=False)
-        for card in cards
     )
 
 

@@ -15,25 +15,29 @@ Processors: how much of its processor each node has free, by the scheduler's cou
 Amounts are thousandths of a core (milli).
 """
 
-import bisect
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 WHOLE_CARD_MILLI = 1000
 SCORE_STEPS = 100
 SCORE_SCALE_MILLI = 300.0
 STRANDED_STEP_MILLI = 50
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """What a pod takes of a node."""
-
-    cpu_milli: int
-    cards: int
-    card_milli: int
+TENTHS = 10
+CPU_PER_CARD = 12
+"""The pods that are taken to come, because nobody knows: as many of each tenth of a card, with twelve
+processor cores a card. Tenths and twelve are the best of a few that were tried on the openb trace."""
+CPU_LEVEL_MILLI = CPU_PER_CARD * WHOLE_CARD_MILLI // TENTHS
+"""Processor with each of which one more of these pods runs."""
+LOST_OF_FREE = [
+    [free * (TENTHS - min(free * TENTHS // WHOLE_CARD_MILLI, level)) for free in range(1001)]
+    for level in range(TENTHS + 1)
+]
+"""For each number of pods that the processor lets run: what is lost of a card, by what is free of it,
+added up over all `TENTHS` pods. Whole numbers: the order of a sum must not decide between equal cards."""
+PLENTY_CPU_MILLI = 10**9
+"""Processor of a node of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,134 +47,41 @@ class NodeRoom:
     cpu_milli: int
     cards: tuple[int, ...]
 
-    def fits(self, shape: Shape) -> bool:
-        """Whether a pod of this shape can run here."""
-        if self.cpu_milli < shape.cpu_milli:
-            return False
-        return sum(free >= shape.card_milli for free in self.cards) >= shape.cards
+    @property
+    def fragmentation(self) -> float:
+        """Card time that is free and serves none of the pods that come, in milli, on average.
 
-    def take(self, shape: Shape, cards: Iterable[int]) -> "NodeRoom":
-        """The room that a pod of this shape leaves on these cards (by index)."""
-        left = list(self.cards)
-        for card in cards:
-            left[card] -= shape.card_milli
-        return NodeRoom(self.cpu_milli - shape.cpu_milli, tuple(left))
-
-
-class Workload:
-    """The usual mix of pods, prepared so that the fragmentation of a node is a few look-ups.
-
-    Whole numbers throughout: the order of a sum must not decide between equal nodes and cards.
-
-    Attributes:
-        pods: Of how many pods the figures below are the sum.
-        levels: Processor, in thousandths, with which more of them run; ascending.
-        by_free: For each number of levels reached: what is lost of a card, by what is free of it.
-        cpu_per_card_milli: What they take of the processor beside a whole card.
-    """
-
-    def __init__(self, pods: Mapping[Shape, int], usual_part: float = 1.0) -> None:
-        """Prepare.
-
-        `pods`: how often each shape comes; at least one asks for a card. `usual_part` (0 to 1) of all
-        pods are the mix; the rarest are left out.
+        >>> NodeRoom(PLENTY_CPU_MILLI, (450,)).fragmentation
+        270.0
+        >>> NodeRoom(1300, (450,)).fragmentation
+        405.0
         """
-        usual = _usual(pods, usual_part)
-        self.pods = sum(pods.values())
-        self.levels = sorted({shape.cpu_milli for shape, _ in usual})
-        self.cpu_per_card_milli = _cpu_per_card_milli(pods)
-        self.by_free: list[list[int]] = []
-        # Pods of several cards, by their number.
-        self._multi: list[list[tuple[int, int]]] = []
-        for level in range(len(self.levels) + 1):
-            runs = [(s, n) for s, n in usual if level and s.cpu_milli <= self.levels[level - 1]]
-            served = sum(number for shape, number in runs if shape.cards)
-            self._prepare(runs, sum(number for _, number in usual) - served)
+        lost = LOST_OF_FREE[min(max(0, self.cpu_milli // CPU_LEVEL_MILLI), TENTHS)]
+        return sum([lost[free] for free in self.cards]) / TENTHS
 
-    def _prepare(self, runs: Sequence[tuple[Shape, int]], lost: int) -> None:
-        """One processor level: `runs` are the shapes that the processor lets run, `lost` the others."""
-        wanted = [0] * (WHOLE_CARD_MILLI + 2)
-        multi: Counter[int] = Counter()
-        for shape, number in runs:
-            if shape.cards == 1:
-                wanted[shape.card_milli] += number
-            elif shape.cards > 1:
-                multi[shape.cards] += number
-        # A card with `free` left cannot serve pods that want more of one card than that.
-        above, table = lost, [0] * (WHOLE_CARD_MILLI + 1)
-        for free in range(WHOLE_CARD_MILLI, -1, -1):
-            above += wanted[free + 1]
-            table[free] = free * above
-        self.by_free.append(table)
-        self._multi.append(sorted(multi.items()))
-
-    def fragmentation(self, room: NodeRoom) -> float:
-        """Card time that is free and does not serve a pod of the mix, in milli, on average.
-
-        >>> mix = Workload({Shape(1000, 1, 500): 1})
-        >>> mix.fragmentation(NodeRoom(4000, (400, 1000)))
-        400.0
-        >>> mix.fragmentation(NodeRoom(500, (400, 1000)))
-        1400.0
-        """
-        level = bisect.bisect_right(self.levels, room.cpu_milli)
-        table = self.by_free[level]
-        lost = sum([table[free] for free in room.cards])
-        for cards, number in self._multi[level]:
-            total, whole = sum(room.cards), room.cards.count(WHOLE_CARD_MILLI)
-            lost += number * (total if whole < cards else total - whole * WHOLE_CARD_MILLI)
-        return lost / self.pods
-
-    def stranded(self, room: NodeRoom) -> float:
-        """Free card time, in milli, beside which the mix would find no processor."""
-        return max(0.0, sum(room.cards) - room.cpu_milli / self.cpu_per_card_milli)
+    @property
+    def stranded(self) -> float:
+        """Free card time, in milli, beside which those pods would find no processor."""
+        return max(0.0, sum(self.cards) - self.cpu_milli / CPU_PER_CARD)
 
 
-def grade_placement(workload: Workload, before: NodeRoom, after: NodeRoom) -> float:
+def grade_placement(before: NodeRoom, after: NodeRoom) -> float:
     """How little a placement spoils a node, about 0 to 100; comparable between nodes."""
-    gain = workload.fragmentation(before) - workload.fragmentation(after)
+    gain = before.fragmentation - after.fragmentation
     steps = SCORE_STEPS / (1.0 + math.exp(-gain / SCORE_SCALE_MILLI))
-    more_stranded = workload.stranded(after) - workload.stranded(before)
+    more_stranded = after.stranded - before.stranded
     # The change, not what is left: a whole node must not win over one that is used already.
     broken = before.cards.count(WHOLE_CARD_MILLI) - after.cards.count(WHOLE_CARD_MILLI)
     return math.floor(steps) - round(more_stranded / STRANDED_STEP_MILLI) - broken / 1000
 
 
-def _usual(pods: Mapping[Shape, int], part: float) -> list[tuple[Shape, int]]:
-    """The most frequent shapes, until they make up this part of all pods."""
-    found, seen = [], 0
-    for shape, number in sorted(pods.items(), key=lambda item: (-item[1], item[0])):
-        if seen >= part * sum(pods.values()):
-            break
-        found.append((shape, number))
-        seen += number
-    return found
-
-
-def _cpu_per_card_milli(pods: Mapping[Shape, int]) -> float:
-    cpu = sum(shape.cpu_milli * number for shape, number in pods.items())
-    card = sum(shape.cards * shape.card_milli * number for shape, number in pods.items())
-    return max(cpu, 1) / card
-
-
-_TENTHS = range(100, WHOLE_CARD_MILLI + 1, 100)
-_CPU_PER_CARD_MILLI = 12_000
-EVEN_MIX = Workload(
-    {Shape(_CPU_PER_CARD_MILLI * part // WHOLE_CARD_MILLI, 1, part): 1 for part in _TENTHS}
-)
-"""What is taken to come, because nobody knows: as many pods of each tenth of a card, with twelve
-processor cores a card. Tenths and twelve are the best of a few that were tried on the openb trace."""
-PLENTY_CPU_MILLI = 10**9
-"""Processor of a node of which nothing is known."""
-
-
 def unusable_share(cards: Sequence[int]) -> float:
-    """Free time of a node's cards, in milli, that does not serve a pod of the even mix.
+    """Free time of a node's cards, in milli, that serves none of the pods that come.
 
     By the cards alone: a node's agent knows of no processors, and the controller must choose the
     card that it would.
     """
-    return EVEN_MIX.fragmentation(NodeRoom(PLENTY_CPU_MILLI, tuple(cards)))
+    return NodeRoom(PLENTY_CPU_MILLI, tuple(cards)).fragmentation
 
 
 class Processors:

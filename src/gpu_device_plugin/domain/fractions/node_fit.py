@@ -4,35 +4,25 @@ Amounts only: unit ids are the node's own. What a node offers comes from its ann
 what a pod holds from the pod's annotations, or from its spec while it has none.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
-from gpu_device_plugin.domain.fractions.cluster_view import NodeOffer, PodHold
-from gpu_device_plugin.domain.fractions.container_sums import (
-    NOTHING,
-    ContainerSums,
-    Shares,
-    one_copy,
-)
 from gpu_device_plugin.domain.fractions.fragmentation import (
-    EVEN_MIX,
     PLENTY_CPU_MILLI,
     NodeRoom,
     grade_placement,
 )
+from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, cards_for_all, place
-from gpu_device_plugin.domain.fractions.requests import (
-    demands,
-    demands_ahead,
-    policy_of,
-    wants_whole_card,
-)
+from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
+from gpu_device_plugin.domain.fractions.requests import demands, policy_of
 from gpu_device_plugin.domain.fractions.room import Room, room_of
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
-from gpu_device_plugin.domain.grants.grant import Demand
-from gpu_device_plugin.domain.grants.holdings import UnitsAndPercent
+from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
+from gpu_device_plugin.domain.grants.init_containers import ContainerSums, demands_ahead
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
@@ -82,7 +72,7 @@ def node_rooms(
         # Counted down card by card: counting all again for each would take the square of the time.
         rooms = [each.room for index, each in left.items() if index not in offer.by_claims]
         for index in _guess_cards(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
-            left[index].take(hold, (needed.units_per_card, needed.core_percent))
+            left[index].take(hold, needed.amounts_per_card)
     found = [each.room for each in left.values()]
     return tuple(found if door is None else (_through(door, room, offer) for room in found))
 
@@ -139,24 +129,10 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A pod fits a node.
-
-    Attributes:
-        shares: What the app containers would hold: container -> card index -> share.
-        extra: Card index -> what sidecars and init containers would hold beside that.
-        inits: Sidecars and init containers alone: container -> card index -> share.
-    """
+    """A pod fits a node, and would hold this there."""
 
     score: Score
-    shares: Mapping[int, Shares]
-    extra: Shares = field(default_factory=dict)
-    inits: Mapping[int, Shares] = field(default_factory=dict)
-    is_exclusive: bool = False
-
-    def hold(self, pod: PodRef) -> PodHold:
-        """What the pod will hold there."""
-        alone = self.is_exclusive
-        return PodHold(pod, self.shares, self.extra, inits=self.inits, is_exclusive=alone)
+    hold: PodHold
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +192,7 @@ class RequestChecks:
 
     def _checked(self, offer: NodeOffer) -> CheckedRequest | Misfit:
         pod, default = self.pod, self.default
-        if not offer.has_slices:
+        if not resources_of(offer.mode):
             asked = {str(r) for c in pod.containers for r in Resource if c.amount(r)}
             names = ", ".join(sorted(asked))
             return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
@@ -247,10 +223,7 @@ def try_rooms(
     if isinstance(trial, Misfit):
         return trial
     score = _score(asked, rooms, trial, free_cpu_milli)
-    alone = wants_whole_card(asked.pod)
-    shares, inits = one_copy(trial.take.apps), one_copy(trial.take.inits)
-    extra = one_copy({0: trial.take.extra()})[0]
-    return Fit(score, shares, extra, inits, is_exclusive=alone)
+    return Fit(score, PodHold.by_sums(asked.pod, trial.sums))
 
 
 def _score(
@@ -264,7 +237,7 @@ def _score(
         left_cpu_milli = free_cpu_milli - asked.pod.cpu_milli
         was = NodeRoom(free_cpu_milli, tuple(room.free_milli for room in before))
         left = NodeRoom(left_cpu_milli, tuple(room.free_milli for room in trial.rooms))
-        found[PlacementPolicy.FGD] = grade_placement(EVEN_MIX, was, left) / 100
+        found[PlacementPolicy.FGD] = grade_placement(was, left) / 100
     return Score(asked.policy, found[asked.policy], found[asked.default])
 
 
@@ -321,41 +294,31 @@ class _Trial:
     """A pod's containers placed so far; it grows with each of them."""
 
     rooms: tuple[Room, ...]
-    take: ContainerSums = field(default_factory=ContainerSums)
+    sums: ContainerSums = field(default_factory=ContainerSums)
     uuids: tuple[str, ...] = ()
 
     def place(self, ask: _Ask, policy: PlacementPolicy) -> Placement | NoRoom:
-        """The cards of the next container, as the node would choose them."""
-        # The kubelet hands init containers' units on before it takes others: those cards come first.
-        kept = [room.card for room in self.rooms if any(self._kept(room))]
-        must = frozenset(card.number for card in kept)
-        rooms = self._rooms_seen() if must else self.rooms
-        return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
-
-    def _rooms_seen(self) -> tuple[Room, ...]:
-        """The rooms as the next container finds them: what init containers hold is the pod's."""
-        return tuple(
-            replace(room, free_mem=room.free_mem + kept[0], free_core=room.free_core + kept[1])
-            if any(kept := self._kept(room))
+        """The cards of the next container, as the node would choose them: first those that it reuses."""
+        kept = {index: share for index, share in self.sums.reusable.items() if any(share)}
+        rooms = [
+            replace(
+                room, free_mem=room.free_mem + mine.units, free_core=room.free_core + mine.percent
+            )
+            if (mine := kept.get(room.card.index))
             else room
             for room in self.rooms
-        )
-
-    def _kept(self, room: Room) -> UnitsAndPercent:
-        """What init containers hand on of a card."""
-        return self.take.kept.get(room.card.index, NOTHING)
+        ]
+        must = frozenset(room.card.number for room in rooms if room.card.index in kept)
+        return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
 
     def take_on(self, ask: _Ask, cards: Sequence[Card]) -> None:
         """One container more."""
-        share = (ask.needed.units_per_card, ask.needed.core_percent)
-        shares = dict.fromkeys((card.index for card in cards), share)
+        shares = dict.fromkeys((card.index for card in cards), ask.needed.amounts_per_card)
+        new = self.sums.add(ask.container, shares)
         self.rooms = tuple(
-            self._with(room, share) if room.card.index in shares else room for room in self.rooms
+            replace(room.without(*new[room.card.index], int(not room.holds_pod)), holds_pod=True)
+            if room.card.index in new
+            else room
+            for room in self.rooms
         )
         self.uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
-        self.take.add(ask.container, shares)
-
-    def _with(self, room: Room, share: UnitsAndPercent) -> Room:
-        """A room with this share of it taken, less what an init container hands on."""
-        new = self.take.fresh(room.card.index, share)
-        return replace(room.without(*new, int(not room.holds_pod)), holds_pod=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.fragmentation import unusable_share
 from gpu_device_plugin.domain.fractions.room import Room
-from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
+from gpu_device_plugin.domain.grants.init_containers import NOTHING, take
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind
 
@@ -165,8 +166,8 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 
 MOST_TRIES = 200
-_Left = tuple[int, int, int, int]
-"""Of a card: memory and compute that are free, and what init containers hand on of them."""
+_Left = tuple[UnitsAndPercent, UnitsAndPercent]
+"""What of a card is free, and what the next container can reuse of an init container's."""
 _ContainerAsk = tuple[ContainerKind, Demand]
 _Cards = tuple[int, ...]
 """Positions in the list of rooms."""
@@ -191,7 +192,9 @@ def cards_for_all(
         order.sort(key=lambda at: (-asks[at][1].units_per_card, -asks[at][1].core_percent))
     sign = -1 if policy is PlacementPolicy.SPREAD else 1
     search = _Search([asks[at] for at in order], [room.least_core for room in usable], sign)
-    found = search.place(0, tuple((room.free_mem, room.free_core, 0, 0) for room in usable))
+    found = search.place(
+        0, tuple((UnitsAndPercent(room.free_mem, room.free_core), NOTHING) for room in usable)
+    )
     if found is None:
         return None
     by_ask = dict(zip(order, found, strict=True))
@@ -203,7 +206,7 @@ class _Search:
     """Backtracking over the cards of one container after the other.
 
     Attributes:
-        least_core: Of each card, the compute that every container takes at least.
+        least_core: For each card, the compute that every container takes at least.
         sign: 1 to try full cards first, -1 for empty ones.
         failed: What is left where the rest was found not to fit.
     """
@@ -240,14 +243,14 @@ class _Search:
         """Every choice of cards, those that are alike once."""
         fitting = [
             position
-            for position, card in enumerate(left)
-            if card[0] + card[2] >= max(1, demand.units_per_card)
-            and card[1] + card[3] >= max(demand.core_percent, self.least_core[position])
+            for position, (free, reusable) in enumerate(left)
+            if (mine := free.plus(reusable)).units >= max(1, demand.units_per_card)
+            and mine.percent >= max(demand.core_percent, self.least_core[position])
         ]
-        must = tuple(position for position, card in enumerate(left) if any(card[2:]))
+        must = tuple(position for position, (_, kept) in enumerate(left) if any(kept))
         if not set(must) <= set(fitting) or len(must) > demand.cards:
             return
-        fitting.sort(key=lambda position: self.sign * left[position][0])
+        fitting.sort(key=lambda position: self.sign * left[position][0].units)
         others = [position for position in fitting if position not in must]
         kinds = [(left[position], self.least_core[position]) for position in others]
         for more in _combinations(kinds, demand.cards - len(must)):
@@ -275,9 +278,6 @@ def _combinations(kinds: Sequence[object], size: int, start: int = 0) -> Iterato
 
 def _after(card: _Left, kind: ContainerKind, demand: Demand) -> _Left:
     """A card with one container more."""
-    units, percent = demand.units_per_card, demand.core_percent
-    mem, core, kept_mem, kept_core = card
-    mem, core = mem - max(0, units - kept_mem), core - max(0, percent - kept_core)
-    if kind is ContainerKind.INIT:
-        return mem, core, max(kept_mem, units), max(kept_core, percent)
-    return mem, core, max(0, kept_mem - units), max(0, kept_core - percent)
+    free, reusable = card
+    fresh, reusable = take(kind, demand.amounts_per_card, reusable)
+    return free.less(fresh), reusable

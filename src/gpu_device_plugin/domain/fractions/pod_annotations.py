@@ -1,24 +1,41 @@
-"""A pod's annotations: the slice that it was given, and the cards that a scheduler wishes for it."""
+"""A pod's annotations, written and read: the slice that it was given, and the cards that a scheduler wishes for it.
+
+Amounts only: unit ids are the node's own.
+"""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import chain
 from operator import itemgetter
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
 from gpu_device_plugin.domain.fractions.fraction import fraction_of, units_per_card
+from gpu_device_plugin.domain.fractions.requests import amounts_of, wants_whole_card
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.annotations import compact
-from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.grant import Demand, Grant, UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     MOST_ON_A_POD,
+    Holding,
     devices_annotation,
 )
+from gpu_device_plugin.domain.grants.init_containers import (
+    NOTHING,
+    ContainerSums,
+    Shares,
+    beyond_others,
+    one_copy,
+)
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, compact
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
+    PodRef,
     PodRequest,
     WishedCards,
 )
@@ -28,7 +45,7 @@ ASSIGNED = "scheduler.framework.gpushare.assigned"
 ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
 CORE_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
 INIT_ALLOCATION = "gpu-device-plugin/init-allocation"
-"""As ALLOCATION, for `spec.initContainers`, sidecars among them: no tool but ours reads or writes it."""
+"""As ALLOCATION, for `spec.initContainers`, sidecars among them: no other tool reads or writes it."""
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 V1_CAPACITY = "ALIYUN_COM_GPU_MEM_DEV"
@@ -40,6 +57,52 @@ HELD_KEYS = (*SECOND_GENERATION, *FIRST_GENERATION, DEVICES_ANNOTATION)
 """All keys that say what a pod holds. The chart's policies have the same ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class PodHold:
+    """What one pod holds of a node's cards, or is about to.
+
+    Attributes:
+        by_container: Index in `spec.containers` -> card index -> share.
+        extra: Card index -> what init containers and sidecars hold beside that; by the agent's
+            word everything.
+        inits: The init containers and sidecars alone: index in `spec.initContainers` -> card index -> share.
+        unplaced: Demands that have no card yet: the node will choose for each.
+        is_by_claims: Whether it has claims: then its annotations are for people, and the node's agent
+            says what is held.
+    """
+
+    pod: PodRef
+    by_container: Mapping[int, Shares] = field(default_factory=dict)
+    extra: Shares = field(default_factory=dict)
+    unplaced: tuple[Demand, ...] = ()
+    inits: Mapping[int, Shares] = field(default_factory=dict)
+    is_exclusive: bool = False
+    is_by_claims: bool = False
+
+    def by_card(self) -> dict[CardIndex, UnitsAndPercent]:
+        """What it holds of each card, over all containers."""
+        found: dict[CardIndex, UnitsAndPercent] = {}
+        for shares in (*self.by_container.values(), self.extra):
+            for card, share in shares.items():
+                found[card] = found.get(card, NOTHING).plus(share)
+        return found
+
+    @classmethod
+    def by_sums(
+        cls, pod: PodRequest, sums: ContainerSums, unplaced: tuple[Demand, ...] = ()
+    ) -> "PodHold":
+        """What a pod holds by what its containers have taken."""
+        return cls(
+            pod.ref,
+            one_copy(sums.apps),
+            one_copy({0: sums.extra()})[0],
+            unplaced,
+            inits=one_copy(sums.inits),
+            is_exclusive=wants_whole_card(pod),
+            is_by_claims=pod.door is AllocationApi.DRA,
+        )
+
+
 def pod_annotations(
     grants: Sequence[Grant], cards: Sequence[Card], assume_time_ns: int
 ) -> dict[str, str]:
@@ -47,7 +110,7 @@ def pod_annotations(
 
     Always in its second generation; for older tools also in the first, if one card was given.
 
-    Grants of init and sidecar containers are told in a key of ours. Grants name cards by UUID,
+    Grants of init and sidecar containers have a key of their own. Grants name cards by UUID,
     annotations by NVML index.
 
     Returns:
@@ -60,14 +123,14 @@ def pod_annotations(
     if not apps or not used <= by_uuid.keys():
         return {}
     inits = [(i, g) for is_app, i, g in placed if not is_app and by_uuid.keys() >= set(g.devices)]
-    values = {ALLOCATION: _units(apps, by_uuid), ASSIGNED: "true", ASSUME_TIME: str(assume_time_ns)}
-    core = {
-        str(index): dict.fromkeys(_on(g, by_uuid), g.core_percent)
-        for index, g in apps
-        if g.core_percent
+    values = {
+        ALLOCATION: _allocation(apps, by_uuid),
+        ASSIGNED: "true",
+        ASSUME_TIME: str(assume_time_ns),
     }
+    core = {i: dict.fromkeys(_on(g, by_uuid), g.core_percent) for i, g in apps if g.core_percent}
     if inits:
-        values[INIT_ALLOCATION] = _units(inits, by_uuid)
+        values[INIT_ALLOCATION] = _allocation(inits, by_uuid)
     if core:
         values[CORE_ALLOCATION] = compact(core)
     if len(used) == 1:
@@ -77,25 +140,25 @@ def pod_annotations(
 
 def whole_cards(grants: Iterable[Grant]) -> dict[str, str]:
     """The cards of a claim that was made for no slice: with all of them, or by hand."""
-    whole = {g.index: g.devices for g in grants if g.holder.claim and _place_of(g) is None}
-    return {DEVICES_ANNOTATION: devices_annotation(whole)} if whole else {}
+    whole = [g.devices for g in grants if g.holder.claim and _place_of(g) is None]
+    return {DEVICES_ANNOTATION: devices_annotation({0: chain(*whole)})} if whole else {}
 
 
 def _place_of(grant: Grant) -> tuple[bool, int, Grant] | None:
     """Whether an app container has it, and at which position; None where it has no container's units."""
     if not grant.holder.claim:
-        is_app = grant.kind is ContainerKind.APP
-        return (is_app, grant.index, grant) if grant.ids(Resource.MEM) else None
+        is_app = grant.holder.kind is ContainerKind.APP
+        return (is_app, grant.holder.index, grant) if grant.ids(Resource.MEM) else None
     shape = parse_claim_name(grant.holder.claim_name)
     return (shape.is_app, shape.index, grant) if shape else None
 
 
-def _units(grants: Iterable[tuple[int, Grant]], by_uuid: Mapping[str, Card]) -> str:
-    return compact({str(i): dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for i, g in grants})
+def _allocation(grants: Iterable[tuple[int, Grant]], by_uuid: Mapping[str, Card]) -> str:
+    return compact({i: dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for i, g in grants})
 
 
-def _on(grant: Grant, by_uuid: Mapping[str, Card]) -> Sequence[str]:
-    return [str(by_uuid[uuid].index) for uuid in grant.devices]
+def _on(grant: Grant, by_uuid: Mapping[str, Card]) -> Sequence[CardIndex]:
+    return [by_uuid[uuid].index for uuid in grant.devices]
 
 
 def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) -> dict[str, str]:
@@ -109,24 +172,71 @@ def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) ->
     }
 
 
-def believed_holds(
-    pod: PodRequest, annotations: Mapping[str, str]
-) -> tuple[Mapping[str, Mapping[CardIndex, int]], bool]:
+def wish_annotations(
+    hold: PodHold, now_ns: int, before: Collection[str] = (), offer: NodeOffer | None = None
+) -> dict[str, str]:
+    """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
+
+    Neither names sidecars and init containers: they have an annotation of their own.
+
+    `before` are keys that the pod has already, for instance as the copy of another: a binding removes
+    none, so those of which the wish says nothing are emptied. `offer` is of the pod's node, which tells
+    how many units the card has.
+    """
+    values = {
+        **{key: "{}" for key in (CORE_ALLOCATION, INIT_ALLOCATION) if key in before},
+        # Of several cards version 1 cannot speak; an index that is none says nothing.
+        **({V1_INDEX: "-1"} if V1_INDEX in before else {}),
+        ALLOCATION: _compact({c: _units(s) for c, s in hold.by_container.items()}),
+        ASSIGNED: "false",
+        ASSUME_TIME: str(now_ns),
+    }
+    by_card = hold.by_card()
+    if any(share.percent for share in by_card.values()):
+        percents = {
+            c: {card: n for card, (_, n) in s.items()} for c, s in hold.by_container.items()
+        }
+        values[CORE_ALLOCATION] = _compact(percents)
+    if hold.inits:
+        values[INIT_ALLOCATION] = _compact({c: _units(s) for c, s in hold.inits.items()})
+    if len(by_card) == len(hold.by_container) == 1:
+        ((index, (units, _)),) = next(iter(hold.by_container.values())).items()
+        values |= {V1_INDEX: str(index), V1_UNITS: str(units), V1_ASSIGNED: "false"}
+        values[V1_ASSUME_TIME] = str(now_ns)
+        if offer:
+            sizes = {card.index: card.capacity(offer.unit) for card in offer.cards}
+            values |= {V1_CAPACITY: str(sizes.get(index, 0))}
+    return values
+
+
+def _units(shares: Shares) -> Mapping[CardIndex, int]:
+    return {card: share.units for card, share in shares.items()}
+
+
+def _compact(by_container: Mapping[int, Mapping[CardIndex, int]]) -> str:
+    return compact(dict(sorted(by_container.items())))
+
+
+class BelievedHolds(NamedTuple):
+    """Container name -> card index -> memory units; and whether all that annotations say agrees with the spec."""
+
+    by_container: Mapping[str, Mapping[CardIndex, int]]
+    is_all: bool
+
+
+def believed_holds(pod: PodRequest, annotations: Mapping[str, str]) -> BelievedHolds:
     """On which cards annotations say that a pod's containers are, where they agree with its spec.
 
     A pod's annotations are its tenant's to write. They count for a container where they name as many
     cards as the pod asks for, and on each its units and, if they say it, its percent. The spec
     tells everything else.
-
-    Returns:
-        Container name -> card index -> memory units; and whether everything that they say agrees.
     """
     apps, inits, core = (
         _amounts(annotations.get(key, "{}"))
         for key in (ALLOCATION, INIT_ALLOCATION, CORE_ALLOCATION)
     )
     if apps is None or inits is None or core is None:
-        return {}, False
+        return BelievedHolds({}, is_all=False)
     found: dict[str, Mapping[CardIndex, int]] = {}
     for container in pod.containers:
         is_app = container.kind is ContainerKind.APP
@@ -134,7 +244,7 @@ def believed_holds(
         percents = core.get(container.index, {}) if is_app else {}
         if told and _agrees(container, card_count(pod), told, percents):
             found[container.name] = told
-    return found, len(found) == len(apps) + len(inits)
+    return BelievedHolds(found, is_all=len(found) == len(apps) + len(inits))
 
 
 def _agrees(
@@ -143,7 +253,7 @@ def _agrees(
     told: Mapping[CardIndex, int],
     percents: Mapping[CardIndex, int],
 ) -> bool:
-    units, percent = container.amount(Resource.MEM), container.amount(Resource.CORE)
+    units, percent = amounts_of(container)
     return (
         len(told) == cards
         and all(each * cards == units > 0 for each in told.values())
@@ -161,6 +271,56 @@ def card_count(pod: PodRequest) -> int:
         return 1
     text = pod.card_count_label or "1"
     return max(1, int(text)) if _is_index(text) and len(text) < 4 else 1
+
+
+def hold_of(
+    pod: PodRequest, annotations: Mapping[str, str], told: Holding | None = None
+) -> PodHold:
+    """What a pod that is bound to a node holds there, or will.
+
+    What the node's agent says (`told`) comes first. Else annotations count for a container where
+    they agree with the spec. A sidecar or init container that they do not name is taken to be on
+    the cards of the first app container. What has no card then stays unplaced; not so of a pod with
+    claims, whose names anybody may write.
+    """
+    if told is not None:
+        return told_hold(pod.ref, told)
+    asking = [container for container in pod.containers if container.asks]
+    parts, _ = believed_holds(pod, annotations)
+    apps = [c for c in asking if c.kind is ContainerKind.APP]
+    first = next((parts[c.name] for c in apps if c.name in parts), {})
+    sums, left = ContainerSums(), []
+    for container in asking:
+        units, percent = amounts_of(container)
+        on = parts.get(container.name, {})
+        if not on and first and container.kind is not ContainerKind.APP:
+            on = dict.fromkeys(first, -(-units // len(first)))
+        if on:
+            sums.add(container, {card: UnitsAndPercent(n, percent) for card, n in on.items()})
+        else:
+            left.append(container)
+    is_counted = pod.door is AllocationApi.DEVICE_PLUGIN
+    return PodHold.by_sums(pod, sums, _demands_without_card(pod, left) if is_counted else ())
+
+
+def told_hold(pod: PodRef, told: Holding) -> PodHold:
+    """What a pod holds by the word of its node's agent, which names cards and no containers."""
+    return PodHold(
+        pod, extra=told.by_card, is_exclusive=told.is_exclusive, is_by_claims=told.is_by_claims
+    )
+
+
+def _demands_without_card(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
+    """The demands of containers without a card; app containers take over what inits hold."""
+    amounts = {k: [amounts_of(c) for c in left if c.kind is k] for k in ContainerKind}
+    apps, inits = amounts[ContainerKind.APP], amounts[ContainerKind.INIT]
+    found = [*apps, *amounts[ContainerKind.SIDECAR]]
+    if inits and any(beyond := beyond_others(inits, reduce(UnitsAndPercent.plus, apps, NOTHING))):
+        found.append(beyond)
+    cards = card_count(pod)
+    return tuple(
+        Demand(units, percent, cards if units % cards == 0 else 1) for units, percent in found
+    )
 
 
 def with_wish(pod: PodRequest, annotations: Mapping[str, str]) -> PodRequest:

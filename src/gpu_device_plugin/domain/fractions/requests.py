@@ -1,15 +1,13 @@
 """What a container may ask for: the rules about the pod spec and the node's mode."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Mapping
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.rules import WHOLE_CARD, Ask, Known, check
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy, parse_policy
-from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.errors import RequestError
 
@@ -39,47 +37,9 @@ def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> De
     return _check(pod, container, terms, len(found))
 
 
-def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -> Demand:
-    """What the card of `container` needs free, with the containers that reuse its units.
-
-    The kubelet hands an ordinary init container's units on to the containers after it, which can
-    then be on no other card: a card without room for them would have the pod refused.
-    """
-    held, _ = _handed_on(pod.containers, pod.containers.index(container))
-    return replace(needed, mem_units=held[Resource.MEM], core_percent=held[Resource.CORE])
-
-
-def demands_ahead(needs: Sequence[tuple[ContainerRequest, Demand]]) -> list[Demand | None]:
-    """`demand_ahead` of each container; None of those that reuse units and are bound to their card.
-
-    A pod's containers are gone through once: each reuses the units of one of them at most.
-    """
-    containers = [container for container, _ in needs]
-    found: list[Demand | None] = []
-    while len(found) < len(needs):
-        at = len(found)
-        held, end = _handed_on(containers, at)
-        mem, core = held[Resource.MEM], held[Resource.CORE]
-        found.append(replace(needs[at][1], mem_units=mem, core_percent=core))
-        found += [None] * (end - at - 1)
-    return found
-
-
-def _handed_on(
-    containers: Sequence[ContainerRequest], at: int
-) -> tuple[Mapping[Resource, int], int]:
-    """What the containers from `at` on hold together, and where the first is that reuses nothing."""
-    held = dict.fromkeys((Resource.MEM, Resource.CORE), 0)
-    reusable = dict(held)
-    for end, each in enumerate(islice(containers, at, None), at + 1):
-        for resource in held:
-            reused = min(reusable[resource], each.amount(resource))
-            fresh = each.amount(resource) - reused
-            held[resource] += fresh
-            reusable[resource] += fresh if each.kind is ContainerKind.INIT else -reused
-        if not any(reusable.values()):
-            return held, end
-    return held, len(containers)
+def amounts_of(container: ContainerRequest) -> UnitsAndPercent:
+    """What a container asks for, over all its cards."""
+    return UnitsAndPercent(container.amount(Resource.MEM), container.amount(Resource.CORE))
 
 
 def wants_whole_card(pod: PodRequest | None) -> bool:

@@ -1,4 +1,4 @@
-"""Resources, the ids under which the kubelet counts them, and the size of a slice.
+"""Resources, the unit ids under which the kubelet counts them, which units a container gets, and its slice's size.
 
 An id tells resource, card and unit: a letter (m memory, c compute, n count), one
 base-36 digit for the card's number, the unit in base 36. So ids of two resources never
@@ -6,7 +6,8 @@ meet, an id alone says which card it belongs to, and none is longer than 8 chara
 (from Kubernetes 1.36 on, the pod's status contains every id of a container).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -27,14 +28,9 @@ class Resource(StrEnum):
     CORE = "aliyun.com/gpu-core.percentage"
     COUNT = "aliyun.com/gpu-count"
 
-    @property
-    def letter(self) -> str:
-        """First character of every id of this resource."""
-        return _LETTERS[self]
-
 
 _LETTERS: Mapping[str, str] = {Resource.MEM: "m", Resource.CORE: "c", Resource.COUNT: "n"}
-_BY_LETTER = {resource.letter: resource for resource in Resource}
+_BY_LETTER = {_LETTERS[resource]: resource for resource in Resource}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,19 +41,11 @@ class UnitId:
     card: CardNumber
     unit: int
 
-    def __str__(self) -> str:
-        """The id as the kubelet sees it.
-
-        >>> str(UnitId(Resource.MEM, 3, 367))
-        'm3a7'
-        """
-        return f"{self.resource.letter}{_DIGITS[self.card]}{_base36(self.unit)}"
-
 
 # A decision reads every id of the node, and they are the same each time.
 @lru_cache(maxsize=16384)
 def parse_unit_id(text: str) -> UnitId | None:
-    """The unit that an id names, or None if it is not one of ours.
+    """The unit that an id names, or None for any other id.
 
     >>> parse_unit_id("m3a7")
     UnitId(resource=<Resource.MEM: 'aliyun.com/gpu-mem'>, card=3, unit=367)
@@ -85,21 +73,41 @@ def cards_of(ids: Iterable[str]) -> frozenset[CardNumber]:
     return frozenset(unit.card for unit in parsed if unit is not None)
 
 
+def pick_units(
+    resource: str, available: Iterable[str], must: Collection[str], cards: Sequence[Card], size: int
+) -> tuple[str, ...] | None:
+    """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
+
+    Those of `must` come first, then the lowest, so that equal nodes give equal units.
+    """
+    by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
+    for text in frozenset(available) | frozenset(must):
+        unit = parse_unit_id(text)
+        if unit is not None and unit.resource == resource and unit.card in by_card:
+            by_card[unit.card].append((text not in must, unit.unit, text))
+    each, rest = divmod(size, len(cards))
+    chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
+    is_whole = rest == 0 and len(chosen) == size and frozenset(must) <= frozenset(chosen)
+    return tuple(chosen) if is_whole else None
+
+
+def lie_equally_on(cards: Sequence[Card], ids: Iterable[str]) -> bool:
+    """Whether units are on exactly these cards, in equal parts.
+
+    Without asking first, the kubelet reuses an init container's units at random: of two cards it
+    may pick three and one, which would not be the slice that was asked for.
+    """
+    found = Counter(unit.card for text in ids if (unit := parse_unit_id(text)) is not None)
+    is_there = found.keys() == {card.number for card in cards}
+    return is_there and len(set(found.values())) <= 1
+
+
 def _count_up() -> Iterator[str]:
     """0, 1, 2 … in base 36, endless; much faster than a division for each digit."""
     yield from _DIGITS
     for length in count(1):
         for digits in product(_DIGITS[1:], *repeat(_DIGITS, length)):
             yield "".join(digits)
-
-
-def _base36(number: int) -> str:
-    digits = ""
-    while True:
-        number, last = divmod(number, 36)
-        digits = _DIGITS[last] + digits
-        if number == 0:
-            return digits
 
 
 def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:

@@ -121,7 +121,7 @@ def find_allocating_caller(
     holders = [g for g in ledger.holders(ids) if not _is_gone(g, specs)]
     same = [grant for grant in holders if frozenset(grant.ids(call.resource)) == ids]
     for grant in same:
-        if not grant.is_handed_on:
+        if not grant.holder.is_handed_on:
             return grant
     if holders:
         return _heir(call, holders, specs, ledger) or _repeat_or_refuse(call, same, holders)
@@ -232,7 +232,7 @@ def _of_session(
 def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) -> Caller | None:
     """The container that reuses an ordinary init container's units: the next one of its pod."""
     pods = {grant.pod.key: grant.pod for grant in holders}
-    if len(pods) > 1 or not all(grant.is_handed_on for grant in holders):
+    if len(pods) > 1 or not all(grant.holder.is_handed_on for grant in holders):
         return None
     key, pod = pods.popitem()
     return _by_ledger(specs[key], call, ledger) if key in specs else Caller(pod)

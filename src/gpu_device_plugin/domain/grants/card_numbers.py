@@ -8,10 +8,9 @@ them goes to another card.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, CardNumber
+from gpu_device_plugin.domain.grants.container_edits import VISIBLE_DEVICES
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
-
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def known_numbers(
@@ -67,5 +66,5 @@ def assign_numbers(
 
 def _visible(entry: CheckpointEntry) -> Sequence[str]:
     """UUIDs in our answer in the checkpoint; with CDI or mounts its environment has none."""
-    uuids = entry.edits.envs.get(_VISIBLE, "").split(",")
+    uuids = entry.edits.envs.get(VISIBLE_DEVICES, "").split(",")
     return [uuid for uuid in uuids if uuid.startswith(("GPU-", "MIG-"))]

@@ -4,33 +4,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.grants.container_edits import (
+    CDI_KIND,
+    CDI_VERSION,
+    ContainerEdits,
+    Mount,
+)
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
 from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError
 
 DRIVER = "gpu-device-plugin"
-CDI_KIND = f"{DRIVER}/slice"
-CDI_VERSION = "0.6.0"
 MAX_SLOTS = 16
 """Most claims a card, as the scheduler counts them."""
 _CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRef:
-    """A ResourceClaim, by name."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        """`namespace/name`."""
-        return f"{self.namespace}/{self.name}"
+class ClaimRef(ObjectRef):
+    """Which ResourceClaim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,7 @@ def cards_for_claims(
     until the last claim on it has ended. `withheld` are cards of which a claim may be allocated that is not prepared yet.
     """
     if state.door is AllocationApi.DRA and state.mark and not has_claims(ledger):
-        return {}  # a node that is left has no slice of ours when the agent ends
+        return {}  # a node that is left has no ResourceSlice when the agent ends
     if state.door is AllocationApi.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
@@ -232,14 +227,42 @@ def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] 
     return (ClaimRef(namespace, name, uid), slice_id) if is_told else None
 
 
-def prepare_devices(
-    claim: Claim, devices: Sequence[AllocatedDevice], edits: ContainerEdits
-) -> list[PreparedDevice]:
+def parts_of(claim: Claim, devices: Sequence[AllocatedDevice]) -> list[Claim]:
+    """The claim by its requests, each of which has a grant and a CDI file of its own.
+
+    kube-scheduler makes one claim of a pod whose containers ask for whole cards, with a request for each.
+    The uid of a part is `<uid>.<request>`, of an only one that of the claim.
+    """
+    by_request: dict[str, list[AllocatedDevice]] = {}
+    for each in devices:
+        by_request.setdefault(each.request, []).append(each)
+    if len(by_request) == 1:
+        return [replace(claim, devices=tuple(devices))]
+    return [
+        replace(
+            claim, ref=replace(claim.ref, uid=f"{claim.ref.uid}.{request}"), devices=tuple(found)
+        )
+        for request, found in sorted(by_request.items())
+    ]
+
+
+def claim_uid(part: str) -> str:
+    """The uid of the claim of a part.
+
+    >>> claim_uid("7f4f0e1e-1.container-0-request-0"), claim_uid("7f4f0e1e-1")
+    ('7f4f0e1e-1', '7f4f0e1e-1')
+    """
+    return part.partition(".")[0]
+
+
+def prepare_devices(claim: Claim, edits: ContainerEdits) -> list[PreparedDevice]:
     """What the kubelet is told: the first device carries everything that the containers receive."""
     # An annotation is the kubelet's to make, and it makes none for claims.
     by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
     names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
-    return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(devices)]
+    return [
+        PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(claim.devices)
+    ]
 
 
 def _held(ledger: Ledger, *, by_claims: bool) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Holder:
 
     @property
     def is_handed_on(self) -> bool:
-        """Whether later containers of the pod reuse what it holds: an ordinary init container."""
+        """Whether later containers reuse what it holds: an ordinary init container (init_containers)."""
         return self.kind is ContainerKind.INIT and not self.claim
 
     def is_same(self, other: "Holder") -> bool:
@@ -64,6 +65,23 @@ class Holder:
         if self.claim or other.claim:
             return self.claim == other.claim
         return self.pod.is_same_pod(other.pod) and self.container == other.container
+
+
+class UnitsAndPercent(NamedTuple):
+    """Memory units and percent of compute: of one card, where nothing else is said."""
+
+    units: int = 0
+    percent: int = 0
+
+    def plus(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
+        """Both together."""
+        return UnitsAndPercent(self.units + other.units, self.percent + other.percent)
+
+    def less(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
+        """What is left without `other`; of each no less than nothing."""
+        return UnitsAndPercent(
+            max(0, self.units - other.units), max(0, self.percent - other.percent)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +102,16 @@ class Demand:
         """Memory units on each of its cards."""
         return self.mem_units // self.cards
 
+    @property
+    def amounts(self) -> UnitsAndPercent:
+        """Over all its cards."""
+        return UnitsAndPercent(self.mem_units, self.core_percent)
+
+    @property
+    def amounts_per_card(self) -> UnitsAndPercent:
+        """On each of its cards."""
+        return UnitsAndPercent(self.units_per_card, self.core_percent)
+
 
 class Hold(NamedTuple):
     """A share that a pod holds; of one that is handed on, later containers of the pod take."""
@@ -102,6 +130,7 @@ class Grant:
         shares: Its parts of devices, in order of NVML index when it was given.
         own: What only its scheme knows of it; the scheme keeps, writes and reads it.
         compute_policy: What its compute means while nobody else works; the same while it lasts.
+        memory_enforcer: Who refuses what is above its memory; the same while it lasts.
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
     """
@@ -112,6 +141,7 @@ class Grant:
     shares: tuple[Share, ...] = ()
     own: object = None
     compute_policy: ComputePolicy = ComputePolicy.FIXED
+    memory_enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY
     is_isolated: bool = True
     is_checked: bool = True
     library_version: str = ""
@@ -141,16 +171,6 @@ class Grant:
         return self.holder.container
 
     @property
-    def kind(self) -> ContainerKind:
-        """Init, sidecar or app."""
-        return self.holder.kind
-
-    @property
-    def index(self) -> int:
-        """The container's position in `spec.containers` (or `spec.initContainers`)."""
-        return self.holder.index
-
-    @property
     def devices(self) -> tuple[str, ...]:
         """Ids of the devices of which it holds a share."""
         return tuple(share.device for share in self.shares)
@@ -172,8 +192,3 @@ class Grant:
     def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         """The same grant holding `ids` of `resource`."""
         return replace(self, units={**self.units, resource: tuple(sorted(ids))})
-
-    @property
-    def is_handed_on(self) -> bool:
-        """Whether later containers of the pod reuse its units: an ordinary init container's."""
-        return self.holder.is_handed_on

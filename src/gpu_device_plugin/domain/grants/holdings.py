@@ -8,22 +8,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import TypeAlias
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.grants.annotations import compact, json_object
-from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import sum_holds
+from gpu_device_plugin.domain.grants.node_annotations import (
+    LONGEST_UUID,
+    MOST_ON_A_NODE,
+    compact,
+    is_amount,
+    json_object,
+)
 from gpu_device_plugin.domain.node.pods import PodRequest
 
 TOPOLOGY_GPU = "aliyun.com/gpu"
 """A whole card in mode topology."""
 DEVICES_ANNOTATION = "gpu-device-plugin/devices"
 """On a pod: container index -> UUIDs of its cards and instances."""
-MOST_ON_A_NODE = 64 * 1024
-"""Characters of an annotation of a node: 900 pods, or as many cards as a node can have, each cut into
-seven instances. All annotations of an object have 256 KiB together."""
 MOST_ON_A_POD = 16 * 1024
 """Characters of an annotation of a pod: four times what 64 containers on 8 cards each need, or 300
 UUIDs. Nothing longer is read: a pod's tenant may write it."""
@@ -52,54 +54,12 @@ def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the node's annotation of cards (version 2) says of a device that is not given in parts."""
-
-    card: int
-    profile: str = ""
-    replicas: int = 1
-
-
-def told_devices(cards: object) -> Mapping[str, Told]:
-    """UUID -> what is told; cards with one replica and no instances are left out.
-
-    >>> told_devices([{"index": 0, "uuid": "a", "replicas": 4}])
-    {'a': Told(card=0, profile='', replicas=4)}
-    """
-    found: dict[str, Told] = {}
-    for card in _objects(cards):
-        index, replicas = _count(card.get("index")), _count(card.get("replicas"))
-        if replicas > 1:
-            found[str(card.get("uuid"))] = Told(index, replicas=replicas)
-        for each in _objects(card.get("instances")):
-            profile = str(each.get("profile", ""))
-            found[str(each.get("uuid"))] = Told(
-                index, profile, max(1, _count(each.get("replicas")))
-            )
-    return found
-
-
-def _objects(plain: object) -> list[dict[str, object]]:
-    return [each for each in plain if isinstance(each, dict)] if isinstance(plain, list) else []
-
-
-def _count(plain: object) -> int:
-    return plain if isinstance(plain, int) and not isinstance(plain, bool) else 0
-
-
 HOLDINGS_ANNOTATION = "gpu-device-plugin/holdings"
 HOLDINGS_VERSION = 1
-_MOST_UNITS = 1 << 30
 _MOST_DEVICES = 7 * MAX_CARDS
 """Instances of a node whose every card is cut into as many as a card can be."""
-_LONGEST_UUID = 96
 _MOST_SHARED = 16
 """Most cards and devices of a pod that is taken to hold as others do."""
-
-
-UnitsAndPercent: TypeAlias = tuple[int, int]
-"""Memory units and percent of compute on one card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +89,7 @@ def holding_of(
     use = sum_holds(chain.from_iterable(grant.holds for grant in grants))
     return Holding(
         {
-            index[uuid]: (-(-each.memory_mib // unit.mib), each.core_percent)
+            index[uuid]: UnitsAndPercent(-(-each.memory_mib // unit.mib), each.core_percent)
             for uuid, each in use.items()
             if uuid in index and (each.memory_mib or each.core_percent)
         },
@@ -150,10 +110,10 @@ def is_complete(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
 def holdings_annotation(by_uid: Mapping[str, Holding]) -> str | None:
     """The annotation's value by pod uid, as compact JSON; None where nothing is held.
 
-    Of more than `MOST_ON_A_NODE` the rest is left out: these pods count by their own annotations, where
+    What is beyond `MOST_ON_A_NODE` is left out: these pods count by their own annotations, where
     these agree with the pod spec.
 
-    >>> holdings_annotation({"u1": Holding({0: (2, 30)})})
+    >>> holdings_annotation({"u1": Holding({0: UnitsAndPercent(2, 30)})})
     '{"version":1,"pods":{"u1":{"slices":{"0":[2,30]}}}}'
     """
     head = f'{{"version":{HOLDINGS_VERSION},"pods":{{'
@@ -179,8 +139,8 @@ def _plain(holding: Holding) -> dict[str, object]:
 def parse_holdings(text: str) -> Mapping[str, Holding]:
     """What each pod holds, by uid; nothing where `text` is none that an agent writes.
 
-    >>> parse_holdings(holdings_annotation({"u1": Holding({0: (2, 30)})}))["u1"].by_card
-    {0: (2, 30)}
+    >>> parse_holdings(holdings_annotation({"u1": Holding({0: UnitsAndPercent(2, 30)})}))["u1"].by_card
+    {0: UnitsAndPercent(units=2, percent=30)}
     >>> parse_holdings('{"version":1,"pods":{"u1":{"slices":{"0":[-2,30]}}}}')
     {}
     """
@@ -198,11 +158,11 @@ def _read(entry: object) -> Holding | None:
     if len(slices) > MAX_CARDS or len(devices) > _MOST_DEVICES:
         return None
     shares = [
-        (CardIndex(int(card)), int(share[0]), int(share[1]))
+        (CardIndex(int(card)), UnitsAndPercent(*share))
         for card, share in slices.items()
         if card.isascii() and card.isdecimal() and len(card) < 5 and _is_share(share)
     ]
-    are_uuids = all(isinstance(each, str) and len(each) <= _LONGEST_UUID for each in devices)
+    are_uuids = all(isinstance(each, str) and len(each) <= LONGEST_UUID for each in devices)
     if len(shares) < len(slices) or not are_uuids:
         return None
     flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
@@ -212,18 +172,15 @@ def _read(entry: object) -> Holding | None:
 
 
 def _is_share(plain: object) -> bool:
-    return (
-        isinstance(plain, list)
-        and len(plain) == 2
-        and all(type(amount) is int and 0 <= amount <= _MOST_UNITS for amount in plain)
-    )
+    return isinstance(plain, list) and len(plain) == 2 and all(map(is_amount, plain))
 
 
 def _holding(
-    shares: tuple[tuple[CardIndex, int, int], ...], devices: tuple[str, ...], flags: frozenset[str]
+    shares: tuple[tuple[CardIndex, UnitsAndPercent], ...],
+    devices: tuple[str, ...],
+    flags: frozenset[str],
 ) -> Holding:
-    by_card = {card: (units, percent) for card, units, percent in shares}
-    return Holding(by_card, devices, "exclusive" in flags, "claims" in flags)
+    return Holding(dict(shares), devices, "exclusive" in flags, "claims" in flags)
 
 
 _one_copy = lru_cache(maxsize=4096)(_holding)

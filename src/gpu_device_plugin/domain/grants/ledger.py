@@ -26,8 +26,8 @@ class DeviceUse:
 def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
     """What is held of each device, by its id.
 
-    Of what ordinary init containers hold, a pod's later containers take first. So of each device a
-    pod holds the largest of its init containers' shares, or the sum of the others if that is more.
+    What ordinary init containers hold is reused (init_containers). So of each device a pod holds the
+    largest of its init containers' shares, or the sum of the others if that is more.
     """
     # Every decision adds up all grants: plain lists, because objects would cost it half a millisecond.
     by_device: dict[str, dict[object, list[int]]] = {}
@@ -71,19 +71,20 @@ class Ledger:
     """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
-    _by_place: dict[tuple[object, ...], list[Grant]] = field(
+    _by_pod: dict[object, list[Grant]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """By a pod's uid, and by its namespace and name; with its containers too. Who asks is looked for
-    among all containers of the node."""
+    """By a pod's uid, and by its namespace and name: who asks is looked for among all pods of the node."""
 
     def hold(self, grant: Grant) -> "Ledger":
         """The ledger with `grant` added, or replacing the one with the same slice id."""
         return Ledger({**self.grants, grant.slice_id: grant})
 
     def release(self, slice_ids: Iterable[str]) -> "Ledger":
-        """The ledger without these slices; unknown ones are ignored."""
-        gone = frozenset(slice_ids)
+        """The ledger without these slices; unknown ones are ignored, and without any it stays the same."""
+        gone = self.grants.keys() & slice_ids
+        if not gone:
+            return self
         return Ledger({key: grant for key, grant in self.grants.items() if key not in gone})
 
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
@@ -92,15 +93,13 @@ class Ledger:
 
     def of_pod(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
         """Grants of a pod, or of one container: by uid if both have one, else by namespace and name."""
-        if not self._by_place:
+        if not self._by_pod:
             for grant in self.grants.values():
-                for place in {(grant.pod.uid,), grant.pod.key}:
-                    self._by_place.setdefault(place, []).append(grant)
-                    self._by_place.setdefault((*place, 0, grant.container), []).append(grant)
-        ends = (0, *container) if container else ()
-        places = ((pod.uid, *ends), (*pod.key, *ends))
-        found = [g for place in places for g in self._by_place.get(place, ())]
-        return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
+                for key in {grant.pod.uid, grant.pod.key} - {""}:
+                    self._by_pod.setdefault(key, []).append(grant)
+        named = [g for key in (pod.uid, pod.key) for g in self._by_pod.get(key, ())]
+        found = {g.slice_id: g for g in named if not container or g.container in container}
+        return tuple(g for g in found.values() if g.pod.is_same_pod(pod))
 
     def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
         """Grants of a container or claim."""
@@ -121,7 +120,7 @@ class Ledger:
 
     def unknown(self, held: Iterable[HeldUnits]) -> list[HeldUnits]:
         """Those that no grant has; units reused from an init container belong to the reuser."""
-        certain = Ledger({k: g for k, g in self.grants.items() if not g.is_handed_on}).ids()
+        certain = Ledger({k: g for k, g in self.grants.items() if not g.holder.is_handed_on}).ids()
         return [
             units
             for units in held
@@ -134,17 +133,13 @@ class Ledger:
         ]
 
     def before(self, pod: PodRef) -> "Ledger":
-        """The ledger as it counts for the next container of `pod`.
-
-        The kubelet lets later containers reuse the units of ordinary init containers, so these
-        count as free for the same pod and for no other.
-        """
+        """The ledger as it counts for the next container of `pod`, which reuses what is handed on."""
         gone = [
             key
             for key, grant in self.grants.items()
-            if grant.is_handed_on and grant.pod.is_same_pod(pod)
+            if grant.holder.is_handed_on and grant.pod.is_same_pod(pod)
         ]
-        return self.release(gone) if gone else self
+        return self.release(gone)
 
     def use(self) -> dict[str, DeviceUse]:
         """What is held of each device, by its id."""
@@ -176,7 +171,7 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
         (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
         for grant in ledger.grants.values()
         for resource in grant.units
-        if not grant.is_handed_on
+        if not grant.holder.is_handed_on
     }
     places = granted.keys() | reported.keys()
     return sum(granted.get(place) != reported.get(place) for place in places)

@@ -33,13 +33,13 @@ def live(
     to a pod that was replaced by one of the same name. `ended` are uids of pods that have finished:
     kubelets before 1.34 list these until they are deleted, and give their units away all the same.
     """
-    return Ledger(
-        {
-            key: grant
+    return ledger.release(
+        [
+            key
             for key, grant in ledger.grants.items()
-            if grant.holder.claim
-            or (grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {}))
-        }
+            if not grant.holder.claim
+            and (grant.pod.uid in ended or not _is_listed(grant.pod, listed, uids or {}))
+        ]
     )
 
 

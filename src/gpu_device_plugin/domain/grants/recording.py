@@ -1,6 +1,6 @@
 """Schemes that record: the kubelet's choice of devices stands.
 
-Whole devices and replicas of them need no decision of ours, so a call need not be known to be a
+Whole devices and replicas of them need no decision of the agent, so a call need not be known to be a
 certain pod's, and nothing is written inside it. Who holds what is read from List and checkpoint
 by reconcile, and lies in the same ledger as the grants of schemes that decide.
 """

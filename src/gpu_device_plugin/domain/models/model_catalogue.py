@@ -7,7 +7,7 @@ from gpu_device_plugin.domain.node.labels import label_value
 from gpu_device_plugin.errors import ConfigError, clip
 
 MODEL_LABEL = "alibabacloud.com/gpu-model-series"
-"""Of a pod: the series that it asks for. Of a node: the series that it has."""
+"""On a pod: the series that it asks for. On a node: the series that it has."""
 SERIES_ANNOTATION = "gpu-device-plugin/model-series"
 """Repeats the label's value where we wrote it: another value is an operator's."""
 
@@ -91,7 +91,7 @@ def series_change(label: str | None, written: str | None, series: str) -> NodeMe
     catalogue, "" where its cards are of none.
     """
     if label is not None and label != written:
-        # An operator's value stays; an annotation would call it ours once it happens to agree.
+        # An operator's value stays; an annotation would make it the controller's once it happens to agree.
         return (
             None if written is None else NodeMetadataChange(annotations={SERIES_ANNOTATION: None})
         )
@@ -102,6 +102,6 @@ def series_change(label: str | None, written: str | None, series: str) -> NodeMe
 
 
 def withdrawn_series(label: str | None, written: str | None) -> NodeMetadataChange:
-    """What to remove of a node on which nothing of ours is left."""
+    """What to remove of a node on which nothing of this plugin is left."""
     labels = {MODEL_LABEL: None} if label is not None and label == written else {}
     return NodeMetadataChange(labels, {SERIES_ANNOTATION: None} if written is not None else {})

@@ -96,11 +96,11 @@ CLASS_LABEL = "alibabacloud.com/compute-class"
 DRIVER_LABEL = ACS_DRIVER_LABEL
 GPU_CLASSES = ("gpu", "gpu-hpn")
 _OPEN = "-open"
-"""Of a driver with open kernel modules. NVML names its version alone, and so do the labels of nodes."""
+"""The suffix of a driver with open kernel modules. NVML names its version alone, and so do the labels of nodes."""
 _LABEL, _SELECTOR = "label", "the pod's node selector"
 OTHER_CLASSES = ("general-purpose", "performance")
 MOST_AFFINITY_BYTES = 256 * 1024
-"""Of a pod that asks. Thousands of terms; judging and repeating megabytes would hold up every other pod."""
+"""Bytes of the affinity of a pod that asks: thousands of terms. Judging and repeating megabytes would hold up every other pod."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ CUDA_LABEL = "gpu-device-plugin/cuda-version"
 ACS_DRIVER_LABEL = "alibabacloud.com/gpu-driver-version"
 """What pods ask for by the same label (R-006)."""
 NODE_LABELS = (COUNT_LABEL, MEMORY_LABEL, NAME_LABEL, DRIVER_LABEL, CUDA_LABEL, ACS_DRIVER_LABEL)
-"""Every label that is ours to write; those that `node_labels` leaves out are to be removed."""
+"""Every label that the agent writes; those that `node_labels` leaves out are to be removed."""
 
 FEATURES_ANNOTATION = "gpu-device-plugin/feature-labels"
-"""On a node: which of NVIDIA's feature labels are ours, without their prefix."""
+"""On a node: which of NVIDIA's feature labels the agent wrote, without their prefix."""
 
 _LONGEST_VALUE = 63
 _FEATURE_PREFIX = "nvidia.com/"

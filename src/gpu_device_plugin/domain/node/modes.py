@@ -34,7 +34,7 @@ class NodeMode(StrEnum):
 
 
 class PlacementPolicy(StrEnum):
-    """Values of the node label `ack.node.gpu.placement`; `fgd` is ours (domain/fractions/fragmentation.py)."""
+    """Values of the node label `ack.node.gpu.placement`; `fgd` is this project's (domain/fractions/fragmentation.py)."""
 
     BINPACK = "binpack"
     SPREAD = "spread"

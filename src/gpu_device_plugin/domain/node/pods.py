@@ -26,11 +26,12 @@ class ContainerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks of resources that are ours.
+    """What one container asks of this plugin's resources.
 
     Attributes:
         index: Position in `spec.containers`, or in `spec.initContainers`.
         amounts: Resource -> limit, for the resources that a scheme of this node serves.
+        claims: The claims of the pod that it names.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ContainerRequest:
     index: int
     amounts: Mapping[str, int] = field(default_factory=dict)
     wants_no_isolation: bool = False
+    claims: tuple[str, ...] = ()
 
     def amount(self, resource: str) -> int:
         """How much of `resource` this container asks for."""
@@ -50,8 +52,8 @@ class ContainerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PodRef:
-    """Which pod. `uid` is empty while only the kubelet's PodResources has named it."""
+class ObjectRef:
+    """Which object of a kind in the API."""
 
     namespace: str
     name: str
@@ -60,6 +62,11 @@ class PodRef:
     def __str__(self) -> str:
         """`namespace/name`, as people write it."""
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef(ObjectRef):
+    """Which pod. `uid` is empty while only the kubelet's PodResources has named it."""
 
     @property
     def key(self) -> PodKey:

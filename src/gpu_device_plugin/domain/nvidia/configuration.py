@@ -127,7 +127,6 @@ class Configuration:
     Attributes:
         fails_on_init_error: With False, a node that cannot serve is ready and offers nothing.
         dev_root: The host directory that has `dev/`; empty for that of the driver.
-        discovery: How devices are found; NVML always, so it has no effect.
         imex_channels: IMEX channels that every container gets: none, or 0.
         mig_profile: Into which profile every card is to be cut; empty for any.
         gpu_patterns: Models and their resource names, before the default `*`.
@@ -141,7 +140,6 @@ class Configuration:
     allocation_policy: AllocationPolicy = AllocationPolicy.DISTRIBUTED
     driver_root: str = "/"
     dev_root: str = ""
-    discovery: str = "auto"
     is_gdrcopy_on: bool = False
     is_gds_on: bool = False
     is_mofed_on: bool = False

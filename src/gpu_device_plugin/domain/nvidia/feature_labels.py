@@ -111,7 +111,7 @@ def _clique(cards: Sequence[Card]) -> dict[str, str]:
 
 
 def _gpu_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str, str]:
-    """Of whole cards, those in MIG mode included; of two models the one with more cards."""
+    """Labels of whole cards, those in MIG mode included; of two models the one with more cards counts."""
     counts = Counter(card.model for card in cards)
     model = max(counts, key=lambda name: counts[name])
     group = [card for card in cards if card.model == model]
@@ -133,7 +133,7 @@ def _gpu_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str
 
 
 def _mig_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str, str]:
-    """Of instances: in the place of the cards' under single, each profile's own under mixed."""
+    """Labels of instances: in the place of the cards' under single, each profile's own under mixed."""
     strategy = configuration.mig_strategy
     if strategy is MigStrategy.NONE:
         return {}

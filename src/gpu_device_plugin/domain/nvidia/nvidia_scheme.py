@@ -8,11 +8,10 @@ from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.reports import CardReport
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import (
-    VISIBLE_DEVICES_DIR,
+    VISIBLE_DEVICES,
     ContainerEdits,
     DeviceNode,
     ListStrategy,
-    Mount,
     Paths,
 )
 from gpu_device_plugin.domain.grants.grant import Grant, Share
@@ -109,7 +108,7 @@ class NvidiaScheme(KubeletChoosesDevices):
         return found
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:
-        """Of shared devices."""
+        """Those of shared devices."""
         offered = (d for devices in self._offers(state).resources.values() for d in devices)
         return {device.uuid: device.replicas for device in offered if device.replicas > 1}
 
@@ -147,10 +146,10 @@ class NvidiaScheme(KubeletChoosesDevices):
         self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
     ) -> Mapping[str, str]:
         """The devices of each app container, once every container's place is known."""
-        apps = [grant for grant in grants if grant.kind is not ContainerKind.INIT]
+        apps = [grant for grant in grants if grant.holder.kind is not ContainerKind.INIT]
         if not apps or not all(grant.is_checked for grant in apps):
             return {}
-        return {DEVICES_ANNOTATION: devices_annotation({g.index: g.devices for g in apps})}
+        return {DEVICES_ANNOTATION: devices_annotation({g.holder.index: g.devices for g in apps})}
 
     def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
         """`nvidia.com/gpu: 2`."""
@@ -182,7 +181,7 @@ class NvidiaScheme(KubeletChoosesDevices):
     def share(self, resource: str, unit: str, state: NodeState) -> Share:
         """A whole card's or instance's memory; replicas of one device are one share of it.
 
-        Of a device that is not offered now nothing is known, so no other scheme gets any of it.
+        Nothing is known of a device that is not offered now, so no other scheme gets any of it.
         """
         uuid = device_of(unit)
         there = self._devices(resource, state)
@@ -300,7 +299,6 @@ def _over_cards(
     return tuple(chosen)
 
 
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _CAPABILITY = "/dev/nvidia-caps/nvidia-cap{minor}"
 _IMEX_CHANNEL = "/dev/nvidia-caps-imex-channels/channel{channel}"
 
@@ -319,8 +317,9 @@ def answer(
     cdi_names = _cdi_names(ids, configuration)
     access = configuration.access
     return ContainerEdits(
-        envs={_VISIBLE: "void"} if access.is_cdi_only else _envs(ids, configuration),
-        mounts=_mounts(ids, configuration) + paths.driver,
+        envs=_envs(ids, configuration),
+        mounts=access.mounts((*ids, *(f"imex/{each}" for each in configuration.imex_channels)))
+        + paths.driver,
         devices=() if access.is_cdi_only else _nodes(by_place, configuration, paths),
         cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
         annotations=access.annotations(cdi_names, answer_id),
@@ -328,24 +327,12 @@ def answer(
 
 
 def _envs(ids: Sequence[str], configuration: Configuration) -> dict[str, str]:
-    wants = configuration.access.strategies
-    envs = {}
-    if ListStrategy.ENVVAR in wants:
-        envs[_VISIBLE] = ",".join(ids)
-        if configuration.imex_channels:
-            envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, configuration.imex_channels))
-    if ListStrategy.VOLUME_MOUNTS in wants:
-        envs[_VISIBLE] = VISIBLE_DEVICES_DIR
-    return {**envs, **{f"NVIDIA_{name.upper()}": "enabled" for name in _extras(configuration)}}
-
-
-def _mounts(ids: Sequence[str], configuration: Configuration) -> tuple[Mount, ...]:
-    if ListStrategy.VOLUME_MOUNTS not in configuration.access.strategies:
-        return ()
-    names = [*ids, *(f"imex/{channel}" for channel in configuration.imex_channels)]
-    return tuple(
-        Mount(f"{VISIBLE_DEVICES_DIR}/{name}", "/dev/null", is_read_only=False) for name in names
-    )
+    access, channels = configuration.access, configuration.imex_channels
+    envs = {VISIBLE_DEVICES: access.visible(ids)}
+    if ListStrategy.ENVVAR in access.strategies and channels:
+        envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
+    extras = () if access.is_cdi_only else _extras(configuration)
+    return {**envs, **{f"NVIDIA_{name.upper()}": "enabled" for name in extras}}
 
 
 def _nodes(

@@ -34,7 +34,7 @@ class Offered:
 
     @property
     def uuid(self) -> str:
-        """Of the card or instance, without the replica."""
+        """The card's or instance's UUID, without the replica."""
         return self.id.partition(_REPLICA)[0]
 
     @property

@@ -35,7 +35,7 @@ POD_ANNOTATIONS: Mapping[str, int] = {
 }
 """A pod's annotations that we read or write -> the most characters of it; longer than what we write.
 
-A tenant fills the others as he likes, and these too. Of a longer one the rest is cut off, so that it
+A tenant fills the others as he likes, and these too. A longer one is cut off, so that it
 still stands there: as JSON it then says nothing, as a name it is not known.
 """
 _POD_LABELS = (COUNT_LABEL, CARD_LABEL)
@@ -121,9 +121,11 @@ class Resources(msgspec.Struct, omit_defaults=True):
 
     limits: _Amounts | None = None
     requests: _Amounts | None = None
+    claims: list[PodClaim] | None = None
 
     def __post_init__(self) -> None:
         """Without the amounts that we do not read."""
+        self.claims = (self.claims or [])[:_MOST_CLAIMS] or None
         self.limits = _read_amounts(self.limits, OUR_RESOURCES, "nvidia.com/")
         self.requests = _read_amounts(self.requests, ("cpu",), "")
 
@@ -140,6 +142,11 @@ class Container(msgspec.Struct, rename="camel", omit_defaults=True):
         """Without the variables that we do not read: a tenant can write a megabyte of them."""
         said = [each.value for each in self.env or () if each.name == CGPU_DISABLE]
         self.env = [EnvVar(CGPU_DISABLE, said[-1][:MOST_IN_A_WORD])] if said else None
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is an init container that runs beside the app containers."""
+        return self.restart_policy == "Always"
 
 
 class PodSpec(msgspec.Struct, rename="camel"):
@@ -163,6 +170,11 @@ class PodStatus(msgspec.Struct):
     """`status` of a pod."""
 
     phase: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pod has ended, and holds nothing any more."""
+        return self.phase in ("Succeeded", "Failed")
 
 
 class Pod(Bare):

@@ -35,7 +35,7 @@ class Right:
 
 
 class _Status(msgspec.Struct):
-    """Of a TokenReview, or (`allowed`) of a SubjectAccessReview."""
+    """`status` of a TokenReview, or (`allowed`) of a SubjectAccessReview."""
 
     authenticated: bool = False
     user: User = User()

@@ -66,7 +66,7 @@ _pod = msgspec.json.Decoder(_Pod)
 _affinity = msgspec.json.Decoder(dict[str, Any] | None)
 _containers = msgspec.json.Decoder(list[_Container] | None)
 _MOST_CONTAINER_BYTES = 3 << 19
-"""Of a pod's containers: an object has at most 1.5 MiB."""
+"""Bytes of a pod's containers: an object has at most 1.5 MiB."""
 _MOST_CONTAINERS = 1024
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
 from gpu_device_plugin.errors import ClusterError, bounded
 from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, Answer, ApiServer, Request
 
@@ -23,16 +23,8 @@ _PER_SECOND = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigMapRef:
+class ConfigMapRef(ObjectRef):
     """Which ConfigMap."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        """As people write it."""
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class EventNote:
 
     @property
     def namespace(self) -> str:
-        """Of what it is about; empty for the node."""
+        """The namespace of what it is about; empty for the node."""
         return self.about.namespace if self.about else ""
 
 
@@ -125,8 +117,8 @@ class Events:
                 later = self._waiting.pop(note, None)
                 self._waiting[note] = count.plus(later) if later else count
                 self._waiting.move_to_end(note, last=False)
-                if not self.api.reach.is_away:
-                    await asyncio.sleep(self.api.reach.pace.pause(1))
+                if not self.api.availability.is_away:
+                    await asyncio.sleep(self.api.availability.pace.pause(1))
 
     def _crowd(self) -> Callable[[EventNote], tuple[int, int]]:
         """How many notes wait beside one, of its namespace and of its owner."""

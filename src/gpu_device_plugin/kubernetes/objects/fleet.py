@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 
-from gpu_device_plugin.domain.grants.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, ApiServer, Request
 from gpu_device_plugin.kubernetes.client.listing import (

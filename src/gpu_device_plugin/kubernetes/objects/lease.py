@@ -99,7 +99,7 @@ class Lease:
         self._seen_at = 0.0
 
     async def try_hold(self) -> bool:
-        """Acquire or renew; whether it is ours now."""
+        """Acquire or renew; whether this replica holds it now."""
         found = await read(self._api, self._path)
         if found is None:
             body = {"metadata": {"name": self.name.name, "namespace": self.name.namespace}}
@@ -115,7 +115,7 @@ class Lease:
         return self._took(await replace(self._api, self._path, self._ours(found)))
 
     async def release(self) -> None:
-        """Let others take over at once; nothing happens where it is not ours."""
+        """Let others take over at once; nothing happens where this replica does not hold it."""
         found = await read(self._api, self._path)
         spec = dict((found or {}).get("spec") or {})
         if found is None or spec.get("holderIdentity") != self.name.identity:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from typing import Literal
 
 from gpu_device_plugin.domain.node.labels import is_of_features
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -12,6 +13,7 @@ from gpu_device_plugin.kubernetes.objects.pod_watch import Key, WatchedPod
 
 _MAX_PODS = 1024
 Wanted = Mapping[str, str | None]
+_Field = Literal["labels", "annotations"]
 
 
 class _Part(StrEnum):
@@ -40,36 +42,35 @@ class NodeMetadata:
         self._on_refused = on_refused
         self._refused: dict[_Part, str] = {}
         self._view = view
-        self._labels: dict[str, str | None] = {}
-        self._annotations: dict[str, str | None] = {}
-        self._passing_labels: set[str] = set()
-        self._passing: set[str] = set()
+        self._wanted: dict[_Field, dict[str, str | None]] = {"labels": {}, "annotations": {}}
+        # What is to be removed once.
+        self._dropped: dict[_Field, set[str]] = {"labels": set(), "annotations": set()}
         self._queue = PatchQueue[_Part](api, self._difference, self._forget, self._refuse)
         self.run = self._queue.run
 
     def put(self, *, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:
         """Want these; returns at once."""
-        self._labels.update(labels or {})
-        self._annotations.update(annotations or {})
-        self._passing_labels -= self._labels.keys()
-        self._passing -= self._annotations.keys()
+        self._wanted["labels"].update(labels or {})
+        self._wanted["annotations"].update(annotations or {})
+        for field, wanted in self._wanted.items():
+            self._dropped[field] -= wanted.keys()
         self._mark()
 
     def drop(self, *, label: str = "", annotation: str = "") -> None:
         """Want a label or an annotation no more and remove it once; a later one is left alone."""
-        self._labels.pop(label, None)
-        self._annotations.pop(annotation, None)
-        self._passing_labels |= {label} - {""}
-        self._passing |= {annotation} - {""}
+        dropped: dict[_Field, str] = {"labels": label, "annotations": annotation}
+        for field, key in dropped.items():
+            self._wanted[field].pop(key, None)
+            self._dropped[field] |= {key} - {""}
         self._mark()
 
     def observe(self) -> None:
         """The node has changed."""
         view = self._view()
         if view is not None:
-            self._passing &= view.annotations.keys()
-            self._passing_labels &= view.labels.keys()
-        if self._labels or self._annotations:
+            self._dropped["labels"] &= view.labels.keys()
+            self._dropped["annotations"] &= view.annotations.keys()
+        if any(self._wanted.values()):
             self._mark()
 
     def _mark(self) -> None:
@@ -80,17 +81,13 @@ class NodeMetadata:
         view = self._view()
         if view is None:
             return None
-        labels = _of(part, {**self._labels, **dict.fromkeys(self._passing_labels)})
-        annotations = _of(part, {**self._annotations, **dict.fromkeys(self._passing)})
-        metadata = {
-            key: missing
-            for key, missing in (
-                ("labels", _missing(labels, view.labels)),
-                ("annotations", _missing(annotations, view.annotations)),
-            )
-            if missing
-        }
-        return Patch(f"/api/v1/nodes/{self._node_name}", dict(metadata)) if metadata else None
+        present = {"labels": view.labels, "annotations": view.annotations}
+        metadata: dict[str, object] = {}
+        for field, wanted in self._wanted.items():
+            asked = _of(part, {**wanted, **dict.fromkeys(self._dropped[field])})
+            if missing := _missing(asked, present[field]):
+                metadata[field] = missing
+        return Patch(f"/api/v1/nodes/{self._node_name}", metadata) if metadata else None
 
     def _refuse(self, part: "_Part", text: str) -> None:
         if self._refused.get(part) != text:
@@ -107,8 +104,8 @@ class PodAnnotations:
     They belong to one pod: they are dropped when it is gone or another one has its name. Connect
     `observe` and `forget` to the pod watch.
 
-    Others may fill a pod's annotations up to the API server's limit. Of a patch that is refused the
-    values that differ are then removed, which makes the object smaller, before all are tried again.
+    Others may fill a pod's annotations up to the API server's limit. The
+    differing values of a refused patch are then removed, which makes the object smaller, before all are tried again.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
     meta = pod.metadata
     annotations, labels = meta.annotations or {}, meta.labels or {}
     containers = [
-        _container(container, _init_kind(container), index, resources)
-        for index, container in enumerate(pod.spec.init_containers or ())
+        _container(each, (ContainerKind.INIT, ContainerKind.SIDECAR)[each.is_sidecar], n, resources)
+        for n, each in enumerate(pod.spec.init_containers or ())
     ]
     containers += [
         _container(container, ContainerKind.APP, index, resources)
@@ -48,7 +48,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         ref=PodRef(sys.intern(meta.namespace), meta.name, meta.uid),
         containers=tuple(containers),
         card_count_label=_said(labels, COUNT_LABEL),
-        is_finished=pod.status.phase in ("Succeeded", "Failed"),
+        is_finished=pod.status.is_over,
         owner=_owner(meta),
         compute_policy=_said(annotations, COMPUTE_POLICY_KEY),
         placement=_said(annotations, PLACEMENT_ANNOTATION),
@@ -113,9 +113,8 @@ def scheduled_request(pod: Pod) -> PodRequest:
     beside, most = 0, 0
     for container in pod.spec.init_containers or ():
         needs = _cpu(container.resources, container.name)
-        is_sidecar = _init_kind(container) is ContainerKind.SIDECAR
-        beside += needs if is_sidecar else 0
-        most = max(most, beside if is_sidecar else beside + needs)
+        beside += needs if container.is_sidecar else 0
+        most = max(most, beside if container.is_sidecar else beside + needs)
     needed = max(most, beside + sum(_cpu(c.resources, c.name) for c in pod.spec.containers))
     whole = pod.spec.resources
     if whole is not None and "cpu" in (whole.requests or {}):
@@ -133,11 +132,6 @@ def _cpu(resources: Resources, container: str) -> int:
         raise ClusterError(f"{whose}: cpu: {error}") from error
 
 
-def _init_kind(container: Container) -> ContainerKind:
-    is_sidecar = container.restart_policy == "Always"
-    return ContainerKind.SIDECAR if is_sidecar else ContainerKind.INIT
-
-
 def _container(
     container: Container, kind: ContainerKind, index: int, resources: Collection[str]
 ) -> ContainerRequest:
@@ -150,6 +144,7 @@ def _container(
         index=index,
         amounts={name: amount for name, amount in amounts.items() if amount},
         wants_no_isolation=env.get(CGPU_DISABLE, "").lower() in ("true", "1"),
+        claims=tuple(claim.name for claim in container.resources.claims or ()),
     )
 
 
@@ -168,11 +163,8 @@ def devices_asked(pod: Pod) -> Mapping[str, int]:
     Amounts that are no whole numbers are left out; the API server takes none for such a resource.
     """
     found: Counter[str] = Counter()
-    for container in pod.spec.containers:
+    for container in _together(pod):
         found.update(_asked(container))
-    for init in pod.spec.init_containers or ():
-        if init.restart_policy == "Always":
-            found.update(_asked(init))
     for init in pod.spec.init_containers or ():
         found |= Counter(_asked(init))
     return found
@@ -186,8 +178,11 @@ def asking_containers(pod: Pod) -> list[str]:
 
 def asking_together(pod: Pod) -> list[str]:
     """Those of them that run together: an ordinary init container's devices go to a later one."""
-    beside = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
-    return [each.name for each in (*beside, *pod.spec.containers) if _asked(each)]
+    return [each.name for each in _together(pod) if _asked(each)]
+
+
+def _together(pod: Pod) -> list[Container]:
+    return [*(c for c in pod.spec.init_containers or () if c.is_sidecar), *pod.spec.containers]
 
 
 def device_count(amount: object) -> int:

@@ -119,7 +119,7 @@ class ResourceSlices:
                 if str(error) != self.trouble:
                     _log.warning("resource slice is not written", error=str(error))
                 self.trouble = str(error)
-                await asyncio.sleep(self._api.reach.pace.pause(failures))
+                await asyncio.sleep(self._api.availability.pace.pause(failures))
 
     def _note(self, request: Request, answer: Answer, *, is_newest: bool) -> None:
         """Take what the server has now; it was a change of others where it refuses with 409.
@@ -244,7 +244,7 @@ _MOST_BYTES, _MOST_PERCENT = 1 << 50, 100
 _MOST_RESULTS = 32
 """AllocationResultsMaxSize of resource.k8s.io/v1: the API server admits no more."""
 _MOST_TEXT = 63
-"""Of a name in a pod (a DNS label) and of a uid; who may write metadata may write anything there."""
+"""Characters of a name in a pod (a DNS label) and of a uid; who may write metadata may write anything there."""
 
 
 class _Consumed(msgspec.Struct):
@@ -312,7 +312,7 @@ async def fetch_claim(
 
 
 async def list_allocated(api: ApiServer) -> Sequence[Claim]:
-    """The claims of the cluster that have a device of ours.
+    """The claims of the cluster that have a device of this driver.
 
     The API server selects none by what is allocated. So all are read, page by page: of tens of
     thousands one answer would be as large as an agent's memory.

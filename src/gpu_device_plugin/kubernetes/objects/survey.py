@@ -83,10 +83,17 @@ class ExplainedSpec(SurveyedPodSpec):
     scheduling_gates: list[SchedulingGate] | None = None
 
 
+class ClaimStatus(msgspec.Struct):
+    """One entry of `resourceClaimStatuses`: a claim that was made from a template."""
+
+    name: str
+
+
 class ExplainedStatus(SurveyedPodStatus, rename="camel"):
     """`status` of the pod."""
 
     start_time: str | None = None
+    resource_claim_statuses: list[ClaimStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 
@@ -105,17 +112,19 @@ class ExplainedPod(SurveyedPod):
         return (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
 
     @property
+    def missing_claims(self) -> tuple[str, ...]:
+        """Names in it of claims that kube-controller-manager has not made."""
+        made = {each.name for each in self.status.resource_claim_statuses or ()}
+        names = (each.name for each in self.spec.resource_claims or ())
+        return tuple(name for name in names if name not in made)
+
+    @property
     def failed_by_itself(self) -> tuple[str, ...]:
         """Containers by which it failed; empty where the kubelet refused or ended it, with a reason."""
         if self.status.phase != "Failed" or self.status.reason:
             return ()
         ended = (each for each in self.containers if each.state.terminated)
         return tuple(each.name for each in ended if str(each))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended; what it held is free."""
-        return self.status.phase in ("Failed", "Succeeded")
 
 
 _OPERATORS = frozenset(operator.value for operator in Operator)  # without Gt and Lt
@@ -160,7 +169,7 @@ class _TemplateSpec(SurveyedPodSpec):
 
     @property
     def terms(self) -> list[_Term]:
-        """Of its node affinity."""
+        """The terms of its node affinity."""
         node = self.affinity.node_affinity if self.affinity else None
         required = node.required_during_scheduling_ignored_during_execution if node else None
         return required.node_selector_terms if required else []
@@ -183,11 +192,6 @@ class AgentSet(Bare):
     def version(self) -> str:
         """The release that it belongs to; empty where its labels do not say."""
         return self.labels.get("app.kubernetes.io/version", "")
-
-    @property
-    def is_of_agents(self) -> bool:
-        """Whether its pods run our agent."""
-        return agent_container(self.spec.template.spec) is not None
 
     def looks_for(self, labels: Mapping[str, str]) -> bool:
         """Whether its node affinity names labels that this node has.
@@ -267,10 +271,11 @@ async def _direct(url: str, query: str) -> Answer:
         raise connection_error(url, f"GET {url}", error) from error
 
 
-_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-_MUTATING_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+NAMESPACES = "/api/v1/namespaces"
+VALIDATING_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+MUTATING_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 _CLAIM_TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
-_RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 
 
 class Survey:
@@ -304,29 +309,13 @@ class Survey:
     async def agent_sets(self) -> tuple[AgentSet, ...]:
         """The DaemonSets that run our agent, whatever their names."""
         items = list_items(self.api, "/apis/apps/v1/daemonsets", AgentSet)
-        return tuple([each async for each in items if each.is_of_agents])
-
-    async def policies(self) -> frozenset[str]:
-        """Names of the ValidatingAdmissionPolicies."""
-        return await self._names(_POLICIES)
-
-    async def runtime_classes(self) -> frozenset[str]:
-        """Names of the RuntimeClasses."""
-        return await self._names(_RUNTIME_CLASSES)
-
-    async def namespaces_labelled(self, label: str) -> frozenset[str]:
-        """Names of the namespaces with that label, `key=value`."""
-        return await self._names("/api/v1/namespaces", {"labelSelector": label})
+        return tuple([each async for each in items if agent_container(each.spec.template.spec)])
 
     async def claim_templates(self, name: str) -> frozenset[str]:
         """Namespaces that have a ResourceClaimTemplate of that name."""
         query = {"fieldSelector": f"metadata.name={name}"}
         items = list_items(self.api, _CLAIM_TEMPLATES, Bare, query)
         return frozenset([each.metadata.namespace async for each in items])
-
-    async def mutating_policies(self) -> frozenset[str]:
-        """Names of the MutatingAdmissionPolicies."""
-        return await self._names(_MUTATING_POLICIES)
 
     async def metrics(self, agent: SurveyedPod) -> str:
         """An agent's metrics page, through the API server's proxy."""
@@ -335,6 +324,7 @@ class Survey:
         answer = await self.api.call(Request("GET", path))
         return check_answer(answer, path).body.decode("utf-8", "replace")
 
-    async def _names(self, path: str, query: Mapping[str, str] | None = None) -> frozenset[str]:
+    async def names(self, path: str, query: Mapping[str, str] | None = None) -> frozenset[str]:
+        """Names of the objects of one of the lists above."""
         items = list_items(self.api, path, Bare, query)
         return frozenset([each.metadata.name async for each in items])

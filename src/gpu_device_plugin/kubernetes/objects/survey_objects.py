@@ -4,12 +4,12 @@ from itertools import islice
 
 import msgspec
 
-from gpu_device_plugin.domain.grants.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     MOST_IN_A_WORD,
 )
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.kubernetes.client.wire import (
     MIRROR,
     Bare,
@@ -24,7 +24,6 @@ from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, Clus
 from gpu_device_plugin.kubernetes.objects.pod_spec import devices_asked, whole_request
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
-_ENDED = frozenset({"Succeeded", "Failed"})
 _METRICS = "metrics"
 _MOST_LABELS = 256
 
@@ -162,10 +161,10 @@ class SurveyedPod(Pod):
     @property
     def agent(self) -> SurveyedContainer | None:
         """The container that runs our agent; None also in a pod that has ended, as an evicted one."""
-        return None if self.status.phase in _ENDED else agent_container(self.spec)
+        return None if self.status.is_over else agent_container(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
-        """The pod as placement sees it, or None where it asks for nothing of ours, cards included."""
+        """The pod as placement sees it, or None where it asks for nothing of this plugin, cards included."""
         request = whole_request(self)
         devices = devices_asked(self)
         if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
@@ -215,7 +214,7 @@ class Event(Bare, rename="camel"):
     def is_about(self, pod: SurveyedPod) -> bool:
         """Whether it is about this pod, and not an earlier one of its name.
 
-        Of a static pod the kubelet says its own uid, which the API's copy has in an annotation.
+        For a static pod the kubelet says its own uid, which the API's copy has in an annotation.
         """
         uids = ("", pod.metadata.uid, pod.annotations.get(MIRROR))
         return self.involved_object.uid in uids

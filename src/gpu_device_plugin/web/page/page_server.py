@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
-from gpu_device_plugin.web.server import HttpListener, add_probes, parse_address
+from gpu_device_plugin.web.server import HttpListener, ReadyState, add_probes, parse_address
 from gpu_device_plugin.web.tls import ServingTls
 
 _HERE = Path(__file__).resolve().parent
@@ -99,6 +99,7 @@ class Content:
         events: Where a reader is -> what has changed since, and whatever changes, until cancelled.
         pod: Namespace and name -> the pod's story as HTML; None where there is no such pod; raises
             ClusterError where the API server does not serve it.
+        node: Name -> the node's cards as HTML; None and raises as above.
         refusal: A bearer token, or "" for none, and the address that shows it -> why it may not read
             the page; None if it may.
     """
@@ -106,8 +107,9 @@ class Content:
     page: Callable[[], Mapping[str, object]]
     events: Callable[[str], AsyncIterator[ServerSentEvent]]
     pod: Callable[[str, str], Awaitable[str | None]]
+    node: Callable[[str], Awaitable[str | None]]
     refusal: Callable[[str, str], Awaitable[Refusal | None]]
-    readiness: Callable[[], tuple[bool, str]]
+    readiness: Callable[[], ReadyState]
 
 
 def is_loopback(address: str) -> bool:
@@ -141,6 +143,7 @@ class PageServer(HttpListener):
         app = web.Application(middlewares=[self._guard], client_max_size=_MOST_BODY)
         app.router.add_get("/", self._page)
         app.router.add_get(f"/pod/{{namespace:{_NAME}}}/{{name:{_NAME}}}", self._pod)
+        app.router.add_get(f"/node/{{name:{_NAME}}}", self._node)
         app.router.add_get("/events", self._events)
         app.router.add_get("/static/{name}", self._static)
         add_probes(app, self._content.readiness)
@@ -155,7 +158,7 @@ class PageServer(HttpListener):
         """Every answer has the headers; only who may read gets more than the sign-in form."""
         try:
             refusal = None if request.path.startswith(_OPEN) else await self._refusal(request)
-            answer = await handler(request) if refusal is None else self._refused(refusal)
+            answer = await handler(request) if refusal is None else self._refuse(refusal)
         except web.HTTPException as error:
             answer = self._message(HTTPStatus(error.status), error.reason)
         if not answer.prepared:
@@ -172,7 +175,7 @@ class PageServer(HttpListener):
         text = f"this address serves localhost only, not {host}"
         return Refusal(HTTPStatus.MISDIRECTED_REQUEST, text)
 
-    def _refused(self, refusal: Refusal) -> web.Response:
+    def _refuse(self, refusal: Refusal) -> web.Response:
         answer = self._message(refusal.status, refusal.text)
         if refusal.status is HTTPStatus.UNAUTHORIZED:
             answer.headers["WWW-Authenticate"] = "Bearer"
@@ -192,20 +195,30 @@ class PageServer(HttpListener):
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
+        story, missing = self._content.pod(namespace, name), "and no Event tells of one"
+        return await self._story(request, story, f"no pod {namespace}/{name}, {missing}")
+
+    async def _node(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        story, missing = self._content.node(name), "or it publishes no cards"
+        return await self._story(request, story, f"no node {name}, {missing}")
+
+    async def _story(
+        self, request: web.Request, story: Awaitable[str | None], missing: str
+    ) -> web.Response:
+        """A page of its own, or with `?part` the part that the script puts beside the nodes."""
         try:
-            story = await self._content.pod(namespace, name)
+            html = await story
         except ClusterError as error:
             return self._message(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        if story is None:
-            text = f"no pod {namespace}/{name}, and no Event tells of one"
-            return self._message(HTTPStatus.NOT_FOUND, text)
+        if html is None:
+            return self._message(HTTPStatus.NOT_FOUND, missing)
         if "part" in request.query:
-            return _html(story)
+            return _html(html)
         values = {"theme": _theme(request), "version": self._html.version}
+        name = request.path.split("/", 2)[2]
         return _html(
-            self._html.render(
-                "pod", name=f"{namespace}/{name}", story=self._html.own(story), **values
-            )
+            self._html.render("story_page", name=name, story=self._html.own(html), **values)
         )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -257,7 +270,7 @@ class PageServer(HttpListener):
         token = str((await request.post()).get("token", "")).strip()
         refusal = await self._content.refusal(token, request.remote or "")
         if refusal is not None:
-            return self._refused(refusal)
+            return self._refuse(refusal)
         answer = _to_the_page()
         is_secure = request.secure or request.headers.get("X-Forwarded-Proto") == "https"
         answer.set_cookie(

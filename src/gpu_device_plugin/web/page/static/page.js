@@ -1,5 +1,5 @@
 "use strict";
-// Filters, keys, the pod beside the nodes, and the parts that the server sends when they change.
+// Filters, order, keys, what is open beside the nodes, and the parts that the server sends when they change.
 // What is shown is drawn and escaped by the server; this only puts it in place.
 
 const find = (selector, from = document) => from.querySelector(selector);
@@ -24,41 +24,97 @@ function isOfPod(pod, want, ofNode) {
   return isThere && (ofNode || pod.includes(want.text));
 }
 
+// Whether a card has room for a container that asks for so much; what is not asked for is 0.
+function hasRoom(card, want) {
+  const [units, percent] = (card.dataset.room ?? "-1 -1").split(" ");
+  return units >= Number(want.units) && percent >= Number(want.percent);
+}
+
 function matches(node, want) {
   const { name, states } = node.dataset;
   if (want.node && !name.includes(want.node)) return false;
   if (want.state && !states.split(" ").includes(want.state)) return false;
+  if (asksRoom(want) && !all(".card", node).some((card) => hasRoom(card, want))) return false;
   const ofNode = isOfNode(node, want.text);
   if (ofNode && !want.namespace) return true;
   node.pods ??= all("[data-pod]", node).map((each) => each.dataset.pod);
   return node.pods.some((pod) => isOfPod(pod, want, ofNode));
 }
 
-// Of a node that is shown, the slices that are not looked for step back.
+const asksRoom = (want) => Boolean(want.units || want.percent);
+
+// Of a node that is shown, the slices that are not looked for step back, and cards with room stand out.
 function dim(node, want) {
   const ofNode = isOfNode(node, want.text);
   for (const each of all(".slice", node)) each.classList.toggle("dim", !isOfPod(each.dataset.pod, want, ofNode));
+  for (const each of all(".card", node)) each.classList.toggle("room", asksRoom(want) && hasRoom(each, want));
 }
 
 function filter() {
-  const want = wanted(), isPlain = !want.text && !want.namespace;
-  shown = [];
-  for (const node of nodes.children) {
-    const isShown = matches(node, want);
-    node.hidden = !isShown;
-    if (isShown) shown.push(node);
-    if (isShown && (!isPlain || find(".dim", node))) dim(node, want);
+  const want = wanted(), isPlain = !want.text && !want.namespace && !asksRoom(want);
+  nodes.className = want.view;
+  shown = arranged(want).filter((node) => {
+    node.hidden = !matches(node, want);
+    if (!node.hidden && (!isPlain || find(".dim, .room", node))) dim(node, want);
+    return !node.hidden;
+  });
+  for (const each of all(".group", nodes)) each.hidden = !shown.some((node) => placeOf(node, want) === each.dataset.place);
+  for (const each of all("#unplaced li")) {
+    const pod = find("[data-pod]", each)?.dataset.pod;
+    each.hidden = pod !== undefined && !isOfPod(pod, want, false);
   }
-  find("#shown").value = `${shown.length} of ${nodes.children.length} nodes`;
+  const total = all(".node", nodes).length;
+  const rooms = asksRoom(want) ? `, ${shown.flatMap((node) => all(".room", node)).length} cards with room` : "";
+  find("#shown").value = `${shown.length} of ${total} nodes${rooms}`;
   for (const each of all("#legend button")) each.ariaPressed = String(each.dataset.namespace === want.namespace);
-  find("#none").hidden = shown.length > 0 || nodes.children.length === 0;
+  find("#none").hidden = shown.length > 0 || total === 0;
+  find("#nothing").hidden = total > 0;
   const query = new URLSearchParams(Object.entries(want).filter(([, value]) => value)).toString();
   history.replaceState(null, "", (query ? "?" + query : location.pathname) + location.hash);
 }
 
+// Order and groups.
+
+const FIRST = {
+  free: (node) => -node.dataset.free,
+  fragmented: (node) => node.dataset.largest - node.dataset.free, // units free beside those of its best card
+  sick: (node) => -node.dataset.marks,
+};
+const byText = new Intl.Collator("en", { numeric: true }).compare;
+const placeOf = (node, want) => (want.group && node.dataset[want.group]) || `no ${want.group}`;
+
+// The nodes in their order, with a heading before each group; the document is touched only where that differs.
+function arranged(want) {
+  const first = FIRST[want.sort] ?? (() => 0), list = all(".node", nodes);
+  const groupOf = (node) => (want.group ? placeOf(node, want) : "");
+  list.sort((a, b) => byText(groupOf(a), groupOf(b)) || first(a) - first(b) || byText(a.dataset.name, b.dataset.name));
+  const inPlace = want.group ? list.flatMap((node, at) => [...heading(list, at, groupOf), node]) : list;
+  if (inPlace.length !== nodes.children.length || inPlace.some((each, at) => each !== nodes.children[at])) {
+    const held = document.activeElement;
+    nodes.replaceChildren(...inPlace);
+    if (nodes.contains(held)) held.focus({ preventScroll: true });
+  }
+  return list;
+}
+
+function heading(list, at, groupOf) {
+  const place = groupOf(list[at]);
+  if (at > 0 && groupOf(list[at - 1]) === place) return [];
+  const members = list.filter((node) => groupOf(node) === place);
+  const free = members.reduce((sum, node) => sum + Number(node.dataset.free), 0);
+  const made = Object.assign(document.createElement("h2"), { className: "group" });
+  made.dataset.place = place;
+  made.textContent = `${place}: ${members.length} node${members.length === 1 ? "" : "s"}, ${free} units free`;
+  return [made];
+}
+
 function options() {
-  const names = new Set(), list = find("[name=namespace]", filters);
-  for (const node of nodes.children) for (const each of node.dataset.namespaces.split(" ")) names.add(each);
+  const names = new Set(), list = find("[name=namespace]", filters), hosts = [];
+  for (const node of all(".node", nodes)) {
+    hosts.push(node.dataset.name);
+    for (const each of node.dataset.namespaces.split(" ")) names.add(each);
+  }
+  for (const each of all("#unplaced [data-pod]")) names.add(each.dataset.pod.split("/")[0]);
   names.add(list.value);
   names.delete("");
   const known = all("option", list).slice(1).map((each) => each.value).join(" ");
@@ -68,13 +124,12 @@ function options() {
     list.replaceChildren(list.options[0], ...sorted.map((name) => new Option(name)));
     list.value = value;
   }
-  const hosts = [...nodes.children].map((node) => node.dataset.name);
   if (find("#nodes").childElementCount !== hosts.length) {
     find("#nodes").replaceChildren(...hosts.map((name) => new Option("", name)));
   }
 }
 
-// Parts of the page, by id; an empty one is gone.
+// Parts of the page, by id; an empty one is gone. A new node stands last until the order is made.
 
 function place(id, html) {
   const old = document.getElementById(id);
@@ -82,22 +137,21 @@ function place(id, html) {
   const made = document.createElement("template");
   made.innerHTML = html; // escaped by the server; the policy runs no script of it
   const part = made.content.firstElementChild;
-  if (old) return old.replaceWith(part);
-  const name = part.dataset.name;
-  nodes.insertBefore(part, [...nodes.children].find((each) => each.dataset.name > name) ?? null);
+  if (old) old.replaceWith(part);
+  else nodes.append(part);
 }
 
 function take(parts) {
   const held = document.activeElement, inNode = held?.closest?.(".node");
-  const pod = held?.dataset?.pod;
+  const link = held?.getAttribute?.("href");
   for (const [id, html] of Object.entries(parts)) place(id, html);
-  if (inNode && !inNode.isConnected) {
-    const node = document.getElementById(inNode.id);
-    const again = pod && node && all(".slice", node).find((each) => each.dataset.pod === pod);
-    (again || node)?.focus({ preventScroll: true });
-  }
   options();
   filter();
+  if (inNode && !inNode.isConnected) {
+    const node = document.getElementById(inNode.id);
+    const again = link && node && find(`[href="${CSS.escape(link)}"]`, node);
+    (again || node)?.focus({ preventScroll: true });
+  }
   mark();
   performance.mark("parts");
 }
@@ -125,7 +179,7 @@ function listen() {
   };
 }
 
-// The pod beside the nodes.
+// The pod or node beside the nodes, by its address, `/pod/...` or `/node/...`.
 
 // A large cluster changes all the time, and each story is two questions to the API server.
 const AGAIN_MS = 1000;
@@ -136,15 +190,16 @@ function reload() {
   if (open) load(open);
 }
 
-async function load(pod) {
-  const answer = await fetch(`/pod/${pod}?part`).catch(() => null);
+async function load(link) {
+  const answer = await fetch(`${link}?part`).catch(() => null);
   if (answer?.status === 401) return location.reload();
   const text = answer ? await answer.text() : "";
-  if (pod !== open || (text && text === told)) return;
+  if (link !== open || (text && text === told)) return;
+  const isSame = Boolean(told);
   told = text;
   const found = new DOMParser().parseFromString(text, "text/html");
   const story = find("article", found) ?? find("main p", found);
-  if (find(`article[data-pod="${CSS.escape(pod)}"]`, detail)) keepFolds(found);
+  if (isSame) keepFolds(found);
   const hadFocus = detail.contains(document.activeElement);
   detail.replaceChildren(story ?? "the page's server does not answer");
   if (!find(".close", detail)) detail.prepend(Object.assign(document.createElement("button"), { className: "close", textContent: "×" }));
@@ -157,29 +212,29 @@ function keepFolds(story) {
   for (const each of all("details", story)) each.open = isOpen.get(find("b", each).textContent) ?? each.open;
 }
 
-async function show(pod, from) {
-  open = pod;
-  opener = from;
+async function show(link, from) {
+  open = link;
+  if (!detail.contains(from)) opener = from;
   told = "";
   detail.hidden = false;
   mark();
-  await load(pod);
+  await load(link);
   detail.focus({ preventScroll: true });
 }
 
 function close() {
-  const pod = open;
+  const link = open;
   open = "";
   detail.hidden = true;
   detail.replaceChildren();
   mark();
-  const again = opener?.isConnected ? opener : all(".slice").find((each) => each.dataset.pod === pod);
+  const again = opener?.isConnected ? opener : find(`main [href="${CSS.escape(link)}"]`);
   again?.focus({ preventScroll: true });
 }
 
 function mark() {
   for (const each of all(".slice.open")) each.classList.remove("open");
-  if (open) for (const each of all(`.slice[data-pod="${CSS.escape(open)}"]`)) each.classList.add("open");
+  if (open) for (const each of all(`.slice[href="${CSS.escape(open)}"]`)) each.classList.add("open");
 }
 
 document.addEventListener("click", (event) => {
@@ -189,16 +244,20 @@ document.addEventListener("click", (event) => {
     list.value = list.value === namespace ? "" : namespace;
     return filter();
   }
-  const pod = event.target.closest("[data-pod]");
   if (event.target.closest(".close")) return close();
-  if (!pod || pod.matches("article") || event.ctrlKey || event.metaKey) return;
+  if (event.ctrlKey || event.metaKey) return;
+  const node = event.target.closest(".heat .node"); // too small there to hit a slice
+  const from = node ?? event.target.closest("a[href^='/pod/'], a[href^='/node/']");
+  if (!from) return;
   event.preventDefault();
-  show(pod.dataset.pod, pod);
+  show(linkOf(from), from);
 });
 
-const REACHED = ".slice:not(.dim), .waiting a";
+const linkOf = (from) => from.getAttribute("href") ?? `/node/${from.dataset.name}`;
 
-// Keys: j and k from node to node, h and l from slice to slice of a node.
+// Keys: j and k from node to node, h and l from slice to slice of a node. Pods without a card are the first of the nodes.
+
+const REACHED = ".slice:not(.dim), .waiting a, li:not([hidden]) a";
 
 function step(list, from, by) {
   const at = list.indexOf(from);
@@ -206,15 +265,15 @@ function step(list, from, by) {
 }
 
 function move(key) {
-  const node = document.activeElement?.closest?.(".node");
+  const group = document.activeElement?.closest?.(".node, .unplaced");
   const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[key];
   if (by) {
-    const next = step(shown, node, by);
+    const next = step([...all("#unplaced:not([hidden])"), ...shown], group, by);
     next?.focus();
     next?.scrollIntoView({ block: "nearest" });
-  } else if (node) {
+  } else if (group) {
     const forward = key === "l" || key === "ArrowRight";
-    step(all(REACHED, node), document.activeElement, forward ? 1 : -1)?.focus();
+    step(all(REACHED, group), document.activeElement, forward ? 1 : -1)?.focus();
   }
 }
 
@@ -234,8 +293,7 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     move(event.key);
   } else if (event.key === "Enter" && event.target.matches(".node")) {
-    const first = find(REACHED, event.target);
-    if (first) show(first.dataset.pod, first);
+    show(linkOf(event.target), event.target);
   }
 });
 

@@ -1,0 +1,109 @@
+"""Init containers: what ordinary ones hold is reused by the containers after them.
+
+The kubelet gives a container units of the pod's earlier init containers before any others. A sidecar
+or an app container keeps them; an ordinary init container (`Holder.is_handed_on`) leaves all that it
+has, so nothing that it reuses is used up. Amounts are counted here, `Ledger.before` says which grants
+count as free for the next container.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest
+
+Shares: TypeAlias = Mapping[CardIndex, UnitsAndPercent]
+NOTHING = UnitsAndPercent()
+_MOST_SHARED = 16
+"""Most shares of a pod that is taken to hold as others do."""
+
+
+def take(
+    kind: ContainerKind, asked: UnitsAndPercent, reusable: UnitsAndPercent
+) -> tuple[UnitsAndPercent, UnitsAndPercent]:
+    """What a container takes beyond what it reuses, and what the containers after it can reuse."""
+    fresh = asked.less(reusable)
+    return fresh, reusable.plus(fresh) if kind is ContainerKind.INIT else reusable.less(asked)
+
+
+def beyond_others(inits: Iterable[UnitsAndPercent], others: UnitsAndPercent) -> UnitsAndPercent:
+    """What init containers hold beyond the `others` that reuse it, where no order is known.
+
+    They run one after the other, so the largest counts; `ledger.sum_holds` counts so too.
+    """
+    units, percents = zip(*inits, strict=True)
+    return UnitsAndPercent(max(units), max(percents)).less(others)
+
+
+def demands_ahead(needs: Sequence[tuple[ContainerRequest, Demand]]) -> list[Demand | None]:
+    """What the card of each container needs free, with the containers that reuse its units.
+
+    Those can be on no other card: a card without room for them would have the pod refused. None of
+    a container that reuses units itself, because it is bound to their card.
+    """
+    found: dict[int, Demand] = {}
+    first, reusable = 0, NOTHING
+    for at, (container, needed) in enumerate(needs):
+        is_bound = any(reusable)
+        fresh, reusable = take(container.kind, needed.amounts, reusable)
+        if is_bound:
+            units, percent = found[first].amounts.plus(fresh)
+            found[first] = replace(found[first], mem_units=units, core_percent=percent)
+        else:
+            first, found[at] = at, needed
+    return [found.get(at) for at in range(len(needs))]
+
+
+@dataclass(slots=True)
+class ContainerSums:
+    """What the containers so far have taken; it grows with each of them.
+
+    Attributes:
+        reusable: Card index -> what init containers hold there, for the containers after them.
+        apps: Index in `spec.containers` -> card index -> share.
+        inits: Index in `spec.initContainers` -> card index -> share; sidecars are among them.
+    """
+
+    reusable: dict[CardIndex, UnitsAndPercent] = field(default_factory=dict)
+    taken: dict[CardIndex, UnitsAndPercent] = field(default_factory=dict)
+    apps: dict[int, Shares] = field(default_factory=dict)
+    inits: dict[int, Shares] = field(default_factory=dict)
+
+    def add(self, container: ContainerRequest, shares: Shares) -> Shares:
+        """One container more, that has these shares by card index; what it reuses is not in the answer."""
+        new = {}
+        for card, share in shares.items():
+            reusable = self.reusable.get(card, NOTHING)
+            new[card], self.reusable[card] = take(container.kind, share, reusable)
+            self.taken[card] = self.taken.get(card, NOTHING).plus(new[card])
+        named = self.apps if container.kind is ContainerKind.APP else self.inits
+        named[container.index] = shares
+        return new
+
+    def extra(self) -> dict[CardIndex, UnitsAndPercent]:
+        """What was taken beyond the app containers' shares, by card index."""
+        found = dict(self.taken)
+        for shares in self.apps.values():
+            for card, share in shares.items():
+                found[card] = found.get(card, NOTHING).less(share)
+        return {card: share for card, share in found.items() if any(share)}
+
+
+def one_copy(shares: Mapping[int, Shares]) -> Mapping[int, Shares]:
+    """The same mapping for all that are equal: tens of thousands of pods hold alike.
+
+    A large one is the pod's own: what is kept outlives the pod.
+    """
+    if sum(map(len, shares.values())) > _MOST_SHARED:
+        return shares
+    return _one_copy(tuple((number, tuple(cards.items())) for number, cards in shares.items()))
+
+
+@lru_cache(maxsize=4096)
+def _one_copy(
+    shares: tuple[tuple[int, tuple[tuple[CardIndex, UnitsAndPercent], ...]], ...],
+) -> Mapping[int, Shares]:
+    return {number: dict(cards) for number, cards in shares}

@@ -1,0 +1,362 @@
+"""A node's annotations, written and read: its cards, and how far uninstalling has come.
+
+What pods hold there is in `holdings`, a pod's own annotations in `fractions/pod_annotations`.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TypeGuard
+
+from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.grants.ledger import DeviceUse
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.modes import (
+    MAX_PODS_LABEL,
+    PLACEMENT_LABEL,
+    NodeMode,
+    PlacementPolicy,
+    is_whole,
+    parse_max_pods,
+    parse_mode,
+    parse_policy,
+)
+from gpu_device_plugin.domain.node.state import NodeTerms
+from gpu_device_plugin.errors import StateError
+
+MOST_ON_A_NODE = 64 * 1024
+"""Characters of an annotation of a node: 900 pods, or as many cards as a node can have, each cut into
+seven instances. All annotations of an object have 256 KiB together."""
+MOST_AMOUNT = 1 << 30
+"""More MiB than any card has; a number beyond it is a mistake, and no metric could show it."""
+LONGEST_UUID = 96
+"""Characters of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+_MOST_INDEXES = 1 << 12
+
+CARDS_ANNOTATION = "gpu-device-plugin/cards"
+CARDS_VERSION = 2
+UNINSTALL_ANNOTATION = "gpu-device-plugin/uninstall"
+"""Marks a node for the agents of one installation. Its value is the uid of their DaemonSet, so
+that the mark of an earlier installation has no effect on a later one."""
+WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
+WITHDRAWN_VERSION = 1
+
+
+def cards_annotation(
+    cards: Sequence[Card],
+    healthy: Mapping[str, bool],
+    terms: NodeTerms,
+    replicas: Mapping[str, int] = MappingProxyType({}),
+    by_claims: Mapping[str, DeviceUse] = MappingProxyType({}),
+) -> str:
+    """The node's cards for schedulers, tools and people, as compact JSON.
+
+    Version 2 where a card is cut or replicated, and else version 1, whose readers need not know the
+    other: beside fractions, a card in MIG mode has no units and is not healthy for them.
+
+    `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` has each card that is
+    given by claims alone, with what prepared claims hold of it.
+    """
+    ordered = sorted(cards, key=lambda card: card.index)
+    entries = [
+        _card(card, healthy.get(card.uuid, False), terms, replicas)
+        | _by_claims(by_claims.get(card.uuid), terms)
+        for card in ordered
+    ]
+    is_plain = not any({"instances", "replicas"} & entry.keys() for entry in entries)
+    return compact(
+        {
+            "version": 1 if is_plain else CARDS_VERSION,
+            "mode": terms.mode,
+            "unit_mib": terms.unit.mib,
+            "cards": entries,
+        }
+    )
+
+
+def _card(
+    card: Card,
+    is_healthy: bool,  # noqa: FBT001
+    terms: NodeTerms,
+    replicas: Mapping[str, int],
+) -> dict[str, object]:
+    is_cut = card.hardware.is_mig
+    entry: dict[str, object] = {
+        "index": card.index,
+        "uuid": card.uuid,
+        "model": card.model,
+        "memory_mib": card.memory_mib,
+        "units": 0 if is_cut else card.capacity(terms.unit),
+        "healthy": is_healthy and (is_whole(terms.mode) or not is_cut),
+    }
+    if is_cut:
+        entry["instances"] = [
+            {
+                "uuid": each.uuid,
+                "index": each.index,
+                "profile": each.profile,
+                "memory_mib": each.memory_mib,
+                "healthy": is_healthy,
+                **_replicas(each.uuid, replicas),
+            }
+            for each in card.hardware.instances
+        ]
+    return entry | _replicas(card.uuid, replicas)
+
+
+def _by_claims(use: DeviceUse | None, terms: NodeTerms) -> dict[str, object]:
+    if use is None:
+        return {}
+    units = -(-use.memory_mib // terms.unit.mib)
+    told = {"pods": len(use.pods), "units": units, "percent": use.core_percent}
+    return {"door": AllocationApi.DRA.value} | ({"claimed": told} if use.pods else {})
+
+
+def _replicas(uuid: str, replicas: Mapping[str, int]) -> dict[str, object]:
+    return {"replicas": replicas[uuid]} if replicas.get(uuid, 1) > 1 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What prepared claims hold of a card."""
+
+    index: CardIndex
+    pods: int
+    units: int
+    percent: int
+
+
+def _parse_claimed(entry: Mapping[str, object]) -> Claimed:
+    index, plain = entry["index"], entry["claimed"]
+    told = plain if isinstance(plain, dict) else {}
+    pods, units, percent = (told.get(key) for key in ("pods", "units", "percent"))
+    if is_amount(index) and is_amount(pods) and is_amount(units) and is_amount(percent):
+        return Claimed(CardIndex(index), pods, units, percent)
+    raise StateError(f"annotation of cards has {plain!r:.64} as what claims hold of card {index}")
+
+
+def is_amount(plain: object) -> TypeGuard[int]:
+    """Whether JSON says how much; a switch is a number too in Python, and no amount."""
+    return type(plain) is int and 0 <= plain <= MOST_AMOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """An instance, or a card with replicas, by the annotation of cards."""
+
+    card: int
+    profile: str = ""
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """What a node offers, by its annotation of cards and its labels.
+
+    Attributes:
+        cards: Its cards, by NVML index; `number` is the index too.
+        healthy: Indexes of the cards that may serve.
+        by_claims: Indexes of the cards that are given by claims, and by nothing else.
+        claimed: What claims hold of these, as the agent tells it.
+        devices: Instances and cards with replicas, by UUID.
+    """
+
+    name: str
+    mode: NodeMode
+    unit: MemoryUnit
+    cards: tuple[Card, ...]
+    healthy: frozenset[CardIndex]
+    policy: PlacementPolicy | None = None
+    max_pods: int | None = None
+    by_claims: frozenset[CardIndex] = frozenset()
+    claimed: tuple[Claimed, ...] = ()
+    devices: Mapping[str, PublishedDevice] = field(default_factory=dict, hash=False)
+
+    @property
+    def terms(self) -> NodeTerms:
+        """What a request is checked against."""
+        return NodeTerms(self.name, self.mode, self.unit, self.max_pods)
+
+
+def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOffer:
+    """What a node offers; `annotation` is the value of `gpu-device-plugin/cards`.
+
+    Raises:
+        StateError: The annotation is none that an agent writes; the text names the key, and not the node.
+    """
+    plain = _offer_object(annotation)
+    mode = parse_mode(str(plain.get("mode", "")))
+    unit = next((u for u in MemoryUnit if u.mib == plain.get("unit_mib")), None)
+    if mode is None or unit is None:
+        raise StateError("annotation of cards names no known mode and unit")
+    cards, healthy, by_claims = [], set(), set()
+    entries = _entries(plain)
+    for entry in entries:
+        card, is_healthy = _parse_card(entry)
+        cards.append(card)
+        healthy |= {card.index} if is_healthy else set()
+        by_claims |= {card.index} if entry.get("door") == AllocationApi.DRA else set()
+    _check_once(cards)
+    return NodeOffer(
+        name=name,
+        mode=mode,
+        unit=unit,
+        cards=tuple(sorted(cards, key=lambda card: card.index)),
+        healthy=_one_set(tuple(sorted(healthy))),
+        policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
+        max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
+        by_claims=_one_set(tuple(sorted(by_claims))),
+        claimed=tuple(_parse_claimed(entry) for entry in entries if "claimed" in entry),
+        devices=_published_devices(entries),
+    )
+
+
+def _published_devices(cards: object) -> Mapping[str, PublishedDevice]:
+    found: dict[str, PublishedDevice] = {}
+    for card in _objects(cards):
+        index, replicas = _count(card.get("index")), _count(card.get("replicas"))
+        if replicas > 1:
+            found[str(card.get("uuid"))] = PublishedDevice(index, replicas=replicas)
+        for each in _objects(card.get("instances")):
+            profile = str(each.get("profile", ""))
+            found[str(each.get("uuid"))] = PublishedDevice(
+                index, profile, max(1, _count(each.get("replicas")))
+            )
+    return found
+
+
+def _objects(plain: object) -> list[dict[str, object]]:
+    return [each for each in plain if isinstance(each, dict)] if isinstance(plain, list) else []
+
+
+def _count(plain: object) -> int:
+    return plain if is_amount(plain) else 0
+
+
+_one_set: Callable[[tuple[CardIndex, ...]], frozenset[CardIndex]] = lru_cache(maxsize=1024)(
+    frozenset
+)
+"""One set for all nodes of a kind: thousands of them have the same."""
+
+
+def _offer_object(text: str) -> Mapping[str, object]:
+    if len(text) > MOST_ON_A_NODE:
+        raise StateError(
+            f"annotation of cards has {len(text)} characters, at most {MOST_ON_A_NODE} are read"
+        )
+    try:
+        plain: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"annotation of cards is no JSON: {error}") from error
+    if not isinstance(plain, dict):
+        raise StateError(f"annotation of cards is {type(plain).__name__}, wanted an object")
+    return plain
+
+
+def _entries(plain: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """The entries of the cards, as few as a node can have."""
+    entries = plain.get("cards")
+    if not isinstance(entries, list):
+        raise StateError("annotation of cards has no list of cards")
+    if len(entries) > MAX_CARDS:
+        raise StateError(
+            f"annotation of cards has {len(entries)} cards, an agent numbers at most {MAX_CARDS}"
+        )
+    return entries
+
+
+def _parse_card(entry: object) -> tuple[Card, bool]:
+    if isinstance(entry, dict):
+        index, uuid, memory = entry.get("index"), entry.get("uuid"), entry.get("memory_mib")
+        model = entry.get("model", "")
+        if (
+            (isinstance(uuid, str) and uuid and _is_short(uuid))
+            and (isinstance(model, str) and _is_short(model))
+            and (is_amount(index) and index < _MOST_INDEXES)
+            and is_amount(memory)
+        ):
+            return Card(
+                uuid, CardNumber(index), CardIndex(index), -1, sys.intern(model), memory
+            ), entry.get("healthy") is True
+    raise StateError(f"annotation of cards has {entry!r:.200}, which is no card")
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= LONGEST_UUID and text.isprintable()
+
+
+def _check_once(cards: Iterable[Card]) -> None:
+    """No index and no UUID twice: what is held would count on both cards, or on the wrong one."""
+    for name in ("index", "uuid"):
+        seen = Counter(getattr(card, name) for card in cards)
+        if twice := [value for value, times in seen.items() if times > 1]:
+            raise StateError(f"annotation of cards has {name} {twice[0]!r} twice")
+
+
+def withdrawn_annotation(mark: str, kept: Sequence[str]) -> str:
+    """An agent's answer to the mark, as compact JSON.
+
+    `kept` are pods whose files stay, because they are running.
+    """
+    return compact({"version": WITHDRAWN_VERSION, "mark": mark, "kept": sorted(kept)})
+
+
+def kept_pods(text: str, mark: str) -> tuple[str, ...] | None:
+    """The pods whose files stay, or None where `text` is no answer to this mark.
+
+    >>> kept_pods(withdrawn_annotation("u1", ["default/p"]), "u1")
+    ('default/p',)
+    >>> kept_pods(withdrawn_annotation("u1", []), "u2") is None
+    True
+    """
+    plain = json_object(text)
+    kept = plain.get("kept")
+    if plain.get("mark") != mark or not isinstance(kept, list):
+        return None
+    return tuple(str(pod) for pod in kept)
+
+
+def counted_unit_mib(text: str) -> int | None:
+    """The memory unit of a node, by its annotation of cards; None if that does not say.
+
+    >>> counted_unit_mib('{"version":1,"unit_mib":1024}')
+    1024
+    """
+    found = json_object(text).get("unit_mib")
+    return found if isinstance(found, int) else None
+
+
+def served_mode(text: str) -> str:
+    """The mode of a node, by its annotation of cards; empty if that does not say."""
+    return str(json_object(text).get("mode", ""))
+
+
+def holds_by_claims(text: str) -> bool:
+    """Whether pods hold cards of a node by claims, by its annotation of cards.
+
+    >>> holds_by_claims('{"cards":[{"claimed":{"pods":2,"units":4,"percent":60}},{}]}')
+    True
+    """
+    cards = json_object(text).get("cards")
+    return isinstance(cards, list) and any(
+        "claimed" in card for card in cards if isinstance(card, dict)
+    )
+
+
+def json_object(text: str, most_characters: int = sys.maxsize) -> Mapping[str, object]:
+    """What a JSON object says; empty where it is none, or longer."""
+    try:
+        plain: object = json.loads(text) if len(text) <= most_characters else None
+    except (ValueError, RecursionError):
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def compact(plain: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(plain, separators=(",", ":"))

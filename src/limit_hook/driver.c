@@ -1,0 +1,163 @@
+/* The driver's own limit of a cgroup's memory, set and read back through NVML of 615 and later. */
+#include "hook.h"
+
+#include <nvml.h>
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+/* A driver may round what it is given; it never may to more. */
+#define ROUNDED_BYTES (2ull * 1024 * 1024)
+
+/* As nvml.h of CUDA 13.4 has them: 24 and 32 bytes, without a version. */
+struct set_limits {
+	const char *name_space;
+	unsigned long long soft_bytes, hard_bytes;
+};
+
+struct get_limits {
+	const char *name_space;
+	unsigned long long soft_bytes, hard_bytes, used_bytes;
+};
+
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const struct set_limits *limits);
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, struct get_limits *limits);
+
+static void *library;
+
+#define NVML(name, ...) (((__typeof__(name) *)find(#name))(__VA_ARGS__))
+#define TRY(what, name, ...) require(NVML(name, __VA_ARGS__), what, #name)
+
+static void *find(const char *name)
+{
+	void *function = dlsym(library, name);
+
+	if (!function)
+		refuse("the driver has no %s: it is older than 615", name);
+	return function;
+}
+
+static void require(nvmlReturn_t result, const char *what, const char *name)
+{
+	if (result != NVML_SUCCESS)
+		refuse("%s: %s answers %d (%s)", what, name, (int)result,
+		       NVML(nvmlErrorString, result));
+}
+
+/* The host's own where the driver is the host's, else the one of a driver container. */
+static void open_library(const char *root)
+{
+	static const char *const places[] = {"", "/usr/lib64", "/usr/lib/x86_64-linux-gnu",
+					     "/usr/lib/aarch64-linux-gnu", "/usr/lib"};
+	char path[HOOK_PATH_BYTES] = "libnvidia-ml.so.1";
+
+	for (size_t i = 0; strcmp(root, "/") != 0 && i < sizeof(places) / sizeof(places[0]); i++) {
+		(void)snprintf(path, sizeof(path), "%s%s/libnvidia-ml.so.1", root, places[i]);
+		if (access(path, F_OK) == 0)
+			break;
+	}
+	library = dlopen(path, RTLD_NOW);
+	if (!library)
+		refuse("%s", dlerror());
+}
+
+/* A limit of the card's total or more is none: the driver refuses what is above the total. */
+static void limit_card(const char *leaf, const struct limits_card *card)
+{
+	nvmlDevice_t device;
+	nvmlMemory_t memory;
+
+	TRY(card->uuid, nvmlDeviceGetHandleByUUID, card->uuid, &device);
+	TRY(card->uuid, nvmlDeviceGetMemoryInfo, device, &memory);
+	const bool is_whole = card->memory_bytes >= memory.total;
+	const uint64_t hard = is_whole ? UINT64_MAX : card->memory_bytes;
+	const struct set_limits given = {leaf, 0, hard};
+	struct get_limits found = {.name_space = leaf};
+
+	TRY(card->uuid, nvmlDeviceSetMemoryLimits_v1, device, &given);
+	TRY(card->uuid, nvmlDeviceGetMemoryLimits_v1, device, &found);
+	if (found.soft_bytes != 0 || found.hard_bytes > hard ||
+	    (is_whole ? found.hard_bytes < memory.total : hard - found.hard_bytes >= ROUNDED_BYTES))
+		refuse("%s: %s has limits of %llu to %llu bytes after 0 to %llu were set",
+		       card->uuid, leaf, found.soft_bytes, found.hard_bytes,
+		       (unsigned long long)hard);
+}
+
+static void start(const char *driver_root)
+{
+	open_library(driver_root);
+	TRY(driver_root, nvmlInit_v2);
+}
+
+void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits)
+{
+	start(driver_root);
+	for (unsigned i = 0; i < limits->card_count; i++)
+		if (limits->cards[i].memory_bytes != LIMITS_NO_CAP)
+			limit_card(leaf, &limits->cards[i]);
+	NVML(nvmlShutdown);
+}
+
+/* With dmem the kernel lists the card as "nvidia/<PCI address>/vidmem"; misc shows nothing. */
+static bool is_listed(const char *tree, nvmlDevice_t device)
+{
+	char path[HOOK_PATH_BYTES], line[256], name[96];
+	nvmlPciInfo_t pci;
+	bool found = false;
+
+	TRY("PCI address", nvmlDeviceGetPciInfo_v3, device, &pci);
+	(void)snprintf(name, sizeof(name), "nvidia/%s/vidmem", pci.busId);
+	(void)snprintf(path, sizeof(path), "%s/dmem.capacity", tree);
+	FILE *file = fopen(path, "re");
+	while (file && !found && fgets(line, sizeof(line), file))
+		found = strncasecmp(line, name, strlen(name)) == 0;
+	if (file)
+		(void)fclose(file);
+	return found;
+}
+
+static void probe_card(const char *tree, const char *leaf, nvmlDevice_t device, FILE *report)
+{
+	struct limits_card card = {.memory_bytes = 0};
+	unsigned mig = 0, pending = 0;
+	nvmlMemory_t memory = {0};
+
+	TRY("a card", nvmlDeviceGetUUID, device, card.uuid, sizeof(card.uuid));
+	const bool is_mig = NVML(nvmlDeviceGetMigMode, device, &mig, &pending) == NVML_SUCCESS &&
+			    mig == NVML_DEVICE_MIG_ENABLE;
+	const nvmlReturn_t told = NVML(nvmlDeviceGetMemoryInfo, device, &memory);
+
+	if (is_mig || told != NVML_SUCCESS || !memory.total) {
+		(void)fprintf(report, "device=%s reason=%s\n", card.uuid,
+			      is_mig ? "it is in MIG mode" : "it has no video memory of its own");
+		return;
+	}
+	card.memory_bytes = memory.total - 1;
+	limit_card(leaf, &card);
+	card.memory_bytes = memory.total;
+	limit_card(leaf, &card);
+	(void)fprintf(report, "device=%s backend=%s\n", card.uuid,
+		      is_listed(tree, device) ? "dmem" : "misc");
+}
+
+void driver_probe(const char *driver_root, const char *tree, const char *leaf, FILE *report)
+{
+	char version[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE];
+	unsigned count;
+
+	start(driver_root);
+	TRY(driver_root, nvmlSystemGetDriverVersion, version, sizeof(version));
+	TRY(driver_root, nvmlDeviceGetCount_v2, &count);
+	(void)fprintf(report, "driver=%s\n", version);
+	for (unsigned i = 0; i < count; i++) {
+		nvmlDevice_t device;
+
+		TRY(driver_root, nvmlDeviceGetHandleByIndex_v2, i, &device);
+		probe_card(tree, leaf, device, report);
+	}
+	NVML(nvmlShutdown);
+}

@@ -1,0 +1,32 @@
+/* The parts of gpu-limit-hook. Each either does its work or ends the program with a reason. */
+#pragma once
+
+#include "slice/limits.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+enum { HOOK_PATH_BYTES = 4096 };
+
+/* One line on stderr, which the container runtime hands on, and exit status 1. */
+__attribute__((noreturn, format(printf, 1, 2))) void refuse(const char *format, ...);
+
+/* `tree`, or where that is NULL /sys/fs/cgroup, which then has to be cgroup v2. */
+const char *cgroup_tree(const char *tree);
+/* The cgroup of the container whose OCI state is on stdin, as a directory below the tree. */
+void container_cgroup(const char *tree, char leaf[HOOK_PATH_BYTES]);
+/* Whether processes run in that cgroup or below it. */
+bool container_runs(const char *leaf);
+
+/*
+ * Sets each card's hard limit of the cgroup, and no soft limit, through the libnvidia-ml below
+ * `driver_root`, and reads it back. A card without a cap is left as it is; a slice of a whole card
+ * has no limit but the card.
+ */
+void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits);
+/*
+ * Sets a limit of each card on an empty cgroup of our own, reads it back and takes it away. The
+ * report says of each card which backend counts there, dmem or misc, or why it cannot be limited.
+ */
+void driver_probe(const char *driver_root, const char *tree, const char *leaf, FILE *report);

@@ -1,0 +1,170 @@
+/*
+ * gpu-limit-hook: the driver's memory limit for a container that has a slice, before its first
+ *process runs. A createRuntime hook of OCI: root on the host, the state on stdin. A container whose
+ *hook fails does not start, so none runs without its limit.
+ *
+ *	gpu-limit-hook --slice DIRECTORY [--driver-root DIRECTORY] [--cgroup-root DIRECTORY]
+ *	gpu-limit-hook --probe FILE      [--driver-root DIRECTORY] [--cgroup-root DIRECTORY]
+ *
+ * The sizes are those of the slice's limits file on the host, so a restart gets what holds now, and
+ * nothing that the container says. What was done stands in the slice's directory, in
+ *`driver-limit`:
+ *
+ *	cgroup=<directory>
+ *
+ * --probe proves that the driver limits memory here, and leaves the report in FILE, for the agent,
+ * which has no right to try. Whatever fails then is the report, `reason=<text>`, and no error.
+ */
+#include "hook.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *probed; /* the file of the report; NULL: a container is to be limited */
+static char probe_cgroup[HOOK_PATH_BYTES];
+
+static void put_file(const char *path, const char *text)
+{
+	char fresh[HOOK_PATH_BYTES + 8];
+
+	(void)snprintf(fresh, sizeof(fresh), "%s.new", path);
+	FILE *file = fopen(fresh, "we");
+	const bool is_written = file && fputs(text, file) >= 0;
+
+	if ((file && fclose(file) != 0) || !is_written || rename(fresh, path) != 0) {
+		(void)fprintf(stderr, "gpu-limit-hook: %s: %s\n", path, strerror(errno));
+		exit(1);
+	}
+}
+
+void refuse(const char *format, ...)
+{
+	char text[HOOK_PATH_BYTES], line[HOOK_PATH_BYTES + 16];
+	va_list arguments;
+
+	va_start(arguments, format);
+	(void)vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	if (!probed) {
+		(void)fprintf(stderr, "gpu-limit-hook: %s\n", text);
+		exit(1);
+	}
+	(void)snprintf(line, sizeof(line), "reason=%s\n", text);
+	rmdir(probe_cgroup);
+	put_file(probed, line);
+	exit(0);
+}
+
+/* How much of the file below the slice's directory fits; -1: it cannot be read. Never waits. */
+static ssize_t read_file(const char *slice, const char *name, char *text, size_t bytes)
+{
+	char path[HOOK_PATH_BYTES];
+
+	(void)snprintf(path, sizeof(path), "%s/%s", slice, name);
+	/* A container that is root may lease its limits file, and open() would wait for it. */
+	const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	const ssize_t length = file < 0 ? -1 : read(file, text, bytes);
+
+	if (file >= 0)
+		close(file);
+	return length;
+}
+
+static void read_limits(const char *slice, struct limits *limits)
+{
+	static char text[LIMITS_FILE_BYTES];
+	char reason[160];
+	const ssize_t length = read_file(slice, "config/limits", text, sizeof(text));
+
+	if (length < 0)
+		refuse("%s/config/limits: %s", slice, strerror(errno));
+	if (!limits_parse(text, (size_t)length, limits, reason, sizeof(reason)))
+		refuse("%s/config/limits, %s", slice, reason);
+}
+
+/* Each container has the whole of a limit: two at a time would have twice the slice. */
+static void refuse_second(const char *slice, const char *leaf)
+{
+	char mark[HOOK_PATH_BYTES] = "";
+	const ssize_t length = read_file(slice, "driver-limit", mark, sizeof(mark) - 1);
+
+	mark[length > 0 ? length : 0] = '\0';
+	mark[strcspn(mark, "\n")] = '\0';
+	const char *other = strncmp(mark, "cgroup=", 7) == 0 ? mark + 7 : "";
+
+	if (*other && strcmp(other, leaf) != 0 && container_runs(other))
+		refuse("%s: the slice is in use by the container of %s; the driver limits the "
+		       "memory of one container only",
+		       slice, other);
+}
+
+static void limit_container(const char *slice, const char *driver_root, const char *tree)
+{
+	static struct limits limits;
+	char leaf[HOOK_PATH_BYTES], path[HOOK_PATH_BYTES], mark[HOOK_PATH_BYTES + 16];
+
+	read_limits(slice, &limits);
+	container_cgroup(cgroup_tree(tree), leaf);
+	refuse_second(slice, leaf);
+	driver_limit(driver_root, leaf, &limits);
+	(void)snprintf(path, sizeof(path), "%s/driver-limit", slice);
+	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n", leaf);
+	put_file(path, mark);
+}
+
+/* In a cgroup of our own, which nobody is in; one that a probe has left is taken again. */
+static void probe(const char *driver_root, const char *tree)
+{
+	static char report[LIMITS_FILE_BYTES];
+
+	tree = cgroup_tree(tree);
+	(void)snprintf(probe_cgroup, sizeof(probe_cgroup), "%s/gpu-device-plugin-probe", tree);
+	if (mkdir(probe_cgroup, 0755) != 0 && errno != EEXIST)
+		refuse("%s: %s", probe_cgroup, strerror(errno));
+	FILE *file = fmemopen(report, sizeof(report), "w");
+
+	if (!file)
+		refuse("%s", strerror(errno));
+	driver_probe(driver_root, tree, probe_cgroup, file);
+	(void)fclose(file);
+	rmdir(probe_cgroup);
+	put_file(probed, report);
+}
+
+int main(int count, char **arguments)
+{
+	static const struct option options[] = {{"slice", required_argument, NULL, 's'},
+						{"probe", required_argument, NULL, 'p'},
+						{"driver-root", required_argument, NULL, 'd'},
+						{"cgroup-root", required_argument, NULL, 'c'},
+						{0}};
+	const char *slice = NULL, *driver_root = "/", *tree = NULL;
+	int option;
+
+	while ((option = getopt_long(count, arguments, "", options, NULL)) != -1) {
+		if (option == 's')
+			slice = optarg;
+		else if (option == 'p')
+			probed = optarg;
+		else if (option == 'd')
+			driver_root = optarg;
+		else if (option == 'c')
+			tree = optarg;
+		else
+			return 2;
+	}
+	if (!slice == !probed)
+		return 2;
+	if (probed)
+		probe(driver_root, tree);
+	else
+		limit_container(slice, driver_root, tree);
+	return 0;
+}

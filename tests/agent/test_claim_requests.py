@@ -1,0 +1,126 @@
+"""A container gets the cards of one claim, or of one request of a claim: each has a slice and a CDI file of its own."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.agent.claim_node import ClaimsOnly, Node, node_at
+from tests.agent.test_claim_door import open_door
+from tests.agent.test_claim_rebuild import lose_grants
+from tools.harness.waiting import until
+
+from gpu_device_plugin.domain.grants.claims import ClaimRef
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.errors import RequestError
+
+POD = PodRef("default", "pod-a", "pod-uid-a")
+WHOLE = {"nvidia.com/gpu": 1}
+PARTS = [f"uid-a.container-{n}-request-0" for n in range(2)]
+
+
+@pytest.fixture
+def node(short_dir: Path) -> Node:
+    return node_at(short_dir, ClaimsOnly())
+
+
+def of_two_containers(node: Node, name_in_pod: str = "") -> ClaimRef:
+    """A claim as kube-scheduler makes it for two containers that each ask for a whole card."""
+    ref = node.cluster.allocate("a", 0, units=15, percent=100)
+    claim = node.cluster.claims["a"]
+    (of,) = claim.devices
+    devices = tuple(
+        replace(of, request=f"container-{n}-request-0", device=f"gpu-{n}") for n in range(2)
+    )
+    node.cluster.claims["a"] = replace(claim, devices=devices, name_in_pod=name_in_pod)
+    return ref
+
+
+def know_pod(node: Node, monkeypatch: pytest.MonkeyPatch, *containers: ContainerRequest) -> None:
+    """The watch has the pod."""
+    specs = {POD.key: PodRequest(POD, containers)}
+    monkeypatch.setattr(node.wiring.cluster, "specs", lambda: specs)
+
+
+def cards(node: Node) -> dict[str, tuple[str, ...]]:
+    """Part of a claim -> its cards."""
+    grants = node.wiring.ledger_store.ledger.grants.values()
+    return {grant.holder.claim: grant.devices for grant in grants}
+
+
+async def test_each_container_that_asks_for_a_whole_card_gets_its_own(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again, and made again after a loss, they are the same; given back, nothing is left."""
+    door, store = node.wiring.claim_endpoint, node.wiring.ledger_store
+    spec = [ContainerRequest(name, ContainerKind.APP, n, WHOLE) for n, name in enumerate("ab")]
+    know_pod(node, monkeypatch, *spec)
+    ref = of_two_containers(node)
+    prepared = await door.prepare(ref)
+
+    told = [(each.of.request, each.of.device, each.cdi_ids) for each in prepared]
+    assert told == [
+        (f"container-{n}-request-0", f"gpu-{n}", (f"gpu-device-plugin/slice={PARTS[n]}",))
+        for n in range(2)
+    ]
+    assert cards(node) == {PARTS[0]: ("GPU-0",), PARTS[1]: ("GPU-1",)}
+    before = {grant.slice_id: grant.holder for grant in store.ledger.grants.values()}
+    request = PodRequest(POD, tuple(spec))
+    of = node.wiring.schemes.container_of
+    assert sorted(of(grant, request) for grant in store.ledger.grants.values()) == ["a", "b"]
+
+    lose_grants(node)
+    async with open_door(node):
+        await until(lambda: len(cards(node)) == len(before))
+    assert {grant.slice_id: grant.holder for grant in store.ledger.grants.values()} == before
+    assert await door.prepare(ref) == prepared
+    await door.unprepare(ref)
+    assert (cards(node), node.files) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("name_in_pod", "kinds", "text"),
+    [
+        ("cards", (ContainerKind.APP,), "containers that name it get all of them"),
+        ("", (ContainerKind.APP, ContainerKind.INIT), "an init container asks as well"),
+        ("", (), "its pod is not known yet"),
+    ],
+)
+async def test_a_claim_whose_requests_may_meet_in_one_container_is_refused(
+    node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    name_in_pod: str,
+    kinds: tuple[ContainerKind, ...],
+    text: str,
+) -> None:
+    """The second card would hide the first; an init container uses those of later ones."""
+    if kinds:
+        containers = [ContainerRequest(str(kind), kind, n, WHOLE) for n, kind in enumerate(kinds)]
+        know_pod(node, monkeypatch, *containers)
+    with pytest.raises(RequestError, match=text):
+        await node.wiring.claim_endpoint.prepare(of_two_containers(node, name_in_pod))
+    assert (cards(node), node.files) == ({}, [])
+
+
+async def test_a_container_that_names_two_claims_of_cards_is_refused_the_second(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice, and a template's whole card, which would be idle; other containers may have either."""
+    door = node.wiring.claim_endpoint
+    piece, whole = node.cluster.allocate("a", 0), node.cluster.allocate("b", 1, 15, 100)
+    for name, told in (("a", "slice-2-30-c0"), ("b", "card")):
+        claim = replace(node.cluster.claims[name], name_in_pod=told, pod=POD)
+        node.cluster.claims[name] = replace(claim, owners=frozenset({POD.uid}))
+    both = ("slice-2-30-c0", "nic", "card")
+    know_pod(node, monkeypatch, ContainerRequest("main", ContainerKind.APP, 0, claims=both))
+    await door.prepare(piece)
+    with pytest.raises(RequestError, match="container main of pod default/pod-a names several"):
+        await door.prepare(whole)
+    assert await door.prepare(piece)
+
+    containers = [
+        ContainerRequest(f"of-{name}", ContainerKind.APP, n, claims=(name,))
+        for n, name in enumerate(both)
+    ]
+    know_pod(node, monkeypatch, *containers)
+    await door.prepare(whole)
+    assert cards(node) == {"uid-a": ("GPU-0",), "uid-b": ("GPU-1",)}

@@ -1,0 +1,82 @@
+"""helm against the cluster of these tests, with the chart of this checkout."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tools.harness.cluster.binaries import provide_helm
+from tools.harness.cluster.cluster import NAMESPACE, Cluster
+from tools.harness.cluster.credentials import AGENT
+from tools.harness.cluster.processes import command_output
+
+from gpu_device_plugin.domain.node.allocation_api import (
+    ALLOCATION_API_LABEL,
+    AllocationApi,
+    has_claims_api,
+)
+from gpu_device_plugin.domain.node.labels import NODE_LABELS
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "gpu-device-plugin"
+RELEASE = "gpu-device-plugin"
+RELEASE_NAMESPACE = "gpu-device-plugin"
+# No pod of ours at all, hooks included: their image is not on this node.
+NOBODY = (
+    "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false,"
+    "image.tag=on-no-node"
+)
+
+
+WRITER = f"policies.annotationWriters={{{AGENT.name}}}"
+"""The tests' own agent, which is no pod of the release, may say what pods hold."""
+CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu", WRITER)
+
+
+@contextmanager
+def claims_installed(cluster: Cluster) -> Iterator[None]:
+    """The chart with claims and without a pod of ours; the namespace `default` uses them meanwhile."""
+    version = cluster.binaries.kubernetes_version
+    if not has_claims_api(version):
+        pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
+    helm = Helm(cluster)
+    helm.install(NOBODY, *CLAIMS)
+    cluster.kubectl(
+        "label",
+        "namespace",
+        NAMESPACE,
+        "--overwrite",
+        f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}",
+    )
+    yield
+    cluster.kubectl("label", "namespace", NAMESPACE, f"{ALLOCATION_API_LABEL}-")
+    helm.uninstall()
+
+
+class Helm:
+    """Installs and removes a release as the cluster's admin."""
+
+    def __init__(self, cluster: Cluster, release: str = RELEASE) -> None:
+        self._program = str(provide_helm())
+        self._kubeconfig = str(cluster.admin_kubeconfig)
+        self.release = release
+
+    def __call__(self, *arguments: str) -> str:
+        """Run helm in the release's namespace and return what it prints."""
+        command = [self._program, "--kubeconfig", self._kubeconfig]
+        return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 300)
+
+    def install(self, *settings: str) -> str:
+        """Install the chart, or bring the release to these values; `settings` are --set texts."""
+        chosen = [f"--set={setting}" for setting in settings]
+        return self("upgrade", "--install", self.release, str(CHART), "--create-namespace", *chosen)
+
+    def uninstall(self) -> str:
+        """Remove the release and wait until its objects are gone."""
+        return self("uninstall", self.release, "--wait", "--timeout=280s")
+
+
+def left_on_nodes(cluster: Cluster) -> set[str]:
+    """Keys of labels and annotations on nodes that only we write."""
+    metas = [node["metadata"] for node in cluster.every("node")]
+    keys = {key for meta in metas for of in ("labels", "annotations") for key in meta.get(of, {})}
+    return {key for key in keys if key.startswith("gpu-device-plugin/")} | (keys & {*NODE_LABELS})
