@@ -6,6 +6,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if eq .Values.mode "mps" }}
 {{- fail "mode mps is not served yet: for replicas by MPS set mode to default, and config and mps.enabled" }}
 {{- end }}
+{{- if has (toString .Values.computePolicy) (list "0" "4") }}
+{{- fail (printf "computePolicy %v shares by the number of containers, which is not offered: a share is what a pod asks for; choose fixed (3), work-conserving (1, 2) or native (5)" .Values.computePolicy) }}
+{{- end }}
 {{- if and .Values.config.name .Values.config.map }}
 {{- fail "config.name and config.map exclude each other: name a ConfigMap of yours, or give the files" }}
 {{- end }}

@@ -271,7 +271,7 @@ _ack: FamilyOf[Snapshot, CardSample] = FamilyOf(
 _ACK: Sequence[Family[Snapshot]] = (
     _ack(
         "ALLOCATE_MODE",
-        "0: nobody holds the card; 1: a pod has all of it; 2: it is shared.",
+        "0: nobody holds the card; 1: a pod has it for itself; 2: it is shared.",
         lambda card: card.mode or 0,
     ),
     _ack("DEV_FB_TOTAL", "Memory of the card in MiB.", lambda card: card.memory_mib),

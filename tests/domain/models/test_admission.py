@@ -191,6 +191,8 @@ def test_a_driver_with_open_kernel_modules_is_one_of_its_version() -> None:
         {CLASS_LABEL: "gpu", MODEL_LABEL: "N", **first.labels}, affinity=first.affinity
     )
     assert admitted(again, by=catalogue) == Admitted()
+    by_node = Applicant(again.labels, node_selector={DRIVER_LABEL: "580.95.05"})
+    assert admitted(by_node, by=catalogue).affinity == first.affinity
 
 
 def test_alternatives_of_a_pods_own_affinity_each_get_the_requirement() -> None:

@@ -74,6 +74,8 @@ def test_what_the_container_has_already_comes_first_and_counts() -> None:
         "GPU-0::2",
         "GPU-1::0",
     )
+    others = free - ids("1:0", "2:0")
+    assert choose_preferred(replicas(), others, ids("0:2"), 2, DISTRIBUTED)[1] == "GPU-1::1"
 
 
 def test_whole_cards_go_by_their_links() -> None:

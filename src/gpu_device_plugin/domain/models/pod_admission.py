@@ -78,10 +78,13 @@ def _value(term: Json, label: str) -> str:
 
 
 def _is(key: str, value: str) -> Json:
-    values = [value]
-    if key == DRIVER_LABEL and value.endswith(_OPEN):
-        values.append(value.removesuffix(_OPEN))
-    return {"key": key, "operator": "In", "values": values}
+    return {"key": key, "operator": "In", "values": _alike(key, value)}
+
+
+def _alike(key: str, value: str) -> list[str]:
+    """Values of a node's label that will do for a pod's."""
+    is_open = key == DRIVER_LABEL and value.endswith(_OPEN)
+    return [value, value.removesuffix(_OPEN)] if is_open else [value]
 
 
 def _object(value: object) -> Json:
@@ -198,8 +201,11 @@ def _by_node(pod: Applicant, key: str) -> str:
 
 
 def _allows(pod: Applicant, key: str, value: str) -> bool:
-    """Whether node selector and affinity leave nodes whose label has this value."""
-    return pod.node_selector.get(key, value) == value and admits(pod.affinity, key, value)
+    """Whether node selector and affinity leave nodes whose label has this value, or one that will do."""
+    return any(
+        pod.node_selector.get(key, each) == each and admits(pod.affinity, key, each)
+        for each in _alike(key, value)
+    )
 
 
 def _contradiction(pod: Applicant, key: str, value: str, who: str = _LABEL) -> str:

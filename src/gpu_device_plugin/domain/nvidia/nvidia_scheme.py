@@ -289,7 +289,8 @@ def _over_cards(
     taken = Counter(device.card.uuid for device in offered)
     taken.subtract(device.card.uuid for device in candidates)
     sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
-    chosen, picked = [device.id for device in free if device.id in must_include], Counter[str]()
+    given = [device for device in free if device.id in must_include]
+    chosen, picked = [d.id for d in given], Counter(d.card.uuid for d in given)
     while len(chosen) < size:
         first = min(candidates, key=lambda d: (sign * taken[d.card.uuid], picked[d.card.uuid]))
         candidates.remove(first)
