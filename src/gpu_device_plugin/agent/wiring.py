@@ -35,7 +35,7 @@ from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, Snapshot
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal, first_state
-from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.disk.locks import NodeLock
 from gpu_device_plugin.disk.region import read_region
