@@ -20,16 +20,20 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import (
-    KubeletSnapshot,
+from gpu_device_plugin.domain.grants.comparison import (
     complete_holder,
     corrected_uid,
+    drift,
     fill_units,
+    find_displaced,
+    find_unknown,
     pass_on_units,
     rename_holder,
+    uids_by_holding,
 )
-from gpu_device_plugin.domain.grants.ledger import Ledger, drift
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
+from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import (
     KUBELET_SETTLE_SECONDS,
     expired_grants,
@@ -259,8 +263,8 @@ class Reconciler:
     def _complete(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
-        uids = snapshot.uids_by_holding()
-        there = ledger.release(snapshot.find_displaced(ledger))
+        uids = uids_by_holding(snapshot)
+        there = ledger.release(find_displaced(snapshot, ledger))
         schemes, state = self.schemes, self.state()
         scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
         parts = {
@@ -293,12 +297,12 @@ class Reconciler:
         """Grants for containers that hold units without a grant."""
         state = self.state()
         self.holders.unadopted = ()
-        ledger = ledger.release(snapshot.find_displaced(ledger))
-        if not ledger.unknown(held):
+        ledger = ledger.release(find_displaced(snapshot, ledger))
+        if not find_unknown(ledger, held):
             return []  # as nearly always
         specs = [spec for spec in self.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
-        unknown = ledger.unknown(living)
+        unknown = find_unknown(ledger, living)
         there = state if state.mode is not None else replace(state, cards=())
         adopted = self.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))
