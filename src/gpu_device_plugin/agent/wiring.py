@@ -30,7 +30,8 @@ from gpu_device_plugin.agent.publish.api_cluster import ClusterSignals
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists, Registrations
 from gpu_device_plugin.agent.publish.feature_labels_writer import FeatureLabels
 from gpu_device_plugin.agent.publish.publisher import Publisher, UsageReader
-from gpu_device_plugin.agent.reconcile.reconciler import Holders, Reconciler
+from gpu_device_plugin.agent.reconcile.holders import Holders
+from gpu_device_plugin.agent.reconcile.reconciler import Reconciler
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
