@@ -9,6 +9,7 @@ KUBE ?= 1.36.3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := build/docs-env
 NATIVE := build/native/libnvidia-ml.so.1
 C_SOURCES := $(shell find src/simulator src/isolation src/selftest src/limit_hook -type f 2>/dev/null)
 
@@ -16,7 +17,7 @@ HISTORIES ?= 10000
 FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test check fuzz histories lint fmt native sanitize proto image release e2e cluster bench gpu lock clean
+.PHONY: help demo test check fuzz histories lint docs fmt native sanitize proto image release e2e cluster bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -52,6 +53,15 @@ lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers
 	@echo "==> clang-tidy"; if command -v clang-tidy >/dev/null && command -v cc >/dev/null; \
 	  then find src -name '*.c' -print0 | xargs -0 -n 8 -P 2 clang-tidy -p build/cmake --quiet 2>/dev/null; \
 	  else echo "left out: no clang-tidy, or no C compiler (apt install clang-tidy gcc)"; fi
+
+docs: $(DOCS)/.installed ## The docs as a site, into build/site/index.html
+	@$(DOCS)/bin/sphinx-build -q -W --keep-going -c docs/site . build/site
+	@echo "build/site/docs/site/index.html"
+
+$(DOCS)/.installed: .ci/docs.txt $(STAMP)
+	@rm -rf $(DOCS) && $(BIN)/python -m venv --without-pip $(DOCS)
+	@$(BIN)/python -m pip --python $(DOCS)/bin/python install --quiet --require-hashes -r .ci/docs.txt
+	@touch $@
 
 fmt: $(STAMP) ## Format the Python code
 	@$(BIN)/ruff format src tests tools .ci && $(BIN)/ruff check --fix src tests tools .ci
@@ -92,6 +102,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url -
 
 lock: $(STAMP) ## Write .ci/constraints.txt and the lists of test clients again
 	@$(COMPILE) --all-extras --group build --group dev --python-version 3.11 pyproject.toml -o .ci/constraints.txt
+	@$(COMPILE) --group docs --python-version 3.11 -o .ci/docs.txt
 	@$(COMPILE) --group clients --python-version 3.11 -o .ci/clients.txt
 	@$(COMPILE) --group clients-built -c .ci/clients.txt --python-version 3.11 -o .ci/clients-built.txt
 

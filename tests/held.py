@@ -61,4 +61,11 @@ def changed(grant: Grant, **values: Any) -> Grant:
     return fraction(**now)
 
 
-_OTHERS = ("compute_policy", "is_isolated", "is_checked", "library_version", "created_seconds")
+_OTHERS = (
+    "compute_policy",
+    "memory_enforcer",
+    "is_isolated",
+    "is_checked",
+    "library_version",
+    "created_seconds",
+)

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MODULE_LINES = 450
 FUNCTION_LINES = 40
-MODULES = 220
+MODULES = 221
 ONE_IMPORTER = 21
 SOURCES = sorted(
     path

@@ -11,11 +11,13 @@ from gpu_device_plugin.agent.publish.api_cluster import NoClaims, NoCluster
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.objects.metadata_writer import Wanted
 from gpu_device_plugin.settings.agent_settings import load_settings
 
 CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(2))
@@ -54,6 +56,37 @@ class ClaimsOnly(NoClaims):
         return ref
 
 
+class ClaimsCluster(NoCluster):
+    """An API server that has nothing but claims, and keeps what is written to it.
+
+    Attributes:
+        known: Pods as the watch has them.
+        on_pods: Annotations that are wanted on pods, by the pod's name.
+        cards: The node's annotation of cards, each time that it was written.
+    """
+
+    def __init__(self, claims: ClaimsOnly) -> None:
+        self.resource_claims = claims
+        self.known: Specs = {}
+        self.on_pods: dict[str, Wanted] = {}
+        self.cards: list[str] = []
+
+    def specs(self) -> Specs:
+        return self.known
+
+    def annotate_pod(self, ref: PodRef, annotations: Wanted, /) -> None:
+        self.on_pods[ref.name] = annotations
+
+    def describe_node(
+        self,
+        *,
+        labels: Wanted | None = None,  # noqa: ARG002
+        annotations: Wanted | None = None,
+    ) -> None:
+        if text := (annotations or {}).get("gpu-device-plugin/cards"):
+            self.cards.append(text)
+
+
 @dataclass
 class Node:
     """One agent's parts on a node of two cards, and its API server."""
@@ -61,6 +94,7 @@ class Node:
     directory: Path
     wiring: Wiring
     cluster: ClaimsOnly
+    api: ClaimsCluster
 
     @property
     def files(self) -> list[str]:
@@ -83,13 +117,6 @@ class Node:
         await self.wiring.ledger_store.hold(grant)
 
 
-def with_claims(claims: ClaimsOnly) -> NoCluster:
-    """An API server that has nothing but claims."""
-    cluster = NoCluster()
-    cluster.resource_claims = claims
-    return cluster
-
-
 def node_at(directory: Path, cluster: ClaimsOnly, door: AllocationApi = AllocationApi.DRA) -> Node:
     """The parts of an agent, started or started again on what is in `directory`."""
     names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
@@ -98,9 +125,8 @@ def node_at(directory: Path, cluster: ClaimsOnly, door: AllocationApi = Allocati
         Path(path).mkdir(exist_ok=True)
     values = {"node_name": "n1", "cdi_dir": str(directory / "cdi"), **paths}
     settings = load_settings(values, {}, None)
-    wiring = Wiring(
-        settings, replace(real_edges(settings), cluster=lambda *_: with_claims(cluster))
-    )
+    api = ClaimsCluster(cluster)
+    wiring = Wiring(settings, replace(real_edges(settings), cluster=lambda *_: api))
     version = directory / "l" / "0.0.1"
     version.mkdir(exist_ok=True)
     (version / "libgpuslice.so").write_bytes(b"")
@@ -108,4 +134,4 @@ def node_at(directory: Path, cluster: ClaimsOnly, door: AllocationApi = Allocati
     wiring.node_store.update(
         mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", door=door
     )
-    return Node(directory, wiring, cluster)
+    return Node(directory, wiring, cluster, api)

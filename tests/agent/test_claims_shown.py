@@ -15,7 +15,6 @@ from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import DoesNotFitError
-from gpu_device_plugin.kubernetes.objects.metadata_writer import Wanted
 
 
 @pytest.fixture(name="tmp_path")
@@ -34,32 +33,13 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     await asyncio.wait({task})
 
 
-def recorded(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Wanted], list[str]]:
-    """What is wanted on pods, and the node's annotation of cards, as they are written."""
-    pods: dict[str, Wanted] = {}
-    cards: list[str] = []
-
-    def annotate(ref: PodRef, values: Wanted) -> None:
-        pods[ref.name] = values
-
-    def describe(*, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:  # noqa: ARG001
-        if text := (annotations or {}).get("gpu-device-plugin/cards"):
-            cards.append(text)
-
-    monkeypatch.setattr(node.wiring.cluster, "annotate_pod", annotate)
-    monkeypatch.setattr(node.wiring.cluster, "describe_node", describe)
-    return pods, cards
-
-
 def doors(text: str) -> list[str | None]:
     """Each card's allocation API."""
     return [card.get("door") for card in json.loads(text)["cards"]]
 
 
-async def test_a_pod_with_a_claim_has_the_annotations_of_one_with_units(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pods, _ = recorded(node, monkeypatch)
+async def test_a_pod_with_a_claim_has_the_annotations_of_one_with_units(node: Node) -> None:
+    pods = node.api.on_pods
     await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 1))
 
     await until(lambda: "pod-a" in pods)
@@ -67,11 +47,9 @@ async def test_a_pod_with_a_claim_has_the_annotations_of_one_with_units(
     assert pods["pod-a"][CORE_ALLOCATION] == '{"0":{"1":30}}'
 
 
-async def test_the_node_tells_which_cards_are_given_by_claims(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_node_tells_which_cards_are_given_by_claims(node: Node) -> None:
     """All with allocation API `dra`; after that, those that a claim still holds."""
-    _, cards = recorded(node, monkeypatch)
+    cards = node.api.cards
     await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 1))
     await until(lambda: cards and doors(cards[-1]) == ["dra", "dra"])
     node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
@@ -95,12 +73,9 @@ def spec_of(name: str, *containers: str) -> Specs:
     return {ref.key: PodRequest(ref, listed)}
 
 
-async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(node: Node) -> None:
     """The kubelet's units say nothing of it; two claims of a pod are two series."""
-    specs = spec_of("a", "first", "second")
-    monkeypatch.setattr(node.wiring.cluster, "specs", lambda: specs)
+    node.api.known = spec_of("a", "first", "second")
     door = node.wiring.claim_endpoint
     await door.prepare(node.cluster.allocate("a", 1))
     other = node.cluster.allocate("b", 1, units=3, percent=10)
@@ -146,11 +121,9 @@ async def test_why_names_claim_and_scheduler_and_tells_a_refusal_once(node: Node
     assert 'claims_total{outcome="refused",reason="NoRoom"} 3.0' in "\n".join(page_of(node))
 
 
-async def test_a_claim_of_whole_cards_is_told_as_whole_cards(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_of_whole_cards_is_told_as_whole_cards(node: Node) -> None:
     """kube-scheduler makes it, and no pod names it; it is of one container."""
-    pods, _ = recorded(node, monkeypatch)
+    pods = node.api.on_pods
     ref = node.cluster.allocate("a", 1, units=15, percent=100)
     claim = replace(node.cluster.claims["a"], name_in_pod="")
     node.cluster.claims["a"] = claim
@@ -165,11 +138,9 @@ async def test_a_claim_of_whole_cards_is_told_as_whole_cards(
     assert node.wiring.schemes.container_of(grant, None) == "a"
 
 
-async def test_cards_that_have_gone_back_are_told_at_once(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cards_that_have_gone_back_are_told_at_once(node: Node) -> None:
     """No grant changes then: what was withheld was never allocated."""
-    _, cards = recorded(node, monkeypatch)
+    cards = node.api.cards
     door = node.wiring.claim_endpoint
     door.handover.settle_seconds = 0.05
     door.begin()

@@ -83,6 +83,7 @@ NOT_IN_THE_FILE = {
     ),  # NVIDIA's variables: tests/chart/test_nvidia.py
     "door",  # with dra.enabled only
     "cdi_dir",  # with dra.enabled only
+    "memory_enforcer",  # nothing in the chart runs the probe
     "enable_healthchecks",  # DP_ENABLE_HEALTHCHECKS, by extraEnv
     "disable_healthchecks",  # DP_DISABLE_HEALTHCHECKS, by extraEnv
 }

@@ -258,7 +258,8 @@ def test_the_version_is_told_in_both_ways(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("module", "others"),
     [
-        ("cli.main", {"grpc", "aiohttp", "gpu_device_plugin.demo"}),
+        ("cli.main", {"grpc", "aiohttp", "gpu_device_plugin.demo", "gpu_device_plugin.simulation"}),
+        ("nvml.child", {"argparse", "dataclasses", "typing", "uuid"}),
         ("agent.run_agent", {"numpy", "gpu_device_plugin.controller", "gpu_device_plugin.demo"}),
     ],
 )

@@ -22,6 +22,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
 )
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.settings.controller_settings import FilterKeeps
 
 
 async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere(
@@ -59,6 +60,72 @@ async def test_of_nodes_that_fit_the_best_stays_and_the_others_say_which(tmp_pat
     assert answer["FailedNodes"] == {"n1": "fits, but n2 fits better"}
     by_host = {each["Host"]: each["Score"] for each in scores}
     assert 10 >= by_host["n2"] > by_host["n1"] >= 0
+
+
+_PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("keeps", "spec", "kept"),
+    [
+        (FilterKeeps.AUTO, {}, 8),
+        (FilterKeeps.AUTO, {"affinity": {"nodeAffinity": _PREFERRED}}, 10),
+        (FilterKeeps.AUTO, {"affinity": {"podAffinity": _PREFERRED}}, 10),
+        (FilterKeeps.AUTO, {"affinity": {"podAntiAffinity": _PREFERRED}}, 10),
+        (
+            FilterKeeps.AUTO,
+            {"affinity": {"nodeAffinity": {"required": {}}, "podAffinity": None}},
+            8,
+        ),
+        (
+            FilterKeeps.AUTO,
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
+            10,
+        ),
+        (
+            FilterKeeps.AUTO,
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
+            8,
+        ),
+        (FilterKeeps.ALL, {}, 10),
+        (FilterKeeps.BEST, {"affinity": {"nodeAffinity": _PREFERRED}}, 8),
+    ],
+)
+async def test_all_nodes_that_fit_stay_where_the_pod_has_preferences_or_the_operator_says_so(
+    tmp_path: Path, keeps: FilterKeeps, spec: dict[str, Any], kept: int
+) -> None:
+    """Ten equal nodes and a full one."""
+    names, asking = [f"n{number}" for number in range(10)], pod("new", 2, 30)
+    asking["spec"] |= spec
+    full = pod("a", 15, 100, on="full", annotations=held(0, 15, 100))
+    nodes = tuple(node(name, 1) for name in (*names, "full"))
+    async with a_controller(tmp_path, nodes, (full,), filter_keeps=keeps) as found:
+        answer = await found.filter(asking, *names, "full")
+
+    assert answer["NodeNames"] == names[:kept]
+    lost = dict.fromkeys(names[kept:], "fits, but n0 comes first")
+    none = "node(s) didn't have enough device resources to allocate"
+    assert answer["FailedNodes"] == {**lost, "full": none}
+
+
+async def test_the_first_of_equal_nodes_has_most_points_and_the_worst_has_none(
+    tmp_path: Path,
+) -> None:
+    """kube-scheduler's own scores would choose the emptiest of nodes with the same points."""
+    pods = tuple(
+        pod(f"p-{name}", units, 50, on=name, annotations=held(0, units, 50))
+        for name, units in (("n1", 10), ("n2", 10), ("n3", 5))
+    )
+    names = ["n4", "n3", "n2", "n1", "plain"]
+    nodes = tuple(node(name, 1) for name in names[:4])
+    async with a_controller(tmp_path, nodes, pods) as found:
+        asked = {"Pod": pod("new", 2, 30), "NodeNames": names}
+        scores = await found.call("prioritize", asked)
+        equal = await found.call("prioritize", asked | {"NodeNames": ["n2", "n1"]})
+
+    points = {each["Host"]: each["Score"] for each in scores}
+    assert points == {"n1": 10, "n2": 9, "n3": 4, "n4": 0, "plain": 0}
+    assert {each["Host"]: each["Score"] for each in equal} == {"n1": 10, "n2": 0}
 
 
 async def test_nodes_with_the_same_left_are_answered_alike_and_bound_each_to_its_own_card(

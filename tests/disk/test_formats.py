@@ -200,6 +200,7 @@ def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Pa
     store.save(Ledger({TRAIN.slice_id: changed, PREPARE.slice_id: PREPARE}))
     now = content_now(tmp_path / "grants")
     was["grants"][0] |= {"library_version": "0.2.0", "compute_policy": "fixed"}
+    was["grants"][0]["memory_enforcer"] = "library"
     was["grants"][0]["holder"] |= {"claim": "", "claim_name": ""}
     was["grants"][0]["shares"][0]["is_exclusive"] = False
     assert [now["grants"][0], now["grants"][2]] == was["grants"]

@@ -25,8 +25,8 @@ def built(place: Path, content: bytes = b"library", selftest: bytes | None = b"t
     (place / "libgpuslice.so").write_bytes(content)
     if selftest is not None:
         (place / "gpu-selftest").write_bytes(selftest)
-    program = place / "gpu-selftest" if selftest is not None else None
-    return package("0.1.0", place / "libgpuslice.so", program, TARGET)
+    programs = [place / "gpu-selftest"] if selftest is not None else []
+    return package("0.1.0", place / "libgpuslice.so", programs, TARGET)
 
 
 @pytest.fixture

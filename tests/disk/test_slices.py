@@ -1,6 +1,7 @@
 """The promise: a container can spoil its own slice's files, and no more of the node than that."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ SPEC = SliceSpec("5", "limits", CARDS)
 @pytest.fixture
 def files(tmp_path: Path) -> SliceFiles:
     """The files of one slice of two cards."""
-    found = SliceFiles(tmp_path)
+    found = SliceFiles(tmp_path, tmp_path / "cdi")
     assert found.make(SPEC)
     return found
 
@@ -68,3 +69,16 @@ def test_a_file_that_a_container_has_cut_is_the_same_file_again(
     assert files.make(SPEC)
     assert (path.stat().st_ino, path.stat().st_size) == (before, size)
     assert not files.make(SPEC)
+
+
+def test_the_cdi_file_of_a_slice_comes_and_goes_with_it(tmp_path: Path, files: SliceFiles) -> None:
+    """It is made again when it is lost; a slice without one has no such directory."""
+    assert not (tmp_path / "cdi").exists()
+    spec, path = replace(SPEC, cdi="{}"), tmp_path / "cdi" / "gpu-slice-5.json"
+    assert files.make(spec)
+    path.unlink()
+    assert files.make(spec)
+    assert not files.make(spec)
+    assert path.read_text() == "{}"
+    files.remove("5")
+    assert not path.exists()

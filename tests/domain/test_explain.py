@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.domain.words import V100_MIB, cards, container, pod, terms
 
-from gpu_device_plugin.domain.fractions.decision import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.fractions.placement import NoRoom, place
+from gpu_device_plugin.domain.fractions.no_room import NoRoom, demand_text, no_room_text, room_lines
+from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.grants.caller import Caller
 from gpu_device_plugin.domain.grants.decision_log import Decision, why_text

@@ -3,8 +3,10 @@
 from tests.domain.words import CORE, INIT, MEM, grant, listed
 from tests.held import changed
 
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import (
+    CheckpointEntry,
     KubeletSnapshot,
     fill_units,
     pass_on_units,
@@ -50,7 +52,7 @@ def test_units_taken_over_from_an_init_container_come_back_too() -> None:
     """The write before the last one had the init container's grant, and half of its heir's."""
     init = _init("m00", "c00")
     main = grant("a", "", "c00 c01")
-    reported = {("uid-a", "main", str(MEM)): frozenset({"m00", "m01"})}
+    reported = [CheckpointEntry("uid-a", "main", MEM, _ids("m00 m01"), ContainerEdits())]
 
     assert fill_units(main, reported, _ledger(init, main)).ids(MEM) == ("m00", "m01")
 
@@ -59,7 +61,7 @@ def test_an_init_container_that_is_not_known_as_one_yet_keeps_no_units_from_its_
     """Both were granted without the pod spec; units of another pod stay with that pod."""
     first = changed(grant("a", "m00", "c00"), slice_id="init", container="prepare")
     main = grant("a", "", "c00 c01")
-    reported = {("uid-a", "main", str(MEM)): frozenset({"m00", "m01"})}
+    reported = [CheckpointEntry("uid-a", "main", MEM, _ids("m00 m01"), ContainerEdits())]
 
     assert fill_units(main, reported, _ledger(first, main)).ids(MEM) == ("m00", "m01")
     stranger = grant("b", "m01", "")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 
 from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
-from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.fractions.no_room import NoRoom
+from gpu_device_plugin.domain.fractions.placement import Placement, place
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
 from gpu_device_plugin.domain.fractions.units import Resource, lie_equally_on, pick_units, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand

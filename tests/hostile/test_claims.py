@@ -12,7 +12,6 @@ import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.agent.test_claim_door import open_door
 from tests.agent.test_claim_rebuild import lose_grants
-from tests.agent.test_claims_shown import recorded
 from tests.controller.replica import a_controller
 from tests.hostile.work import lines_run
 from tools.harness.api_server import FakeApiServer, running, working
@@ -208,11 +207,9 @@ async def test_a_card_is_held_until_the_kubelet_gives_the_claim_back(agent: Node
         assert not store.ledger.use_by_claims()
 
 
-async def test_the_node_tells_what_claims_hold_whatever_their_pods_say(
-    agent: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_node_tells_what_claims_hold_whatever_their_pods_say(agent: Node) -> None:
     """From that alone it is counted elsewhere: what a pod says of itself is not asked."""
-    _, cards = recorded(agent, monkeypatch)
+    cards = agent.api.cards
     async with working(agent.wiring.publisher.run):
         await agent.wiring.claim_endpoint.prepare(agent.cluster.allocate("a", 1))
         await until(lambda: cards and "claimed" in cards[-1])

@@ -188,7 +188,9 @@ def test_of_thousands_of_containers_those_that_ask_are_kept_up_to_a_bound(count:
 async def test_a_list_that_was_asked_for_while_another_is_under_way_comes_at_once() -> None:
     """It is no failure: a new leader waits for it before it answers."""
     async with running() as (server, api):
-        api.reach.pace = RetryPace(first_seconds=3600, longest_seconds=7200)  # outlasts the test
+        api.availability.pace = RetryPace(
+            first_seconds=3600, longest_seconds=7200
+        )  # outlasts the test
         watch = ClusterWatch(api, Changes(lambda _name, _node: None, lambda _ref, _pod: None))
         async with working(watch.run_nodes, watch.run_pods):
             await until(lambda: watch.is_synced)

@@ -75,7 +75,7 @@ def test_a_program_lives_where_its_neighbour_has_filled_the_run_directory(
 ) -> None:
     """Its first page fault in a sparse file killed it: SIGBUS in cuInit."""
     node = Node.create(tmp_path, "dgx-1", "535.309.01")
-    files = SliceFiles(run_dir)
+    files = SliceFiles(run_dir, run_dir / "cdi")
     files.make(spec("hostile", node.uuids[0]))
     files.make(spec("victim", *node.uuids[:cards]))
     box = container(tmp_path / "victim", node, programs, run_dir, "victim")
@@ -92,7 +92,7 @@ def test_a_program_lives_where_its_neighbour_has_filled_the_run_directory(
 
 def test_files_that_an_older_agent_left_sparse_get_their_blocks(run_dir: Path) -> None:
     """At the first look at the node after an upgrade; containers keep what is in them."""
-    files = SliceFiles(run_dir)
+    files = SliceFiles(run_dir, run_dir / "cdi")
     files.make(spec("5", "GPU-a"))
     for path, size in ((region(run_dir, "5"), REGION_BYTES), (activity(run_dir), ACTIVITY_BYTES)):
         os.truncate(path, 0)
@@ -111,7 +111,7 @@ def activity(run_dir: Path) -> Path:
 
 def test_what_a_slice_takes_grows_with_its_cards_and_not_with_its_file(run_dir: Path) -> None:
     """The blocks count as the agent's memory, which has a limit: hundreds of slices must fit."""
-    files = SliceFiles(run_dir)
+    files = SliceFiles(run_dir, run_dir / "cdi")
     taken = []
     for number in (1, 2):
         files.make(spec(str(number), *(f"GPU-{card}" for card in range(number))))
@@ -124,7 +124,7 @@ def test_a_slice_that_cannot_be_backed_is_refused_and_leaves_nothing_half(run_di
     """Said as the file system's fullness; with room again the same slice is made."""
     fill(run_dir / "filler")
     os.truncate(run_dir / "filler", (256 - 24) * KIB)
-    files = SliceFiles(run_dir)
+    files = SliceFiles(run_dir, run_dir / "cdi")
 
     with pytest.raises(NoRoomError, match=r"region: .*slice 5 cannot be made: No space left") as no:
         files.make(spec("5", "GPU-a"))
@@ -138,7 +138,7 @@ def test_room_that_a_container_took_by_growing_its_file_is_taken_back_for_a_new_
     run_dir: Path,
 ) -> None:
     """Before anything is refused, and without waiting for an event."""
-    files = SliceFiles(run_dir)
+    files = SliceFiles(run_dir, run_dir / "cdi")
     files.make(spec("hostile", "GPU-a"))
     grown: list[tuple[str, str, int]] = []
     files.sizes.on_grown = lambda slice_id, name, size: grown.append((slice_id, name, size))
@@ -152,7 +152,7 @@ def test_room_that_a_container_took_by_growing_its_file_is_taken_back_for_a_new_
 
 async def test_growth_is_cut_back_when_it_happens(run_dir: Path) -> None:
     """By the event, for there is no other look here; a file made later is watched too."""
-    files = SliceFiles(run_dir)
+    files = SliceFiles(run_dir, run_dir / "cdi")
     files.make(spec("5", "GPU-a"))
     watching = asyncio.create_task(files.sizes.run())
     try:
@@ -170,7 +170,7 @@ TAKEN = """
 import os, sys
 from pathlib import Path
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
-files = SliceFiles(Path(sys.argv[1]))
+files = SliceFiles(Path(sys.argv[1]), Path(sys.argv[1]) / "cdi")
 files.make(SliceSpec("5", "limits", ("GPU-a",)))
 print("made", flush=True)
 sys.stdin.readline()
@@ -205,7 +205,7 @@ async def test_a_container_that_grows_its_files_in_a_loop_causes_a_few_looks_a_s
     run_dir: Path, writes: int
 ) -> None:
     """Counted at two sizes of the flood: what bounds the looks is the time, not the writes."""
-    files = SliceFiles(run_dir)
+    files = SliceFiles(run_dir, run_dir / "cdi")
     files.make(spec("5", "GPU-a"))
     cuts: list[int] = []
     files.sizes.on_grown = lambda *found: cuts.append(found[2])
@@ -289,13 +289,13 @@ def is_refused_a_lease(path: Path) -> bool:
 
 async def test_a_lease_on_a_slices_files_holds_nobody_up(run_dir: Path) -> None:
     """An open() of a leased file waits 45 s; the event loop of the agent did, at each look."""
-    before = SliceFiles(run_dir)
+    before = SliceFiles(run_dir, run_dir / "cdi")
     before.make(spec("5", "GPU-a"))
     before.sizes.forget("5")  # as with the end of its agent
     limits = run_dir / "slices" / "5" / "config" / "limits"
     os.truncate(region(run_dir, "5"), 0)
     with leased(limits, region(run_dir, "5")):
-        files = SliceFiles(run_dir)  # of an agent that has started since
+        files = SliceFiles(run_dir, run_dir / "cdi")  # of an agent that has started since
         async with asyncio.timeout(20):
             with pytest.raises(StorageError, match=r"region: .*Resource temporarily unavailable"):
                 await asyncio.to_thread(files.make, spec("5", "GPU-a"))

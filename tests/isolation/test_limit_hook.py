@@ -25,10 +25,13 @@ _SLICE = "2226"
 _WAIT = ["sleep", "600"]
 
 
-def _tree() -> Path | None:
-    """Where cgroup v2 is mounted, alone or beside version 1."""
+def cgroup_tree() -> Path:
+    """Where cgroup v2 is mounted, alone or beside version 1; a skip where nobody may write there."""
     mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
-    return next((Path(place) for _, place, kind, *_ in mounts if kind == "cgroup2"), None)
+    tree = next((Path(place) for _, place, kind, *_ in mounts if kind == "cgroup2"), None)
+    if tree is None or not os.access(tree, os.W_OK) or os.geteuid() != 0:
+        pytest.skip("needs root and a tree of cgroup v2")
+    return tree
 
 
 def _probe(node: SimulatedNode, tree: Path, place: Path, driver: Path | None = None) -> str:
@@ -125,11 +128,10 @@ print(json.dumps([opened, total.value >> 20, codes]))
 @pytest.fixture
 def made(make_node: MakeNode, tmp_path: Path) -> Iterator[Callable[..., Container]]:
     """Makes a container on a node of two V100."""
-    tree, all_made = _tree(), list[Container]()
+    all_made = list[Container]()
 
     def make(driver: str = "615.71.09") -> Container:
-        if tree is None or not os.access(tree, os.W_OK) or os.geteuid() != 0:
-            pytest.skip("needs root and a tree of cgroup v2")
+        tree = cgroup_tree()
         node = make_node("v100", cards=2, driver_version=driver)
         all_made.append(Container(node, tree, tmp_path / "slices"))
         return all_made[-1]

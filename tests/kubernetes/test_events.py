@@ -72,7 +72,7 @@ async def test_notes_wait_for_an_api_server_that_is_away() -> None:
         async with working(writer.run):
             for number in range(20):
                 writer.post(EventNote(None, "Number", str(number)))
-            await until(lambda: api.reach.is_away)
+            await until(lambda: api.availability.is_away)
             await server.start()
             await until(lambda: len(events(server)) == 20)
 

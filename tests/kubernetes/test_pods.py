@@ -75,8 +75,8 @@ async def test_a_watch_that_is_open_again_ends_the_outage_though_nothing_happens
         async with working(watch.run):
             await until(lambda: any("watch" in s.query for s in server.requests))
             await server.drop_watches()
-            await until(lambda: api.reach.is_away)
-            await until(lambda: not api.reach.is_away)
+            await until(lambda: api.availability.is_away)
+            await until(lambda: not api.availability.is_away)
 
             assert not watch.trouble
             assert await watch.get("ns", "p", 30.0) is None
@@ -151,10 +151,10 @@ async def test_the_watch_survives_an_api_server_that_is_away_at_first() -> None:
     """Nothing crashes while it is away; within the pace after it is back, all is known."""
     told: list[bool] = []
     async with running(is_up=False) as (server, api):
-        api.reach.subscribe(lambda: told.append(api.reach.is_away))
+        api.availability.subscribe(lambda: told.append(api.availability.is_away))
         watch = PodWatch(api, "n1")
         async with working(watch.run):
-            await until(lambda: api.reach.is_away)
+            await until(lambda: api.availability.is_away)
             assert not watch.is_synced
             server.objects[path("p")] = pod("p")
             await server.start()
@@ -216,7 +216,7 @@ async def test_a_refused_list_is_told_until_it_is_served() -> None:
         watch = PodWatch(api, "n1")
         async with working(watch.run):
             await until(lambda: "cannot list" in watch.trouble)
-            assert not api.reach.is_away
+            assert not api.availability.is_away
             assert not watch.is_synced
 
             server.fault = lambda _: None
@@ -242,4 +242,4 @@ async def test_a_node_asks_at_most_once_a_turn_while_the_api_is_away() -> None:
             spent, asked = time.monotonic() - began, len(turns)
 
     # Each loop's first request went out before anybody knew.
-    assert spent >= (asked - len(watches)) * api.reach.pace.away_seconds
+    assert spent >= (asked - len(watches)) * api.availability.pace.away_seconds

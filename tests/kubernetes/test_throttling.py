@@ -41,7 +41,7 @@ async def test_throttled_events_keep_no_pod_from_being_asked_for(
             await until(lambda: server.seen("POST", "events"))
             server.requests.clear()
             assert await PodWatch(api, "n1").get("ns", "p", 30.0) is not None
-        assert not api.reach.is_away
+        assert not api.availability.is_away
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ async def test_a_server_that_cannot_serve_is_away(answer: object) -> None:
         with pytest.raises(ClusterError) as failure:
             await api.call_in_turn(Request("GET", "/api/v1/pods"))
         assert not isinstance(failure.value, ThrottledError)
-        assert api.reach.is_away
+        assert api.availability.is_away
 
 
 async def test_a_kind_of_call_that_shall_wait_is_not_sent_and_every_other_is() -> None:
@@ -108,6 +108,6 @@ async def test_without_a_time_the_pauses_grow_and_a_long_time_has_an_end() -> No
             with pytest.raises(ThrottledError) as throttled:
                 await api.call_in_turn(Request("GET", "/api/v1/nodes"))
             waits.append(float(str(throttled.value).split()[-2]))
-        assert max(waits) <= api.reach.pace.longest_seconds
+        assert max(waits) <= api.availability.pace.longest_seconds
         server.fault = lambda _: None
         assert (await api.call_in_turn(Request("GET", "/api/v1/nodes"))).is_success

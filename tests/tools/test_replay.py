@@ -1,81 +1,36 @@
-"""The replay measures what is served: the same node for a pod, and the same cards of it."""
+"""The replay of the openb trace: scores kept up to date, and kube-scheduler around an extender."""
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tools.bench.openb.ranking import Ranking
-from tools.bench.openb.replay import served
+from tools.bench.openb.replay import paper_fgd
+from tools.bench.openb.scheduler import Cluster, FirstOfBest, schedule
+from tools.bench.openb.served import served
+from tools.bench.openb.trace import Node, Pod
 from tools.bench.openb.workload import Shape
 
-from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom
-from gpu_device_plugin.domain.fractions.node_fit import Misfit, fit, node_rooms
-from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
-from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
-from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
-from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 
-_CARD = 1000
-"""Units of memory a card: a unit is a thousandth."""
-_SHAPES = st.sampled_from(
-    [Shape(8000, 1, 500), Shape(500, 1, 10), Shape(12000, 1, 1000), Shape(96000, 8, 1000)]
+_SHAPES_SEEN = (
+    Shape(8000, 1, 500),
+    Shape(500, 1, 10),
+    Shape(12000, 1, 1000),
+    Shape(96000, 8, 1000),
 )
+_SHAPES = st.sampled_from(_SHAPES_SEEN)
+_CHOOSE, _ = paper_fgd([Pod(shape, 0) for shape in _SHAPES_SEEN])
 _ROOMS = st.builds(
     NodeRoom,
     st.integers(0, 128000),
-    st.lists(st.integers(0, _CARD), min_size=1, max_size=8).map(tuple),
+    st.lists(st.integers(0, 1000), min_size=1, max_size=8).map(tuple),
 )
-
-
-@given(_ROOMS, _SHAPES)
-def test_the_controller_answers_what_is_replayed(room: NodeRoom, shape: Shape) -> None:
-    """kube-scheduler asks for no node without the processor, so a pod that has it not is left out."""
-    cards = tuple(
-        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "", _CARD * 128)
-        for n in range(len(room.cards))
-    )
-    offer = NodeOffer(
-        "n",
-        NodeMode.CGPU,
-        MemoryUnit.MIB128,
-        cards,
-        frozenset(card.index for card in cards),
-        None,
-        None,
-    )
-    other = PodRef("ns", "other", "uid-other")
-    held = {
-        CardIndex(n): UnitsAndPercent(_CARD - free)
-        for n, free in enumerate(room.cards)
-        if free < _CARD
-    }
-    rooms = node_rooms(offer, [PodHold(other, {0: held})])
-    units = shape.cards * shape.card_milli
-    pod = PodRequest(
-        PodRef("ns", "p", "uid-p"),
-        (ContainerRequest("c", ContainerKind.APP, 0, {Resource.MEM: units}),),
-        str(shape.cards) if shape.cards > 1 else None,
-        cpu_milli=shape.cpu_milli,
-    )
-
-    if room.cpu_milli < shape.cpu_milli:
-        return
-    found, wanted = fit(offer, rooms, pod, PlacementPolicy.FGD, room.cpu_milli), served(room, shape)
-
-    assert isinstance(found, Misfit) == (wanted is None)
-    if wanted is not None and not isinstance(found, Misfit):
-        assert tuple(found.hold.by_container[0]) == wanted.cards
-        assert found.score.own == pytest.approx(wanted.score)
 
 
 def test_a_node_without_room_has_no_choice_and_ranks_last() -> None:
     half = Shape(1000, 1, 500)
-    ranking = Ranking(served, [NodeRoom(500, (1000,)), NodeRoom(4000, (1000,))])
+    ranking = Ranking(_CHOOSE, [NodeRoom(500, (1000,)), NodeRoom(4000, (1000,))])
     assert ranking.scores(half)[0] == -math.inf
     assert ranking.scores(half)[1] > -math.inf
 
@@ -87,8 +42,33 @@ def test_a_node_without_room_has_no_choice_and_ranks_last() -> None:
 def test_a_ranking_that_is_kept_up_to_date_is_the_one_made_again(
     rooms: list[NodeRoom], changes: list[tuple[int, NodeRoom, Shape]]
 ) -> None:
-    kept = Ranking(served, rooms)
+    kept = Ranking(_CHOOSE, rooms)
     for number, room, shape in changes:
         kept.put(number % len(rooms), room)
         rooms[number % len(rooms)] = room
-        assert kept.scores(shape) == Ranking(served, rooms).scores(shape)
+        assert kept.scores(shape) == Ranking(_CHOOSE, rooms).scores(shape)
+
+
+def test_kube_scheduler_prefers_the_emptier_and_counts_pods_without_requests() -> None:
+    nodes = [Node(NodeRoom(10_000, (1000,)), 1000), Node(NodeRoom(10_000, (1000,)), 1000)]
+    cluster, plain = Cluster(nodes), Pod(Shape(0, 0, 0), 0)
+    cluster.take(Pod(Shape(5000, 0, 0), 500), 0)
+
+    # 49 and 30 % are left of processor and memory on the first, 99 and 80 on the second; both are in balance.
+    assert cluster.own(plain, [0, 1]).tolist() == [39 + 100, 89 + 100]
+    assert cluster.fitting(Pod(Shape(6000, 1, 10), 0)).tolist() == [1]
+
+
+async def test_pods_are_placed_by_the_controller_over_http_and_those_without_cards_are_not() -> (
+    None
+):
+    """Two parts that only one card can have together, a pod of two cards, and one that fits nowhere."""
+    nodes = [Node(NodeRoom(64_000, (1000,)), 1000), Node(NodeRoom(64_000, (1000, 1000)), 1000)]
+    shapes = (Shape(1000, 1, 600), Shape(1000, 0, 0), Shape(1000, 1, 400), Shape(1000, 2, 1000))
+    pods = [Pod(shape, 10) for shape in (*shapes, Shape(1000, 1, 10))]
+    async with served(nodes) as extender:
+        curve = await schedule(nodes, pods, extender, 1)
+
+    assert curve[-1] == 100.0
+    first = FirstOfBest(nodes, paper_fgd(pods)[0])
+    assert await first.rate(0, pods[0], [0, 1]) == {0: 10}

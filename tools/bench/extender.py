@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from tools.bench.machine import resident_mib
 from tools.bench.rows import Chapter, Row, at_most, quantile, shown
 from tools.harness.api_server import FakeApiServer, kubeconfig, running
 from tools.harness.objects import held, node, path, pod
+from tools.harness.ports import free_port
 
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy
 
@@ -33,6 +33,11 @@ _SHAPES = random.Random(_SEED).sample(  # noqa: S311
 )
 _BARS_MS = {500: 5.0, _NODES: 10.0}
 _BOUND = 4
+_PREFERENCE = {
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ]
+}
 _TITLE = "The scheduler extender"
 _METHOD = """\
 `gpu-device-plugin controller` as a process of its own, {nodes:,} nodes of {cards} V100, {pods:,} pods with
@@ -55,18 +60,18 @@ async def measure() -> Chapter:
         names = _fill(server, drawn)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         config = kubeconfig(folder / "k", f"http://127.0.0.1:{server.port}", {"token": "t"})
-        process, ports = await _controller(config)
-        stack.push_async_callback(_end, process)
+        process, ports = await start_controller(config)
+        stack.push_async_callback(end_controller, process)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        caller = _Caller(session, ports, process.pid)
+        caller = Caller(session, ports, process.pid)
         rounds = _Rounds(caller, server, names, drawn)
         played = {
             (policy, count): await rounds.play(count, policy)
             for policy in PlacementPolicy
             for count in _BARS_MS
         }
-        resident = resident_mib(process.pid)
-        counted = await caller.answering("filter")
+        soft = await rounds.play(_NODES, PlacementPolicy.FGD, _PREFERENCE)
+        resident, counted = resident_mib(process.pid), await caller.answering("filter")
         whole = [await _whole(caller, names) for _ in range(_WHOLE_ROUNDS)]
         answering = (await caller.answering("filter") - counted) / _WHOLE_ROUNDS
         peak = _peak_mib(process.pid)
@@ -83,6 +88,11 @@ async def measure() -> Chapter:
             shown("processor time of the controller of it, median and p99", _two(own)),
         ]
     rows += [
+        shown(
+            f"by fgd, {_NODES:,} names, pods with preferences: all that fit stay, median and p99",
+            _two(soft[0]),
+        ),
+        shown("processor time of the controller of it, median and p99", _two(soft[1])),
         at_most(
             f"filter, {_NODES:,} whole nodes ({len(_body(names)) / 1e6:.0f} MB), after the body is read, mean",
             1000 * answering,
@@ -120,12 +130,15 @@ def _fill(server: FakeApiServer, drawn: random.Random) -> Sequence[str]:
     return names
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_controller(process: asyncio.subprocess.Process) -> None:
+    """Ends it, and waits for that."""
     process.terminate()
     await process.wait()
 
 
-class _Caller:
+class Caller:
+    """Asks a controller over HTTP as kube-scheduler does."""
+
     def __init__(self, session: aiohttp.ClientSession, ports: tuple[int, int], pid: int) -> None:
         self._session, self._base = session, f"http://127.0.0.1:{ports[0]}/gpushare-scheduler"
         self._metrics = f"http://127.0.0.1:{ports[1]}/metrics"
@@ -148,6 +161,7 @@ class _Caller:
             await asyncio.sleep(0.5)
 
     async def ask(self, verb: str, body: bytes) -> Any:
+        """The decoded answer."""
         self._asked[verb] += 1
         async with self._session.post(f"{self._base}/{verb}", data=body) as response:
             answer = await response.read()
@@ -155,6 +169,7 @@ class _Caller:
             return json.loads(answer)
 
     async def bind(self, asked: Mapping[str, Any], node: str) -> None:
+        """Bind a pod, which has to succeed."""
         meta = asked["metadata"]
         named = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
         answer = await self.ask("bind", json.dumps({**named, "Node": node}).encode())
@@ -166,13 +181,16 @@ def _figure(page: str, which: str, verb: str) -> float:
     return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
 
 
-async def _controller(config: Path) -> tuple[asyncio.subprocess.Process, tuple[int, int]]:
-    """A running controller that leads; its port, and that of its metrics."""
-    ports = 20000 + os.getpid() % 20000, 20001 + os.getpid() % 20000
+async def start_controller(
+    config: Path, *flags: str
+) -> tuple[asyncio.subprocess.Process, tuple[int, int]]:
+    """A running controller that leads, with these `flags` too; its port, and that of its metrics."""
+    ports = free_port(), free_port()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gpu_device_plugin", "controller", "--plain-http"),
         *("--address", f"127.0.0.1:{ports[0]}", "--metrics-address", f"127.0.0.1:{ports[1]}"),
         *("--kubeconfig", str(config), "--log-level", "error"),
+        *flags,
     )
     async with aiohttp.ClientSession() as session, asyncio.timeout(120):
         while True:
@@ -187,20 +205,24 @@ async def _controller(config: Path) -> tuple[asyncio.subprocess.Process, tuple[i
 
 @dataclass
 class _Rounds:
-    caller: _Caller
+    caller: Caller
     server: FakeApiServer
     names: Sequence[str]
     drawn: random.Random
 
-    async def play(self, count: int, policy: str) -> tuple[list[float], list[float]]:
+    async def play(
+        self, count: int, policy: str, spec: Mapping[str, Any] | None = None
+    ) -> tuple[list[float], list[float]]:
         """Seconds of each round, and of the controller's processor time in it."""
         whole, own, asked = [], [], {PLACEMENT_ANNOTATION: policy}
         for number in range(_ROUNDS):
             on, told = self.drawn.choice(self.names), held(7, 1, 5)
             each = pod(f"p{number}", 1, 5, on=on, annotations=told, cpu=_POD_CPU)
             await self.server.put(path(each), each)
-            name, shape = f"new-{policy}-{count}-{number}", _SHAPES[number % len(_SHAPES)]
+            name = f"new-{policy}-{count}-{number}{'-soft' if spec else ''}"
+            shape = _SHAPES[number % len(_SHAPES)]
             new = pod(name, *shape, annotations=asked, cpu=_POD_CPU)
+            new["spec"] |= spec or {}
             await self.server.put(path(new), new)
             names = self.drawn.sample(list(self.names), count)
             body = json.dumps({"Pod": new, "NodeNames": names}).encode()
@@ -217,7 +239,7 @@ class _Rounds:
         return whole, own
 
 
-async def _burst(caller: _Caller, server: FakeApiServer) -> float:
+async def _burst(caller: Caller, server: FakeApiServer) -> float:
     """Seconds for these pods of 1 unit and 5 %, all for one empty node of eight cards."""
     await server.put("/api/v1/nodes/burst", node("burst", _CARDS))
     pods = [pod(f"burst-{number}", 1, 5) for number in range(_BURST)]
@@ -238,7 +260,7 @@ def _body(names: Sequence[str]) -> bytes:
     return json.dumps({"Pod": pod("new", 2, 10), "Nodes": {"items": items}}).encode()
 
 
-async def _whole(caller: _Caller, names: Sequence[str]) -> float:
+async def _whole(caller: Caller, names: Sequence[str]) -> float:
     body = _body(names)
     began = time.perf_counter()
     await caller.ask("filter", body)

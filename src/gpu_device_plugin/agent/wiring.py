@@ -158,12 +158,13 @@ class Wiring:
             Path(settings.library_dir), self.recorder, self.writer, self.node_store
         )
         self.setup = ContainerSetup(
-            SliceFiles(Path(settings.run_dir)),
+            SliceFiles(Path(settings.run_dir), Path(settings.cdi_dir)),
             self.library,
             lambda: in_force.current.access,
             settings.run_dir,
             settings.library_dir,
             driver=simulated_driver(settings),
+            driver_root=lambda: in_force.current.driver_root,
         )
         self.admission = Admission(
             self.ledger_store,

@@ -95,7 +95,7 @@ class Controller:
 
     def _handlers(self, settings: ControllerSettings) -> Handlers:
         """Who answers what on the address."""
-        extender = Extender(self.ledger)
+        extender = Extender(self.ledger, settings.filter_keeps)
         dialects = {KOORDINATOR: settings.koordinator.unit, HAMI: settings.hami.unit}
         webhook = Webhook(
             self.models.rules,

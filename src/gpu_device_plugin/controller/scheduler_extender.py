@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
@@ -30,9 +30,10 @@ from gpu_device_plugin.kubernetes.objects.extender_messages import (
 )
 from gpu_device_plugin.kubernetes.objects.pod_spec import whole_request
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
+from gpu_device_plugin.settings.controller_settings import FilterKeeps
 
 MOST_NODES = 8
-"""Extender scores are coarse and kube-scheduler breaks ties at random: more would not be ours."""
+"""Some for a later extender to choose from; `prioritize` names the first of them."""
 _MOST_SCORE = 10
 _TURN_SECONDS = 0.01
 
@@ -55,12 +56,17 @@ class _Turns:
 class Extender:
     """Answers filter, prioritize, preempt and inspect from the ledger."""
 
-    def __init__(self, ledger: ClusterLedger, turn_seconds: float = _TURN_SECONDS) -> None:
+    def __init__(
+        self,
+        ledger: ClusterLedger,
+        keeps: FilterKeeps = FilterKeeps.AUTO,
+        turn_seconds: float = _TURN_SECONDS,
+    ) -> None:
         """An answer keeps the loop for `turn_seconds`, but for one node at least."""
-        self._ledger, self._turn_seconds = ledger, turn_seconds
+        self._ledger, self._keeps, self._turn_seconds = ledger, keeps, turn_seconds
 
     async def filter(self, body: bytes) -> bytes:
-        """Keep the nodes that fit best, with a reason for each of the others."""
+        """Keep the nodes that fit, or of these the best, with a reason for each of the others."""
         try:
             question = read_question(body)
         except ClusterError as error:
@@ -69,13 +75,14 @@ class Extender:
             return filter_answer(question, question.names, {}, {})
         judged = await self._judged(question)
         scores = judged.scores()
-        best = max(scores.values(), default=0.0)
-        equal = [name for name, score in scores.items() if score == best]
-        kept = heapq.nsmallest(MOST_NODES, equal)
         failed: dict[str, str] = {}
         final: dict[str, str] = {}
         for why, names in judged.misfits:
             (final if why.is_final else failed).update(dict.fromkeys(names, why.text))
+        wants_all = self._keeps is FilterKeeps.AUTO and question.has_preferences
+        if wants_all or self._keeps is FilterKeeps.ALL:
+            return filter_answer(question, list(scores), failed, final)
+        kept = heapq.nsmallest(MOST_NODES, equal := _best(scores))
         if kept:
             failed.update(dict.fromkeys(scores, f"fits, but {kept[0]} fits better"))
             failed.update(dict.fromkeys(equal, f"fits, but {kept[0]} comes first"))
@@ -87,8 +94,7 @@ class Extender:
         """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike."""
         question = read_question(body)
         scores = (await self._judged(question)).scores() if question.pod.asks_units else {}
-        points = {name: _points(scores.get(name, 0.0)) for name in question.names}
-        return priorities(points)
+        return priorities(dict.fromkeys(question.names, 0) | _points(scores))
 
     async def preempt(self, body: bytes) -> bytes:
         """Keep the nodes on which evicting the proposed victims makes room on one card.
@@ -155,8 +161,23 @@ class Extender:
         return {"name": name, "totalGPU": total, "usedGPU": total - free, "devs": devices}
 
 
-def _points(score: float) -> int:
-    return max(0, min(_MOST_SCORE, round(_MOST_SCORE * score)))
+def _best(scores: Mapping[str, float]) -> list[str]:
+    best = max(scores.values(), default=0.0)
+    return [name for name, score in scores.items() if score == best]
+
+
+def _points(scores: Mapping[str, float]) -> dict[str, int]:
+    """Most for the first of the best nodes, one at least less for the others, none for the worst.
+
+    kube-scheduler adds scores of its own, which prefer empty nodes: points that are equal for equal nodes
+    would leave the choice to these.
+    """
+    if not scores:
+        return {}
+    worst, best = min(scores.values()), max(scores.values())
+    step = (_MOST_SCORE - 1) / (best - worst or 1.0)
+    points = {name: int(step * (score - worst)) for name, score in scores.items()}
+    return points | {min(_best(scores)): _MOST_SCORE}
 
 
 _UNALLOCATED = "cannot allocate all claims"

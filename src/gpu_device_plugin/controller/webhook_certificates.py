@@ -66,7 +66,7 @@ class Certificates:
                 if str(error) != trouble:
                     trouble = str(error)
                     _log.warning("no certificate yet", error=trouble)
-                await asyncio.sleep(self._api.reach.pace.first_seconds)
+                await asyncio.sleep(self._api.availability.pace.first_seconds)
             else:
                 return
 

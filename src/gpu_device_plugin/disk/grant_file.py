@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
 from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import StateError
 
@@ -63,10 +64,14 @@ class GrantRecord(msgspec.Struct, frozen=True):
     library_version: str = ""
     created_seconds: float = 0.0
     compute_policy: ComputePolicy = ComputePolicy.FIXED
+    memory_enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY
 
 
 # Keys that a grant and its record have alike.
-_ALIKE = ("is_isolated", "is_checked", "library_version", "created_seconds", "compute_policy")
+_ALIKE = (
+    *("is_isolated", "is_checked", "library_version", "created_seconds"),
+    *("compute_policy", "memory_enforcer"),
+)
 
 
 def record_of(grant: Grant) -> GrantRecord:

@@ -2,6 +2,7 @@
 
     libgpuslice.so    preloaded into every process of a capped container
     ld.so.preload     one line that says so, mounted as /etc/ld.so.preload
+    gpu-limit-hook    sets the driver's memory limit before a container starts (newer versions)
     gpu-selftest      says in the container whether the cap is effective (newer versions)
 
 The agent's package contains the library. The name of a version contains a digest of its content,
@@ -17,7 +18,7 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +29,9 @@ from gpu_device_plugin.errors import StorageError, storage_errors
 LIBRARY = "libgpuslice.so"
 PRELOAD = "ld.so.preload"
 SELFTEST = "gpu-selftest"
+HOOK = "gpu-limit-hook"
 _NEEDED = (LIBRARY, PRELOAD)
-_FILES = (PRELOAD, LIBRARY, SELFTEST)
+_FILES = (PRELOAD, LIBRARY, SELFTEST, HOOK)
 _OURS = re.compile(r"\w[\w.+!]*-[0-9a-f]{12}")
 _UNFINISHED = re.compile(rf"\.{_OURS.pattern}\.new")
 _DIGEST_LETTERS = 12
@@ -44,12 +46,11 @@ class Package:
     files: Mapping[str, bytes]
 
 
-def package(version: str, library: Path, selftest: Path | None, target: str) -> Package:
+def package(version: str, library: Path, programs: Iterable[Path], target: str) -> Package:
     """The version that consists of these files; `target` is the library's path in a container."""
     with storage_errors("read"):
         files = {LIBRARY: library.read_bytes(), PRELOAD: f"{target}\n".encode()}
-        if selftest is not None:
-            files[SELFTEST] = selftest.read_bytes()
+        files |= {program.name: program.read_bytes() for program in programs}
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         digest.update(f"{name} {len(content)}\n".encode() + content)

@@ -3,6 +3,9 @@
     slices/<slice>/config/limits    what the container may use; mounted as a directory, read-only
     slices/<slice>/region           1 MiB of zeros that the container's processes share
     cards/<UUID>/<slice>            activity of the slice on that card, 4 KiB
+    driver-limits                   the report of gpu-limit-hook, where it was run
+
+A slice whose memory NVIDIA's driver limits has a CDI file too, `gpu-slice-<slice>.json`.
 
 They lie in memory of the node that others can fill (a tmpfs). A program that touches mapped memory
 for which there is no room is killed, so what a slice uses of its files is allocated here, and a
@@ -156,14 +159,16 @@ class SliceSpec:
     slice_id: str
     limits: str
     cards: tuple[str, ...]
+    cdi: str = ""  # content of its CDI file; empty for none
     is_certain: bool = True  # whether the limits are known; if not, existing ones stay
 
 
 class SliceFiles:
     """Makes, repairs and removes the files of slices."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, cdi_dir: Path) -> None:
         self.sizes = FileSizes()
+        self._report, self._cdi = run_dir / "driver-limits", cdi_dir
         self._slices = run_dir / "slices"
         self._cards = run_dir / "cards"
         # Strings: every check of the node uses five of these files of every slice.
@@ -208,6 +213,9 @@ class SliceFiles:
             _make_directory(card)
             activity = (f"{card}/{spec.slice_id}", ACTIVITY_BYTES, ((0, ACTIVITY_BYTES),))
             changed |= self._share(spec.slice_id, f"activity file of card {uuid}", *activity)
+        if spec.cdi:
+            self._cdi.mkdir(parents=True, exist_ok=True)
+            changed |= _write_text(self._cdi_path(spec.slice_id), spec.cdi.encode())
         failpoint("slices.after-files")
         return changed
 
@@ -215,6 +223,16 @@ class SliceFiles:
         is_new = _make_zeros(path, size, parts)
         self.sizes.keep(slice_id, path, name, size, is_new=is_new)
         return is_new
+
+    def _cdi_path(self, slice_id: str) -> str:
+        return f"{self._cdi}/gpu-slice-{slice_id}.json"
+
+    def driver_report(self) -> str:
+        """What gpu-limit-hook has found of the driver's memory limits, in its words, or ""."""
+        try:
+            return self._report.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def region(self, slice_id: str) -> str:
         """Path of a slice's region, whether it exists or not."""
@@ -225,6 +243,7 @@ class SliceFiles:
         failpoint("reconcile.before-files")
         with storage_errors("removed"):
             _discard(self._slices / slice_id)
+            _discard(Path(self._cdi_path(slice_id)))
             for card in _directories(self._cards):
                 _discard(card / slice_id)
             self.sizes.forget(slice_id)

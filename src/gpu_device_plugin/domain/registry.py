@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices, Layout
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Scheme, WeChooseDevices
@@ -20,8 +21,6 @@ from gpu_device_plugin.errors import RequestError, StateError
 
 S = TypeVar("S", bound=Scheme)
 T = TypeVar("T")
-Place: TypeAlias = tuple[str, str, str]
-"""Uid of a pod, name of a container, resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,10 @@ class Scope:
             for pod in listed
         ]
 
-    def places(self, held: Mapping[Place, T]) -> Mapping[Place, T]:
+    def entries(self, entries: Sequence[CheckpointEntry]) -> Sequence[CheckpointEntry]:
         """What containers hold of the scheme."""
         own = self.resources
-        if own is None:
-            return held
-        return {place: ids for place, ids in held.items() if place[2] in own}
+        return entries if own is None else [each for each in entries if each.resource in own]
 
     def _is_own(self, by_resource: Mapping[str, object]) -> bool:
         return self.resources is None or self.resources.issuperset(by_resource)

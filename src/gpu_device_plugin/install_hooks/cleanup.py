@@ -88,7 +88,7 @@ async def clean(places: Places, *, is_forced: bool, wait_seconds: float = WAIT_S
 async def _clean(places: Places, wait_seconds: float | None) -> Outcome:
     store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
-    files, cdi = SliceFiles(places.run), CdiFiles(places.cdi)
+    files, cdi = SliceFiles(places.run, places.cdi), CdiFiles(places.cdi)
     used, claims = _InUse(), _claims(cdi)
     if wait_seconds is not None:
         used = await _used(places.kubelet, ledger, files.present(), wait_seconds)

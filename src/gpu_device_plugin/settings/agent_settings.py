@@ -17,6 +17,7 @@ from gpu_device_plugin.domain.node.compute_policy import (
     parse_compute_policy,
 )
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
+from gpu_device_plugin.domain.node.state import EnforcerChoice
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.domain.wording import count_noun
@@ -113,6 +114,10 @@ class Settings(NvidiaSettings):
     isolation: Isolation = setting(
         Isolation.ON,
         "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy.",
+    )
+    memory_enforcer: EnforcerChoice = setting(
+        EnforcerChoice.AUTO,
+        "Who refuses memory above a slice: `driver` is NVIDIA's (615 or later, by cgroup), and without its proof no slices are offered; `auto` takes it for the cards where it is proven; `library` never.",
     )
     door: AllocationApi = setting(
         AllocationApi.DEVICE_PLUGIN,

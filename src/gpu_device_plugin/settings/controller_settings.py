@@ -27,6 +27,14 @@ class Translation(enum.Enum):
         return None if self is Translation.OFF else MemoryUnit(self.value)
 
 
+class FilterKeeps(enum.Enum):
+    """Which of the nodes that fit the answer to `filter` keeps."""
+
+    AUTO = "auto"
+    BEST = "best"
+    ALL = "all"
+
+
 class UnhealthyConfigMaps(enum.Enum):
     """What the controller does with the ConfigMaps of unhealthy cards."""
 
@@ -82,6 +90,10 @@ class ControllerSettings:
     )
     placement: PlacementPolicy = setting(
         PlacementPolicy.BINPACK, "Placement policy, if neither the pod nor the node names another."
+    )
+    filter_keeps: FilterKeeps = setting(
+        FilterKeeps.AUTO,
+        "Of the nodes that fit, keep the best eight, or all; auto: all where the pod's spec has preferences of its own.",
     )
     unhealthy_configmaps: UnhealthyConfigMaps = setting(
         UnhealthyConfigMaps.WRITE,

@@ -5,11 +5,13 @@ get, merge patch, create. No access control, no validation, no history older tha
 """
 
 import asyncio
+import bisect
 import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -190,9 +192,10 @@ class StandInApiServer:
 
     def _lines(self, asked: ApiRequest, after: int, upto: int) -> Iterator[bytes]:
         """What a watch shows of the changes of these versions."""
-        for version, kind, path, value, before in self._changes:
-            if not after < version <= upto:
-                continue
+        begin = bisect.bisect_right(self._changes, after, key=lambda change: change[0])
+        for version, kind, path, value, before in islice(self._changes, begin, None):
+            if version > upto:
+                return
             told = None
             if is_listed(path, value, asked.path, asked.query):
                 told = {"type": kind, "object": value}

@@ -125,15 +125,20 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	if (meter->is_mixed && !meter->aside_ns && !is_slow)
 		return part_ns;
 	const uint64_t most_ns = work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
-	/* The card can have waited for the host only until the last launch was out. */
-	const uint64_t host_ns = work->ended_ns - work->begun_ns + work->pause_ns + work->waited_ns;
+	/* The card can have waited for the host only until the last launch was out, and in no
+	 * queue. */
+	const uint64_t host_ns =
+		work->ahead_ns >= FEW_NS
+			? 0
+			: work->ended_ns - work->begun_ns + work->pause_ns + work->waited_ns;
 	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
 	/* By our clock it may also be a thread that was not running. */
 	const bool is_sure =
 		(is_timed && !work->is_from_idle) || least_ns > DOUBT_TIMES * most_ns + SURE_NS;
 	const uint64_t charged_ns = larger(is_sure ? least_ns : 0, smaller(part_ns, most_ns));
 
-	meter->slack_ns = smaller(less(most_ns, charged_ns), SLACK_MOST_NS);
+	/* That there may have been gaps is no reason to charge something else more. */
+	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, charged_ns), SLACK_MOST_NS);
 	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
 		estimate_doubt(work->what);
 		meter->wary = WARY_LAUNCHES;
@@ -259,12 +264,16 @@ struct meter *charge_poll(struct meter *meter, uint64_t now_ns)
 struct meter *charge_all(struct meter *meter, uint64_t now_ns)
 {
 	const struct work tail = meter->tail;
+	const uint64_t seen_ns = meter->count && meter->reference ? meter->reference_ns : 0;
+	/* It began when what is in front of it had ended. */
+	const uint64_t ahead_ns =
+		tail.pause_ns + (meter->count ? less(meter->out_ns, tail.mean_ns) : 0);
 
 	meter = charge_poll(meter, now_ns);
 	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
 		meter->tail = (struct work){0};
-		charge(meter, &tail, less(less(now_ns, tail.begun_ns), tail.pause_ns), false, false,
-		       now_ns);
+		charge(meter, &tail, less(less(now_ns, larger(tail.begun_ns, seen_ns)), ahead_ns),
+		       false, false, now_ns);
 		become_idle(meter, now_ns);
 		lease_tell(meter, now_ns);
 	}

@@ -328,6 +328,9 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_sure;
 	/* Behind another kernel there is a gap, on an idle card there is not. */
 	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns() : 0;
+	const uint64_t ahead_ns = meter->out_ns - smaller(meter->out_ns, estimate->mean_ns);
+
+	tail->ahead_ns = tail->launches ? smaller(tail->ahead_ns, ahead_ns) : ahead_ns;
 	tail->what = launch->what;
 	tail->mean_ns += estimate->mean_ns;
 	tail->copies_ns += launch->is_copy ? estimate->mean_ns : 0;

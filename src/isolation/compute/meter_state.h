@@ -31,6 +31,7 @@ struct work {
 	uint64_t ended_ns;  /* and the last */
 	uint64_t idle_ns;   /* the card was known to have nothing of ours, since the event before */
 	uint64_t pause_ns;  /* and likely had nothing for so long beside that */
+	uint64_t ahead_ns;  /* in front of each of its launches was as much, or more */
 	uint64_t waited_ns; /* the first of its launches for the card */
 	uint64_t lag_ns;    /* of a sample: the card waited for the launch */
 	uint32_t launches;

@@ -2,20 +2,14 @@
 
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tools.bench.openb.ranking import Choice, Chooser, Ranking, candidates
-from tools.bench.openb.trace import Node, Pod
+from tools.bench.openb.trace import Filled, Node, Pod
 from tools.bench.openb.workload import Shape, Workload, has_room, with_pod
 
-from gpu_device_plugin.domain.fractions.fragmentation import (
-    NodeRoom,
-    grade_placement,
-    unusable_share,
-)
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom
 
 _PAPER_USUAL_PART = 0.95
 _RANDOM_CARD_SEED = 7
@@ -23,22 +17,9 @@ _BEST_FIT_CPU_MILLI = 128_000
 _BEST_FIT_CARD_MILLI = 8_000
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One replay.
-
-    Attributes:
-        allocated: Percent of the cluster's cards, by arrived percent 0 to 130.
-        seconds: Of each decision, in order.
-    """
-
-    allocated: list[float]
-    seconds: list[float]
-
-
 def replay(
     nodes: Sequence[Node], arriving: Sequence[Pod], policy: Chooser, seed: int | None
-) -> Run:
+) -> list[float]:
     """Place what arrives, each pod on the node of the best score, the first of equals.
 
     Args:
@@ -46,28 +27,22 @@ def replay(
         arriving: Pods in order.
         policy: Scores a node.
         seed: Of a random node among those of the best score, or None for the first.
+
+    Returns:
+        Percent of the cluster's cards that are allocated, by arrived percent from 0 on.
     """
     ranking = Ranking(policy, [node.room for node in nodes])
     memory = [node.memory_mib for node in nodes]
     drawn = None if seed is None else random.Random(seed)  # noqa: S311
-    capacity = sum(map(sum, (node.room.cards for node in nodes)))
-    arrived = allocated = 0
-    sums, counts, seconds = Counter[int](), Counter[int](), []
+    filled = Filled(nodes)
     for pod in arriving:
-        begin = time.perf_counter()
-        arrived += pod.card_milli
         node = _best(ranking.scores(pod.shape), memory, pod.memory_mib, drawn)
         if node is not None:
             cards = ranking.cards(pod.shape, node)
             ranking.put(node, with_pod(ranking.room(node), pod.shape, cards))
             memory[node] -= pod.memory_mib
-            allocated += pod.card_milli
-        seconds.append(time.perf_counter() - begin)
-        percent = round(100 * arrived / capacity)
-        sums[percent] += allocated
-        counts[percent] += 1
-    curve = [100 * sums[x] / counts[x] / capacity for x in range(max(counts) + 1) if counts[x]]
-    return Run(curve, seconds)
+        filled.add(pod, is_placed=node is not None)
+    return filled.curve()
 
 
 def _best(
@@ -133,24 +108,6 @@ def paper_fgd(pods: Sequence[Pod]) -> tuple[Chooser, bool]:
         return max(found, key=lambda choice: choice.score)
 
     return chooser, False
-
-
-def ours(_: Sequence[Pod]) -> tuple[Chooser, bool]:
-    """The policy `fgd` as the controller serves it."""
-    return served, False
-
-
-def served(room: NodeRoom, shape: Shape) -> Choice | None:
-    """What the controller answers for a node (tests/tools/test_replay.py compares)."""
-    if not has_room(room, shape):
-        return None
-
-    def order(cards: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
-        free = [room.cards[card] for card in cards]
-        return unusable_share(with_pod(room, shape, cards).cards), sum(free), cards
-
-    cards = min(candidates(room, shape), key=order)
-    return Choice(grade_placement(room, with_pod(room, shape, cards)) / 100, cards)
 
 
 def mix(pods: Sequence[Pod]) -> Counter[Shape]:

@@ -41,6 +41,26 @@ class Pod:
         return self.shape.cards * self.shape.card_milli
 
 
+class Filled:
+    """How much of a cluster is allocated, by how much has arrived."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._capacity = sum(sum(node.room.cards) for node in nodes)
+        self._arrived = self._allocated = 0
+        self._at: dict[int, list[int]] = {}
+
+    def add(self, pod: Pod, *, is_placed: bool) -> None:
+        """A pod has arrived, and was placed or dropped."""
+        self._arrived += pod.card_milli
+        self._allocated += pod.card_milli * is_placed
+        percent = round(100 * self._arrived / self._capacity)
+        self._at.setdefault(percent, []).append(self._allocated)
+
+    def curve(self) -> list[float]:
+        """Percent of the cluster's cards that are allocated, the mean at each arrived percent from 0 on."""
+        return [100 * statistics.mean(each) / self._capacity for each in self._at.values()]
+
+
 def nodes() -> list[Node]:
     """The nodes with cards, by name."""
     rows = sorted(_rows("openb_node_list_gpu_node.csv"), key=lambda row: row["sn"])

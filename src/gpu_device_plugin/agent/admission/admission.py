@@ -7,7 +7,7 @@ plugin API gives units as well, one resource a call: it calls `grant` with its o
 import asyncio
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.reservation import Pending
 from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant, WeChooseDevices
-from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.node.state import NodeState, StateReader, chosen_enforcer
 from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
 
@@ -90,6 +90,8 @@ class Admission:
         first = known or scheme.grant(pending.chosen, self._new(pending, view), view)
         is_known = pending.caller.container is not None
         grant = scheme.give(first, call, view, is_known=is_known)
+        if grant.all_ids != (known.all_ids if known else frozenset()):  # no container runs yet
+            grant = _with_enforcer(grant, view)
         _check_library(grant, view)
         failpoint("allocate.before-grant")
         await self.ledger_store.hold(grant, self._superseded(grant, call.must_include, scheme))
@@ -126,6 +128,12 @@ class Admission:
         before = {g.slice_id for g in mine if self.schemes.of_grant(g) is scheme}
         others = {g.slice_id for g in self.ledger.rivals(grant.pod, ids)}
         return (others | before) - {grant.slice_id}
+
+
+def _with_enforcer(grant: Grant, state: NodeState) -> Grant:
+    sizes = {share.device: share.memory_bytes or 0 for share in grant.shares}
+    enforcer = chosen_enforcer(state.memory_choice, state.driver_limits, sizes)
+    return replace(grant, memory_enforcer=enforcer) if grant.is_isolated else grant
 
 
 def _check_library(grant: Grant, state: NodeState) -> None:

@@ -1,5 +1,6 @@
 """From a grant to the slice's files and to what the container receives."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,17 +10,19 @@ from gpu_device_plugin.disk.device_nodes import read_mig_minors
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import (
+    CDI_KIND,
     CardLimit,
     ContainerEdits,
     DeviceAccess,
     Mount,
     Paths,
+    hook_device,
     limits_text,
 )
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import MemoryEnforcer, NodeState
 from gpu_device_plugin.errors import NodeError
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -36,6 +39,7 @@ class ContainerSetup:
     library_dir: str
     device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()  # mounts of the simulated driver, if there is one
+    driver_root: Callable[[], str] = lambda: "/"
 
     async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
         """Make the files that isolation mounts for a slice; returns whether any was missing.
@@ -46,7 +50,12 @@ class ContainerSetup:
         if not grant.is_isolated:
             return False
         was_missing = await self.library.provide(grant, is_start=is_start)
-        return self.files.make(slice_spec(grant)) or was_missing
+        spec = slice_spec(grant)
+        if grant.memory_enforcer is MemoryEnforcer.DRIVER:
+            size = min(share.memory_bytes or 0 for share in grant.shares)
+            cdi = hook_device(grant.slice_id, size, self._paths(grant.library_version))
+            spec = replace(spec, cdi=json.dumps(cdi))
+        return self.files.make(spec) or was_missing
 
     def edits(self, scheme: WeChooseDevices, grant: Grant, state: NodeState) -> ContainerEdits:
         """The whole answer for a container, by the scheme of its grant."""
@@ -57,7 +66,11 @@ class ContainerSetup:
                 f"pod again",
                 reason="CardGone",
             )
-        return scheme.edits(grant, cards, state, self.access(), self._paths(grant.library_version))
+        paths = self._paths(grant.library_version)
+        edits = scheme.edits(grant, cards, state, self.access(), paths)
+        if grant.memory_enforcer is MemoryEnforcer.LIBRARY:
+            return edits
+        return replace(edits, cdi_names=(*edits.cdi_names, f"{CDI_KIND}={grant.slice_id}"))
 
     def recorded(
         self, scheme: KubeletChoosesDevices, call: Call, state: NodeState
@@ -76,6 +89,7 @@ class ContainerSetup:
             has_selftest=bool(version) and self.library.has_selftest(version),
             control_devices=self._existing_nodes() if self.access().passes_nodes else (),
             # A CDI specification brings the simulated driver too.
+            driver_root=self.driver_root(),
             driver=() if self.access().is_cdi_only else self.driver,
         )
 

@@ -1,7 +1,8 @@
 """The isolation library's versions on this node: installed, kept while needed, removed after."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.library_versions import (
+    HOOK,
     LIBRARY,
     SELFTEST,
     LibraryVersions,
@@ -141,7 +143,7 @@ class LibraryInstaller:
 def _packaged() -> tuple[Package | None, str]:
     """The library that this agent brings, or None and why there is none."""
     try:
-        found = package(__version__, native_library(LIBRARY), _selftest(), LIBRARY_FILE)
+        found = package(__version__, native_library(LIBRARY), _programs(), LIBRARY_FILE)
     except (ConfigError, StorageError) as error:
         return None, str(error)
     return found, ""
@@ -153,8 +155,7 @@ def own_version() -> str:
     return found.version if found else ""
 
 
-def _selftest() -> Path | None:
-    try:
-        return native_library(SELFTEST)
-    except ConfigError:
-        return None
+def _programs() -> Iterator[Path]:
+    for name in (SELFTEST, HOOK):
+        with contextlib.suppress(ConfigError):
+            yield native_library(name)

@@ -131,7 +131,7 @@ class ApiCluster:
         """Wants labels and annotations on our node; None removes a key."""
         self.drop = self._metadata.drop  # removes a label or an annotation of our node once
         self.annotate_pod = self._annotations.put  # wants annotations on a pod
-        api.reach.subscribe(lambda: signals.reach_changed.emit(None))
+        api.availability.subscribe(lambda: signals.reach_changed.emit(None))
 
     @property
     def node(self) -> OwnNode | None:
@@ -162,7 +162,7 @@ class ApiCluster:
     @property
     def is_reachable(self) -> bool | None:
         """Whether the API server answers."""
-        return not self._api.reach.is_away
+        return not self._api.availability.is_away
 
     def specs(self) -> Specs:
         """Pods as the watch knows them."""

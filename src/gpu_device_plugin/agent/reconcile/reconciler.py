@@ -259,20 +259,20 @@ class Reconciler:
     def _complete(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
-        uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        uids = snapshot.uids_by_holding()
         there = ledger.release(snapshot.find_displaced(ledger))
         schemes, state = self.schemes, self.state()
         scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
         parts = {
-            scheme: (own.listed(snapshot.listed), own.ledger(ledger), own.places(reported))
+            scheme: (own.listed(snapshot.listed), own.ledger(ledger), own.entries(snapshot.entries))
             for scheme, own in scopes.items()
         }
         found = []
         for grant in ledger.grants.values():
             named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
             named = rename_holder(named, corrected_uid(named, uids), named.container)
-            listed, own, places = parts[schemes.of_grant(grant)]
-            named = fill_units(pass_on_units(named, listed, own), places, there)
+            listed, own, entries = parts[schemes.of_grant(grant)]
+            named = fill_units(pass_on_units(named, listed, own), entries, there)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:

@@ -9,7 +9,7 @@ from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DriverLimits, NodeState
 from gpu_device_plugin.settings.agent_settings import Isolation, Settings
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ class NodeStateChange(TypedDict, total=False):
     unhealthy: Mapping[str, str]
     faults: Mapping[str, str]
     library_version: str
+    driver_limits: DriverLimits
     mark: str
     mps_root: str
     mps_served: str
@@ -61,6 +62,7 @@ def first_state(settings: Settings) -> NodeState:
         compute_policy=settings.compute_policy,
         unit=settings.memory_unit,
         wants_isolation=settings.isolation is Isolation.ON,
+        memory_choice=settings.memory_enforcer,
         honors_disable=settings.honor_cgpu_disable,
         honors_pod_policy=settings.honor_pod_compute_policy,
         driver_capabilities=settings.driver_capabilities,

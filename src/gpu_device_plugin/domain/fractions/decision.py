@@ -5,13 +5,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.placement import NoRoom, place
-from gpu_device_plugin.domain.fractions.requests import (
-    asked_text,
-    demand_from_size,
-    demands,
-    policy_of,
-)
+from gpu_device_plugin.domain.fractions.no_room import NoRoom, demand_text, no_room_text, room_lines
+from gpu_device_plugin.domain.fractions.placement import place
+from gpu_device_plugin.domain.fractions.requests import demand_from_size, demands, policy_of
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
 from gpu_device_plugin.domain.fractions.units import (
     Resource,
@@ -32,67 +28,8 @@ from gpu_device_plugin.domain.node.compute_policy import (
     ComputePolicy,
 )
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
-from gpu_device_plugin.domain.node.state import NodeState, NodeTerms
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
-
-_TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
-
-
-def demand_text(demand: Demand, terms: NodeTerms) -> str:
-    """What a container needs, with units; where only one resource is known yet, that one."""
-    parts = [
-        asked_text(resource, amount, terms.unit)
-        for resource, amount in (
-            (Resource.MEM, demand.mem_units),
-            (Resource.CORE, demand.core_percent),
-        )
-        if amount
-    ]
-    spread = f" on {demand.cards} cards ({demand.units_per_card} each)" if demand.cards > 1 else ""
-    alone = " with no other pod there" if demand.is_exclusive else ""
-    return " and ".join(parts) + spread + alone
-
-
-def no_room_text(caller: Caller, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
-    """Why no card has room for this container: the largest free slice, and each card."""
-    largest = "nothing is free on any healthy card"
-    if room := found.largest:
-        largest = (
-            f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
-            f"on card {room.card.index}"
-        )
-    told = [f"card {index}: {lack}" for index, lack in found.lacks[:_TOLD]]
-    if len(found.lacks) > _TOLD:
-        told.append(f"and {len(found.lacks) - _TOLD} cards more")
-    cards = "; ".join(told) or "no cards"
-    if len(found.rooms) < demand.cards:
-        cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
-    on_one = ", all from one card" if demand.cards == 1 else ""
-    container = f", container {caller.container.name}," if caller.container else ""
-    return (
-        f"pod {caller.pod}{container} on node {terms.node} (mode {terms.mode}) asks "
-        f"{demand_text(demand, terms)}{on_one}: {largest}. {cards}. "
-        f"Ask less, free a slice, or send the pod to another node"
-    )
-
-
-def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
-    """One line per card: whether `demand` fits and what the card has left, for `why`."""
-    return tuple(_room_line(room, demand) for room in rooms)
-
-
-def _room_line(room: Room, demand: Demand) -> str:
-    """Short, so that it fits into 80 columns when it is indented."""
-    fits = "fits" if room.lack(demand) is None else "no room"
-    word = fits if room.is_healthy else "unhealthy"
-    pods = f"{room.pods} pods" if room.max_pods is None else f"{room.pods}/{room.max_pods} pods"
-    core = f", {room.free_core} % compute" if room.least_core else ""
-    mine = ", this pod is here" if room.holds_pod else ""
-    uuid = "-".join(room.card.uuid.split("-")[:2])
-    return (
-        f"{f'card {room.card.index}':<8} {word}: {room.free_mem}/{room.card.capacity(room.unit)} "
-        f"units{core} free, {pods}{mine} ({uuid})"
-    )
 
 
 class FractionDecisions(WeChooseDevices):

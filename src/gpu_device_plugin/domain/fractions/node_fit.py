@@ -14,7 +14,8 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     grade_placement,
 )
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
-from gpu_device_plugin.domain.fractions.placement import NoRoom, Placement, cards_for_all, place
+from gpu_device_plugin.domain.fractions.no_room import NoRoom
+from gpu_device_plugin.domain.fractions.placement import Placement, cards_for_all, place
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.requests import demands, policy_of
 from gpu_device_plugin.domain.fractions.room import Room, room_of

@@ -6,10 +6,11 @@ after so many tries: a pod that it does not place in them waits as if there were
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.fragmentation import unusable_share
+from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
 from gpu_device_plugin.domain.grants.init_containers import NOTHING, take
@@ -23,53 +24,6 @@ class Placement:
 
     cards: tuple[Card, ...]
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class NoRoom:
-    """Why a container goes nowhere now; in words only where somebody asks.
-
-    `must` are the numbers of the cards with reused units.
-    """
-
-    rooms: Sequence[Room]
-    demand: Demand
-    must: frozenset[CardNumber] = frozenset()
-
-    @property
-    def largest(self) -> Room | None:
-        """Where the largest slice is free, or None where nothing is.
-
-        On a card that has the compute asked for, or, where none has it, on any healthy card.
-        """
-        serving = [r for r in self.rooms if r.is_healthy and not r.is_behind_other_door]
-        usable = [r for r in serving if not r.is_full_of_pods and r.free_mem]
-        core = self.demand.core_percent
-        with_core = [r for r in usable if r.free_core >= max(core, r.least_core)]
-        return max(with_core or usable, key=lambda r: (r.free_mem, -r.card.index), default=None)
-
-    @property
-    def lacks(self) -> tuple[tuple[CardIndex, str], ...]:
-        """NVML index of each card, and what it lacks."""
-        bound = "fits, but an init container's units lie on another card"
-        return tuple(
-            (
-                room.card.index,
-                room.lack(self.demand)
-                or (bound if self.must and room.card.number not in self.must else "fits"),
-            )
-            for room in self.rooms
-        )
-
-    @property
-    def reason(self) -> str:
-        """One CamelCase word."""
-        if not any(room.is_healthy for room in self.rooms):
-            return "NoHealthyCard"
-        without_cap = [replace(room, max_pods=None) for room in self.rooms]
-        would_fit = sum(r.lack(self.demand) is None for r in without_cap) >= self.demand.cards
-        is_capped = any(room.is_full_of_pods for room in self.rooms)
-        return "TooManyPods" if would_fit and is_capped else "NoRoom"
 
 
 def _preference(

@@ -4,7 +4,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.grants.container_edits import (
+    CDI_KIND,
+    CDI_VERSION,
+    ContainerEdits,
+    Mount,
+)
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
@@ -13,8 +18,6 @@ from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError
 
 DRIVER = "gpu-device-plugin"
-CDI_KIND = f"{DRIVER}/slice"
-CDI_VERSION = "0.6.0"
 MAX_SLOTS = 16
 """Most claims a card, as the scheduler counts them."""
 _CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"

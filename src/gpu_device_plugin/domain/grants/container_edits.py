@@ -27,11 +27,6 @@ class ListStrategy(StrEnum):
     CDI_ANNOTATIONS = "cdi-annotations"
     CDI_CRI = "cdi-cri"
 
-    @property
-    def is_cdi(self) -> bool:
-        """Whether the container engine brings the devices, by a CDI specification."""
-        return self in {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceAccess:
@@ -49,8 +44,8 @@ class DeviceAccess:
 
     @property
     def is_cdi_only(self) -> bool:
-        """Whether answers contain neither environment, mounts nor nodes for the cards."""
-        return all(strategy.is_cdi for strategy in self.strategies)
+        """Whether the container engine alone brings the cards, by a CDI specification."""
+        return {*self.strategies} <= {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
 
     def visible(self, names: Iterable[str]) -> str:
         """The value of `VISIBLE_DEVICES` for devices of these names."""
@@ -122,6 +117,7 @@ class Paths:
     library_dir: str = ""
     library_version: str = ""
     has_selftest: bool = False
+    driver_root: str = "/"
     control_devices: tuple[str, ...] = ()
     driver: tuple[Mount, ...] = ()
     mig_minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
@@ -169,3 +165,30 @@ def limits_text(
         core = "" if limit.core_percent is None else f" core_percent={limit.core_percent}"
         text += f"device={limit.uuid}{memory}{core}\n"
     return text
+
+
+CDI_KIND = "gpu-device-plugin/slice"
+CDI_VERSION = "0.6.0"
+HOOK = "gpu-limit-hook"
+_HOOK_SECONDS = 30
+
+
+def hook_device(slice_id: str, memory_bytes: int, paths: Paths) -> dict[str, object]:
+    """The CDI file of a slice whose memory NVIDIA's driver limits: a hook, run before the container starts.
+
+    The variables are for NVIDIA's own hook, which may run beside ours: a pod that set one of them
+    would lift its limit, and what a CDI device sets stands over what a pod sets.
+    """
+    hook = {
+        "hookName": "createRuntime",
+        "path": f"{paths.library_dir}/{paths.library_version}/{HOOK}",
+        "args": [
+            *(HOOK, "--slice", f"{paths.run_dir}/slices/{slice_id}"),
+            *("--driver-root", paths.driver_root),
+        ],
+        "timeout": _HOOK_SECONDS,
+    }
+    limit = f"NVIDIA_GPU_MEMORY_LIMIT={memory_bytes // 2**20}"
+    edits = {"env": ["NVIDIA_GPU_MEMORY_REQUEST=0", limit], "hooks": [hook]}
+    devices = [{"name": slice_id, "containerEdits": edits}]
+    return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices}

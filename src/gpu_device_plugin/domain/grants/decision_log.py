@@ -33,11 +33,6 @@ class Decision:
     at_seconds: float
     owner: str = ""
 
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the container was refused."""
-        return bool(self.reason)
-
 
 NOTHING_DECIDED = (
     "nothing has been decided about it on this node since the agent started, or it was too long ago; "
@@ -99,7 +94,7 @@ class DecisionLog:
     def add(self, decision: Decision) -> None:
         """Keep one more. A grant is never dropped for a refusal of the same owner."""
         namespace = decision.pod.partition("/")[0]
-        key = _Key(namespace, decision.owner or decision.pod, decision.is_refusal)
+        key = _Key(namespace, decision.owner or decision.pod, bool(decision.reason))
         kept = self._kept.setdefault(key, _Kept(decision.at_seconds))
         kept.decisions.append(decision)
         kept.count += 1

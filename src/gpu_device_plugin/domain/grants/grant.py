@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class Grant:
         shares: Its parts of devices, in order of NVML index when it was given.
         own: What only its scheme knows of it; the scheme keeps, writes and reads it.
         compute_policy: What its compute means while nobody else works; the same while it lasts.
+        memory_enforcer: Who refuses what is above its memory; the same while it lasts.
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
     """
@@ -139,6 +141,7 @@ class Grant:
     shares: tuple[Share, ...] = ()
     own: object = None
     compute_policy: ComputePolicy = ComputePolicy.FIXED
+    memory_enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY
     is_isolated: bool = True
     is_checked: bool = True
     library_version: str = ""

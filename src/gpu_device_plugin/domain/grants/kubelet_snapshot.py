@@ -1,6 +1,6 @@
 """The kubelet snapshot: PodResources List and the checkpoint, as far as our units go."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -10,7 +10,6 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRef
 from gpu_device_plugin.errors import UnknownPodError
 
-_Place: TypeAlias = tuple[str, str, str]  # uid, container, resource
 _Holding: TypeAlias = tuple[PodKey, str, str, frozenset[str]]  # pod, container, what
 
 
@@ -77,10 +76,6 @@ class KubeletSnapshot:
             if grant.pod.name and grant.pod.key not in self.names and grant.pod.uid not in self.uids
         )
 
-    def by_place(self) -> Mapping[_Place, frozenset[str]]:
-        """The units of each resource that each container holds, by the checkpoint."""
-        return {(e.pod_uid, e.container, e.resource): e.ids for e in self.entries if e.ids}
-
     def uids_by_holding(self) -> Mapping[_Holding, str]:
         """Uids of pods, by a container's name and units, where List and checkpoint agree."""
         uids: dict[tuple[str, str, frozenset[str]], str] = {}
@@ -136,17 +131,18 @@ def pass_on_units(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> 
     return grant
 
 
-def fill_units(grant: Grant, reported: Mapping[_Place, frozenset[str]], ledger: Ledger) -> Grant:
-    """The grant with units that the kubelet says it holds, and that no other pod has.
+def fill_units(grant: Grant, entries: Iterable[CheckpointEntry], ledger: Ledger) -> Grant:
+    """The grant with units that the checkpoint says it holds, and that no other pod has.
 
     They are missing if our file had to be read from the write before the last. What another grant
     of the same pod has is no obstacle: an init container leaves its units to a later one, and may
     not be known as one yet.
     """
-    for (uid, container, resource), ids in reported.items():
-        is_its = (uid, container) == (grant.pod.uid, grant.container)
-        if is_its and not grant.ids(resource) and not ledger.rivals(grant.pod, ids):
-            grant = grant.with_ids(resource, ids)
+    for entry in entries:
+        is_its = (entry.pod_uid, entry.container) == (grant.pod.uid, grant.container)
+        is_missing = is_its and entry.ids and not grant.ids(entry.resource)
+        if is_missing and not ledger.rivals(grant.pod, entry.ids):
+            grant = grant.with_ids(entry.resource, entry.ids)
     return grant
 
 

@@ -1,7 +1,8 @@
 """The node state: what the agent knows of its node, as one immutable value."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -10,6 +11,90 @@ from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, parse_co
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
 
 ANY_CARD = "*"
+
+
+class MemoryEnforcer(StrEnum):
+    """Who refuses what is above a slice's memory; the library stays beside the driver for all else."""
+
+    DRIVER = "driver"
+    LIBRARY = "library"
+
+
+class EnforcerChoice(StrEnum):
+    """The operator's `--memory-enforcer`; `auto` is the driver on cards where it is proven."""
+
+    AUTO = "auto"
+    DRIVER = "driver"
+    LIBRARY = "library"
+
+
+_UNPROBED = "no probe has run"
+_SAID = ("driver=", "reason=")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLimits:
+    """What a probe has proved.
+
+    Attributes:
+        backends: UUID -> how the driver counts on that card: dmem or misc.
+        reasons: UUID -> why that card's memory cannot be limited.
+        missing: Why nothing is proved of any card, or "".
+    """
+
+    backends: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    missing: str = _UNPROBED
+
+
+def read_report(text: str, driver_version: str) -> DriverLimits:
+    r"""The report of `gpu-limit-hook --probe`; one of another driver proves nothing ("": not known yet).
+
+    >>> read_report("driver=615.71.09\ndevice=GPU-a backend=misc\n", "615.71.09").backends
+    {'GPU-a': 'misc'}
+    >>> read_report("reason=/sys/fs/cgroup is not cgroup v2\n", "615.71.09").missing
+    '/sys/fs/cgroup is not cgroup v2'
+    >>> read_report("driver=615.71.09\ndevice=GPU-a backend=misc\n", "620.10").missing
+    'the probe was of driver 615.71.09'
+    """
+    said = dict(line.split("=", 1) for line in text.splitlines() if line.startswith(_SAID))
+    if "driver" not in said:
+        return DriverLimits(missing=said.get("reason", _UNPROBED))
+    if driver_version and said["driver"] != driver_version:
+        return DriverLimits(missing=f"the probe was of driver {said['driver']}")
+    found: dict[str, dict[str, str]] = {"backend": {}, "reason": {}}
+    for line in text.splitlines():
+        uuid, _, told = line.removeprefix("device=").partition(" ")
+        kind, _, value = told.partition("=")
+        if line.startswith("device=") and kind in found:
+            found[kind][uuid] = value
+    return DriverLimits(found["backend"], found["reason"], "")
+
+
+def chosen_enforcer(
+    choice: EnforcerChoice, limits: DriverLimits, sizes: Mapping[str, int]
+) -> MemoryEnforcer:
+    """Who enforces a new slice; `sizes` are its bytes by card.
+
+    The driver's variables, which keep NVIDIA's own hook from lifting the limit, have one size for
+    all cards of a container.
+    """
+    is_proven = sizes.keys() <= limits.backends.keys() and len(set(sizes.values())) == 1
+    if choice is EnforcerChoice.LIBRARY or not is_proven:
+        return MemoryEnforcer.LIBRARY
+    return MemoryEnforcer.DRIVER
+
+
+def unmet_choice(
+    choice: EnforcerChoice, limits: DriverLimits, cards: Collection[str]
+) -> str | None:
+    """Why the node cannot do what was chosen: `driver` is never silently less."""
+    unproven = {uuid: limits.reasons.get(uuid, "not probed") for uuid in cards}
+    missing = [f"{u}: {why}" for u, why in unproven.items() if u not in limits.backends]
+    if choice is not EnforcerChoice.DRIVER or not missing:
+        return None
+    why = limits.missing or "; ".join(missing)
+    return f"--memory-enforcer driver: NVIDIA's driver is not proven to limit memory here: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +122,7 @@ class NodeState:
         mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
         mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
         door: By what requests reach the node.
+        driver_limits: On which cards NVIDIA's driver is proven to limit memory.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
 
@@ -51,6 +137,8 @@ class NodeState:
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     wants_isolation: bool = True
+    memory_choice: EnforcerChoice = EnforcerChoice.AUTO
+    driver_limits: DriverLimits = field(default_factory=DriverLimits)
     honors_disable: bool = False
     honors_pod_policy: bool = False
     driver_capabilities: str = "compute,utility"

@@ -127,8 +127,8 @@ class ApiServer:
     def __init__(
         self, load: Callable[[], Awaitable[Credentials]], *, pace: RetryPace | None = None
     ) -> None:
-        self.reach = ApiAvailability(pace or RetryPace())
-        self._throttle = Throttle(self.reach.pace)
+        self.availability = ApiAvailability(pace or RetryPace())
+        self._throttle = Throttle(self.availability.pace)
         self._load = load
         self._lock = asyncio.Lock()
         self._credentials: Credentials | None = None
@@ -184,7 +184,7 @@ class ApiServer:
         except (ThrottledError, TooLongError):
             raise
         except ClusterError as error:
-            self.reach.failed(str(error))
+            self.availability.failed(str(error))
             raise
 
     async def let(self, request: Request) -> None:
@@ -214,18 +214,18 @@ class ApiServer:
         except ThrottledError:
             raise
         except ClusterError as error:
-            self.reach.failed(str(error))
+            self.availability.failed(str(error))
             raise
 
     async def _turn(self, request: Request) -> None:
         """Wait until `request` may be sent."""
         await self._throttle.turn(request.kind)
-        await self.reach.turn()
+        await self.availability.turn()
 
     def _note(self, request: Request, answer: Answer) -> None:
         """Pass an answer to `reach`; raise for one that only means: not now."""
         if answer.is_throttling:
-            self.reach.answered()
+            self.availability.answered()
             seconds = self._throttle.refused(request.kind, answer.retry_after)
             throttled = ThrottledError if answer.status == _TOO_MANY else GaveUpError
             raise throttled(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
@@ -236,7 +236,7 @@ class ApiServer:
                 )
             raise ClusterError(f"{_name(request)}: {answer.text}")
         self._throttle.answered(request.kind)
-        self.reach.answered()
+        self.availability.answered()
 
     @asynccontextmanager
     async def _send(

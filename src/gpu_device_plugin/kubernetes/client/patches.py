@@ -125,7 +125,7 @@ class PatchQueue(Generic[Key]):
             self._judge(key, work, answer)
 
     def _judge(self, key: Key, work: _Work, answer: Answer) -> None:
-        pace = self._api.reach.pace
+        pace = self._api.availability.pace
         if answer.is_success:
             work.failures = 0
             self._wait(key, work, self._now() + pace.settle_seconds)

@@ -155,9 +155,9 @@ class Reflection(Generic[Item]):
             except ClusterError as error:
                 self._tell(str(error))
             lasted = asyncio.get_running_loop().time() - began
-            failures = 0 if lasted > self._api.reach.pace.longest_seconds else failures + 1
-            if failures and not self._api.reach.is_away:
-                await asyncio.sleep(self._api.reach.pace.pause(failures))
+            failures = 0 if lasted > self._api.availability.pace.longest_seconds else failures + 1
+            if failures and not self._api.availability.is_away:
+                await asyncio.sleep(self._api.availability.pace.pause(failures))
 
     async def _relist(self) -> None:
         wanted = self._relists_wanted
@@ -197,7 +197,7 @@ class Reflection(Generic[Item]):
 
     def _tell(self, trouble: str) -> None:
         """Log a trouble once while it lasts; `ApiAvailability` logs outages."""
-        if trouble != self.trouble and not self._version and not self._api.reach.is_away:
+        if trouble != self.trouble and not self._version and not self._api.availability.is_away:
             _log.warning("cannot list", path=self._source.path, error=trouble)
         if not self.trouble:
             self._trouble_since = asyncio.get_running_loop().time()
@@ -211,7 +211,7 @@ class Reflection(Generic[Item]):
         # A server that has just started forbids all until it knows who has which rights; one that
         # lacks the API will not have it soon.
         self._refusals = 16 if answer.status == _NOT_FOUND else self._refusals + 1
-        await asyncio.sleep(self._api.reach.pace.pause(self._refusals, _REFUSED_SECONDS))
+        await asyncio.sleep(self._api.availability.pace.pause(self._refusals, _REFUSED_SECONDS))
 
     async def _followed(self) -> bool:
         """Watch once; whether `relist` ended it."""

@@ -117,8 +117,8 @@ class Events:
                 later = self._waiting.pop(note, None)
                 self._waiting[note] = count.plus(later) if later else count
                 self._waiting.move_to_end(note, last=False)
-                if not self.api.reach.is_away:
-                    await asyncio.sleep(self.api.reach.pace.pause(1))
+                if not self.api.availability.is_away:
+                    await asyncio.sleep(self.api.availability.pace.pause(1))
 
     def _crowd(self) -> Callable[[EventNote], tuple[int, int]]:
         """How many notes wait beside one, of its namespace and of its owner."""

@@ -11,7 +11,7 @@ import msgspec
 
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.client.wire import Pod, PodSpec
 from gpu_device_plugin.kubernetes.objects.pod_spec import scheduled_request
 
 
@@ -28,8 +28,43 @@ class _Named(msgspec.Struct):
     metadata: _Meta
 
 
+class _Affinity(msgspec.Struct):
+    preferred: list[msgspec.Raw] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class _Affinities(msgspec.Struct, rename="camel"):
+    node_affinity: _Affinity | None = None
+    pod_affinity: _Affinity | None = None
+    pod_anti_affinity: _Affinity | None = None
+
+
+class _Spread(msgspec.Struct, rename="camel"):
+    when_unsatisfiable: str = ""
+
+
+class _AskedSpec(PodSpec):
+    affinity: _Affinities | None = None
+    topology_spread_constraints: list[_Spread] | None = None
+
+    @property
+    def has_preferences(self) -> bool:
+        """Whether kube-scheduler scores nodes by what it says."""
+        of = self.affinity or _Affinities()
+        spreads = self.topology_spread_constraints or ()
+        return any(
+            each and each.preferred
+            for each in (of.node_affinity, of.pod_affinity, of.pod_anti_affinity)
+        ) or any(spread.when_unsatisfiable == "ScheduleAnyway" for spread in spreads)
+
+
+class _AskedPod(Pod):
+    spec: _AskedSpec = msgspec.field(default_factory=_AskedSpec)
+
+
 class _Args(msgspec.Struct, rename="pascal"):
-    pod: Pod
+    pod: _AskedPod
     nodes: _NodeList | None = None
     node_names: list[str] | None = None
 
@@ -91,9 +126,13 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which of these nodes are for this pod? `objects` has their own bytes by name, if these came."""
+    """Which of these nodes are for this pod? `objects` has their own bytes by name, if these came.
+
+    The pod `has_preferences` of its own: affinity that is preferred, or a spread that is soft.
+    """
 
     pod: PodRequest
+    has_preferences: bool
     names: Sequence[str]
     objects: Mapping[str, msgspec.Raw] | None
 
@@ -126,6 +165,7 @@ def read_question(body: bytes) -> Question:
         raise ClusterError(f"the body is no ExtenderArgs: {error}") from error
     return Question(
         pod=scheduled_request(args.pod),
+        has_preferences=args.pod.spec.has_preferences,
         names=args.node_names if args.node_names is not None else list(objects or {}),
         objects=objects,
     )

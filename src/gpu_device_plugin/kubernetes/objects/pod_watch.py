@@ -93,9 +93,9 @@ class PodWatch:
             ClusterError: The API server is away or did not answer in time.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        if self._api.reach.is_away:
+        if self._api.availability.is_away:
             raise ClusterError(
-                f"GET {path}: the API server cannot be reached: {self._api.reach.trouble}"
+                f"GET {path}: the API server cannot be reached: {self._api.availability.trouble}"
             )
         pod = await read_object(self._api, path, Pod, deadline_seconds)
         if pod is None or pod.spec.node_name != self._node_name:

@@ -119,7 +119,7 @@ class ResourceSlices:
                 if str(error) != self.trouble:
                     _log.warning("resource slice is not written", error=str(error))
                 self.trouble = str(error)
-                await asyncio.sleep(self._api.reach.pace.pause(failures))
+                await asyncio.sleep(self._api.availability.pace.pause(failures))
 
     def _note(self, request: Request, answer: Answer, *, is_newest: bool) -> None:
         """Take what the server has now; it was a change of others where it refuses with 409.

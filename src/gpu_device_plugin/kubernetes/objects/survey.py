@@ -193,11 +193,6 @@ class AgentSet(Bare):
         """The release that it belongs to; empty where its labels do not say."""
         return self.labels.get("app.kubernetes.io/version", "")
 
-    @property
-    def is_of_agents(self) -> bool:
-        """Whether its pods run our agent."""
-        return agent_container(self.spec.template.spec) is not None
-
     def looks_for(self, labels: Mapping[str, str]) -> bool:
         """Whether its node affinity names labels that this node has.
 
@@ -314,7 +309,7 @@ class Survey:
     async def agent_sets(self) -> tuple[AgentSet, ...]:
         """The DaemonSets that run our agent, whatever their names."""
         items = list_items(self.api, "/apis/apps/v1/daemonsets", AgentSet)
-        return tuple([each async for each in items if each.is_of_agents])
+        return tuple([each async for each in items if agent_container(each.spec.template.spec)])
 
     async def claim_templates(self, name: str) -> frozenset[str]:
         """Namespaces that have a ResourceClaimTemplate of that name."""
