@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MODULE_LINES = 450
 FUNCTION_LINES = 40
-MODULES = 226
-ONE_IMPORTER = 22
+MODULES = 227
+ONE_IMPORTER = 23
 SOURCES = sorted(
     path
     for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")

@@ -5,7 +5,7 @@ from click import Command
 from tests.chart.rendering import NAME, RefusedError, manifests, one, render, rights
 
 from gpu_device_plugin.cli.page import page as command
-from gpu_device_plugin.page.run_page import NEEDED
+from gpu_device_plugin.page.access import NEEDED
 
 PAGE = f"{NAME}-page"
 ON = "page.enabled=true"

@@ -11,7 +11,7 @@ from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, Score, fit, node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
-from gpu_device_plugin.domain.fractions.rules import WHOLE_CARD
+from gpu_device_plugin.domain.fractions.request_rules import WHOLE_CARD
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import (

@@ -6,7 +6,7 @@ import pytest
 from tests.domain.words import APP, CORE, COUNT, INIT, MEM, SIDECAR, container, pod, terms
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.requests import demand, demand_from_size, demands
+from gpu_device_plugin.domain.fractions.demands import demand, demand_from_size, demands
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.init_containers import demands_ahead

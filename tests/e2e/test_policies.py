@@ -23,8 +23,8 @@ from tools.harness.cluster.pods import container, pod
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS
-from gpu_device_plugin.domain.fractions.requests import demand
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.errors import RequestError

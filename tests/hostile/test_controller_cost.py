@@ -30,10 +30,10 @@ from gpu_device_plugin.domain.cards.card import (
     Instance,
 )
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, hold_of
-from gpu_device_plugin.domain.fractions.requests import demand
-from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
+from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
 from gpu_device_plugin.domain.grants.init_containers import Shares, one_copy
@@ -130,7 +130,7 @@ def test_the_rules_are_checked_once_for_each_container_and_not_again_for_the_nex
     names = [f"n{number}" for number in range(16)]
 
     def checks(ask: Callable[[], object]) -> int:
-        return lines_run(ask, "domain/fractions/rules.py")
+        return lines_run(ask, "domain/fractions/request_rules.py")
 
     asking = a_pod([_INIT] * 31 + [_APP])
     once = checks(lambda: fit(an_offer(), node_rooms(an_offer(), []), asking, PlacementPolicy.FGD))
@@ -160,8 +160,8 @@ def test_more_containers_with_a_slice_than_64_are_refused_by_the_first_of_them()
     assert refused.is_final
     assert refused.text.endswith("TooManyContainers")
     assert is_linear(judged, 1000, 2000)
-    assert lines_run(judged(1000), "domain/fractions/rules.py") < lines_run(
-        judged(2), "domain/fractions/rules.py"
+    assert lines_run(judged(1000), "domain/fractions/request_rules.py") < lines_run(
+        judged(2), "domain/fractions/request_rules.py"
     )
 
 

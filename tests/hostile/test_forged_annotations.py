@@ -16,6 +16,7 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.fractions import pod_annotations as of_pods
+from gpu_device_plugin.domain.fractions.demands import COUNT_LABEL
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     ALLOCATION,
     ASSIGNED,
@@ -26,7 +27,6 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     V1_UNITS,
     believed_holds,
 )
-from gpu_device_plugin.domain.fractions.requests import COUNT_LABEL
 from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,

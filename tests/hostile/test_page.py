@@ -11,8 +11,8 @@ from tests.page.test_access import exposed as exposed
 from tools.harness.api_server import running
 from tools.harness.waiting import until
 
+from gpu_device_plugin.page.access import Access
 from gpu_device_plugin.page.drawing import PageParts
-from gpu_device_plugin.page.run_page import Access
 
 
 @pytest.mark.parametrize("guesses", [500, 2000])

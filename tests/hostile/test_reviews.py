@@ -10,7 +10,7 @@ from tests.controller.reviews import Json, applied, review
 from tests.controller.test_webhook import CLASS, MODEL, a_pod, ask, configure
 from tools.harness.waiting import until
 
-from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
+from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.models.pod_admission import MOST_AFFINITY_BYTES
 from gpu_device_plugin.kubernetes.objects.admission_review import read_review
 from gpu_device_plugin.settings.controller_settings import Translation

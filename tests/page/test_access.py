@@ -17,7 +17,8 @@ from tools.harness.page.clusters import small
 from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.page.run_page import NEEDED, Access, Page, PageSettings, PageTimes
+from gpu_device_plugin.page.access import NEEDED, Access
+from gpu_device_plugin.page.run_page import Page, PageSettings, PageTimes
 from gpu_device_plugin.web.authority import renew
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"

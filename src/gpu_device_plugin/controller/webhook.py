@@ -8,9 +8,9 @@ import structlog
 
 from gpu_device_plugin.controller.model_rules import ModelRules
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.demands import COUNT_LABEL
 from gpu_device_plugin.domain.fractions.dialects import Dialect, translate_amounts
-from gpu_device_plugin.domain.fractions.requests import COUNT_LABEL
-from gpu_device_plugin.domain.fractions.rules import MOST_CONTAINERS
+from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.models.pod_admission import Denied, admit
 from gpu_device_plugin.errors import ClusterError, clip
 from gpu_device_plugin.kubernetes.objects.admission_review import (

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.node_fit import OTHER_MODE, Fit, fit
-from gpu_device_plugin.domain.fractions.requests import demand
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand

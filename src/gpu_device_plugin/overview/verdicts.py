@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.fractions.demands import demands, policy_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.placement import place
-from gpu_device_plugin.domain.fractions.requests import demands, policy_of
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, held_devices

@@ -13,7 +13,7 @@ from tools.bench.openb.trace import Node, Pod
 from tools.harness.api_server import FakeApiServer, kubeconfig, running
 from tools.harness.objects import path
 
-from gpu_device_plugin.domain.fractions.requests import COUNT_LABEL
+from gpu_device_plugin.domain.fractions.demands import COUNT_LABEL
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name, requesting_container
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
+from gpu_device_plugin.domain.fractions.demands import asked_text, demand, wants_whole_card
 from gpu_device_plugin.domain.fractions.edits import device_nodes, environment, isolation_mounts
 from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
@@ -18,8 +19,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
 )
 from gpu_device_plugin.domain.fractions.mode_resources import check_message, most_pods, resources_of
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
-from gpu_device_plugin.domain.fractions.requests import asked_text, demand, wants_whole_card
-from gpu_device_plugin.domain.fractions.rules import CORE_STEP_PERCENT, Ask, Known, check
+from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, Ask, Known, check
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,

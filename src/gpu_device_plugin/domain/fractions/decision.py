@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.fractions.demands import demand_from_size, demands, policy_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom, demand_text, no_room_text, room_lines
 from gpu_device_plugin.domain.fractions.placement import place
-from gpu_device_plugin.domain.fractions.requests import demand_from_size, demands, policy_of
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
 from gpu_device_plugin.domain.fractions.units import (
     Resource,

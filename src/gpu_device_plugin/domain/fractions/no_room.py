@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
-from gpu_device_plugin.domain.fractions.requests import asked_text
+from gpu_device_plugin.domain.fractions.demands import asked_text
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.caller import Caller

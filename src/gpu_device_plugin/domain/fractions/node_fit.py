@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
+from gpu_device_plugin.domain.fractions.demands import demands, policy_of
 from gpu_device_plugin.domain.fractions.fragmentation import (
     PLENTY_CPU_MILLI,
     NodeRoom,
@@ -17,7 +18,6 @@ from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.placement import Placement, cards_for_all, place
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
-from gpu_device_plugin.domain.fractions.requests import demands, policy_of
 from gpu_device_plugin.domain.fractions.room import Room, room_of
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent

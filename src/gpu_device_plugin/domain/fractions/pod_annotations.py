@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
+from gpu_device_plugin.domain.fractions.demands import amounts_of, wants_whole_card
 from gpu_device_plugin.domain.fractions.fraction import fraction_of, units_per_card
-from gpu_device_plugin.domain.fractions.requests import amounts_of, wants_whole_card
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings import (

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from gpu_device_plugin.domain.fractions.demands import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     ALLOCATION,
     ASSIGNED,
@@ -14,7 +15,6 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     FIRST_GENERATION,
     INIT_ALLOCATION,
 )
-from gpu_device_plugin.domain.fractions.requests import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.grants.holdings import (
     DEVICES_ANNOTATION,
     MOST_IN_A_WORD,

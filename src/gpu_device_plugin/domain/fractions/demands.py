@@ -1,9 +1,9 @@
-"""What a container may ask for: the rules about the pod spec and the node's mode."""
+"""Demands: what each container of a pod spec needs of the cards, once `request_rules` has let it pass."""
 
 from collections.abc import Mapping
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.rules import WHOLE_CARD, Ask, Known, check
+from gpu_device_plugin.domain.fractions.request_rules import WHOLE_CARD, Ask, Known, check
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy, parse_policy

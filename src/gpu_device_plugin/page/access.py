@@ -1,0 +1,120 @@
+"""Who may read the page: those who may list what it shows. The API server decides."""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from http import HTTPStatus
+from typing import TypeVar
+
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.objects.access_review import Right, is_allowed, user_of
+from gpu_device_plugin.web.page.page_server import Refusal
+
+NEEDED = (Right("list", "nodes"), Right("list", "pods"), Right("list", "events"))
+_MOST_KEPT = 1000
+_AT_ONCE = 8
+_MOST_WAITING = 32
+_MOST_REFUSED = 20
+_REFUSED_SECONDS = 60.0
+_LONGEST_TOKEN = 1 << 14
+_NO_TOKEN = Refusal(HTTPStatus.UNAUTHORIZED, "a bearer token of this cluster is needed")
+_TOO_MANY_WAIT = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are being checked now")
+_TOO_MANY_REFUSED = Refusal(
+    HTTPStatus.TOO_MANY_REQUESTS, "too many refused tokens came from your address; wait a minute"
+)
+_Answer = tuple[float, Refusal | None]
+_Key = TypeVar("_Key")
+_Kept = TypeVar("_Kept")
+
+
+class Access:
+    """Asks the API server, and keeps each answer for some seconds; never the token itself.
+
+    A token that was accepted before is checked apart from the others, so guesses delay nobody who
+    reads already. Guesses wait in a queue of `_MOST_WAITING`, and an address has `_MOST_REFUSED` of
+    them a minute.
+    """
+
+    def __init__(self, api: ApiServer, kept_seconds: float) -> None:
+        self._api = api
+        self._kept_seconds = kept_seconds
+        self._readers: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._others: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._refused: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._reader_gate = asyncio.Semaphore(_AT_ONCE)
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+
+    async def refusal(self, token: str, address: str) -> Refusal | None:
+        """Why the reader with this token may not read; None if they may.
+
+        Without an answer of the API server nobody may: a right may have been taken away.
+        """
+        if not token or len(token) > _LONGEST_TOKEN:
+            return _NO_TOKEN
+        key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        is_reader = key in self._readers
+        until, answer = (self._readers if is_reader else self._others).get(key, (0.0, None))
+        if self._now() < until:
+            return answer
+        if not is_reader and (answer := self._turned_away(address)):
+            return answer
+        try:
+            answer = await (self._ask_at_once if is_reader else self._ask_in_turn)(token)
+        except ClusterError as error:
+            text = f"your token cannot be checked now: {error}"
+            return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        if answer is not None:
+            self._readers.pop(key, None)
+            self._note_refused(address)
+        kept = self._others if answer else self._readers
+        _keep(kept, key, (self._now() + self._kept_seconds, answer))
+        return answer
+
+    def _turned_away(self, address: str) -> Refusal | None:
+        until, count = self._refused.get(address, (0.0, 0))
+        if count >= _MOST_REFUSED and self._now() < until:
+            return _TOO_MANY_REFUSED
+        return _TOO_MANY_WAIT if self._waiting >= _MOST_WAITING else None
+
+    def _note_refused(self, address: str) -> None:
+        until, count = self._refused.get(address, (0.0, 0))
+        if self._now() >= until:
+            until, count = self._now() + _REFUSED_SECONDS, 0
+        _keep(self._refused, address, (until, count + 1))
+
+    async def _ask_at_once(self, token: str) -> Refusal | None:
+        async with self._reader_gate:
+            return await self._ask(token)
+
+    async def _ask_in_turn(self, token: str) -> Refusal | None:
+        self._waiting += 1
+        try:
+            async with self._gate:
+                return await self._ask(token)
+        finally:
+            self._waiting -= 1
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _ask(self, token: str) -> Refusal | None:
+        user = await user_of(self._api, token)
+        if user is None:
+            text = "the API server does not accept this token; it may have expired"
+            return Refusal(HTTPStatus.UNAUTHORIZED, text)
+        allowed = await asyncio.gather(*(is_allowed(self._api, user, each) for each in NEEDED))
+        lacking = [str(r) for r, is_granted in zip(NEEDED, allowed, strict=True) if not is_granted]
+        if not lacking:
+            return None
+        text = f"{user.username} may not {', '.join(lacking)} in all namespaces"
+        return Refusal(HTTPStatus.FORBIDDEN, text)
+
+
+def _keep(kept: OrderedDict[_Key, _Kept], key: _Key, value: _Kept) -> None:
+    """As the newest of at most `_MOST_KEPT`."""
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)
