@@ -23,7 +23,7 @@ from gpu_device_plugin.domain.node.compute_policy import (
     COMPUTE_POLICY_KEY,
     KNOWN_POLICIES,
     ComputePolicy,
-    parse_compute_policy,
+    node_compute_policy,
 )
 from gpu_device_plugin.domain.node.modes import (
     MAX_PODS_LABEL,
@@ -216,7 +216,7 @@ class ModeFollower:
 
     def _compute_policy(self) -> ComputePolicy:
         text = (self._labels or {}).get(COMPUTE_POLICY_KEY)
-        wanted = self.settings.compute_policy if text is None else parse_compute_policy(text)
+        wanted = node_compute_policy(text, self.settings.compute_policy)
         kept = self.node_store.read().compute_policy
         wrong = f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. Known: {KNOWN_POLICIES}"
         self._note("compute policy", "UnknownComputePolicy", wrong if wanted is None else None)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name, requesting_container
-from gpu_device_plugin.domain.fractions.decision import FractionDecisions, compute_policy_of
+from gpu_device_plugin.domain.fractions.decision import FractionDecisions
 from gpu_device_plugin.domain.fractions.demands import asked_text, demand, wants_whole_card
 from gpu_device_plugin.domain.fractions.edits import device_nodes, environment, isolation_mounts
 from gpu_device_plugin.domain.fractions.fraction import (
@@ -151,7 +151,7 @@ class AliyunScheme(FractionDecisions):
             is_checked=bool(holder.container or holder.claim),
             library_version=state.library_version if new.is_isolated else "",
             created_seconds=new.created_seconds,
-            compute_policy=compute_policy_of(request, state),
+            compute_policy=state.policy_for(request),
         )
         own = Fraction(asked.mem_units, pod_units, state.unit.mib, state.terms.mode)
         return with_amounts(grant, own, asked.core_percent)
@@ -184,7 +184,7 @@ class AliyunScheme(FractionDecisions):
         """The percentage, the label for several cards, and what goes with what."""
         container = spec.container(grant.container)
         if container is None:
-            return replace(grant, compute_policy=compute_policy_of(spec, state))
+            return replace(grant, compute_policy=state.policy_for(spec))
         demand(spec, container, state.terms)
         ask = Ask(
             Known.LATE,
@@ -202,7 +202,7 @@ class AliyunScheme(FractionDecisions):
             grant,
             holder=Holder(pod, container.name, container.kind, container.index),
             own=replace(fraction_of(grant), pod_units=spec.app_amount(Resource.MEM)),
-            compute_policy=compute_policy_of(spec, state),
+            compute_policy=state.policy_for(spec),
             is_checked=True,
         )
 
@@ -312,13 +312,16 @@ def _adopt(of: UngrantedUnits, state: NodeState) -> Grant:
     version = max(part.library_version for part in of.parts.values())
     pod_units = of.spec.app_amount(Resource.MEM) if of.spec else len(mem)
     on = [c for c in sorted(state.cards, key=lambda c: c.index) if c.number in numbers]
-    policy = state.policy_for(of.spec.compute_policy if of.spec else None)
+    try:
+        policy = state.policy_for(of.spec)
+    except RequestError:  # the container runs already
+        policy = state.compute_policy
     grant = Grant(
         slice_id=max(part.slice_id for part in of.parts.values()) or of.derived_id("adopted"),
         holder=of.holder,
         units={Resource.MEM: mem, Resource.CORE: core},
         shares=tuple(Share(card.uuid, is_exclusive=wants_whole_card(of.spec)) for card in on),
-        compute_policy=policy or state.compute_policy,
+        compute_policy=policy,
         is_isolated=bool(version) and is_isolated(mode),
         is_checked=of.is_known,
         library_version=version,

@@ -22,14 +22,9 @@ from gpu_device_plugin.domain.grants.init_containers import demands_ahead
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.reservation import Offer, Pending, Reservation
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
-from gpu_device_plugin.domain.node.compute_policy import (
-    COMPUTE_POLICY_KEY,
-    KNOWN_POLICIES,
-    ComputePolicy,
-)
-from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.errors import DoesNotFitError, RequestError
+from gpu_device_plugin.errors import DoesNotFitError
 
 
 class FractionDecisions(WeChooseDevices):
@@ -37,7 +32,7 @@ class FractionDecisions(WeChooseDevices):
 
     def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""
-        compute_policy_of(caller.request, state)
+        state.policy_for(caller.request)
         needed, ahead = _demands_of(caller, offer.call, state)
         begun = _follow_grant(caller, needed, offer, state)
         if begun is not None:
@@ -116,19 +111,6 @@ class FractionDecisions(WeChooseDevices):
         asked, lines = demand_text(demand, state.terms), room_lines(left, demand)
         why = "the scheduler's choice" if devices else found.why
         return Reservation(holder, demand, found.cards, why, asked, lines)
-
-
-def compute_policy_of(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
-    """The policy of a pod's containers; RequestError if its annotation decides here, and names none."""
-    asked = spec.compute_policy if spec else None
-    policy = state.policy_for(asked)
-    if spec is not None and policy is None:
-        raise RequestError(
-            f"pod {spec.ref} on node {state.node}: annotation {COMPUTE_POLICY_KEY}={asked} names no "
-            f"policy; known: {KNOWN_POLICIES}",
-            reason="UnknownComputePolicy",
-        )
-    return policy or state.compute_policy
 
 
 def _follow_grant(caller: Caller, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:

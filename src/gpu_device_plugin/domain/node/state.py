@@ -7,8 +7,9 @@ from enum import StrEnum
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, parse_compute_policy
+from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, pod_compute_policy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.node.pods import PodRequest
 
 ANY_CARD = "*"
 
@@ -157,11 +158,10 @@ class NodeState:
         """What a request is checked against; only while a mode is known."""
         return NodeTerms(self.node, self.mode or NodeMode.DISABLED, self.unit, self.max_pods)
 
-    def policy_for(self, asked: str | None) -> ComputePolicy | None:
-        """The compute policy of a pod whose annotation says `asked`; None if that names none."""
-        if asked is None or not self.honors_pod_policy:
-            return self.compute_policy
-        return parse_compute_policy(asked)
+    def policy_for(self, pod: PodRequest | None) -> ComputePolicy:
+        """The compute policy of a pod's containers; RequestError as `pod_compute_policy` has it."""
+        honors = self.honors_pod_policy
+        return pod_compute_policy(pod, self.node, self.compute_policy, honors_annotation=honors)
 
     @property
     def mps_keeper(self) -> str:
