@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MODULE_LINES = 450
 FUNCTION_LINES = 40
-MODULES = 221
-ONE_IMPORTER = 21
+MODULES = 226
+ONE_IMPORTER = 22
 SOURCES = sorted(
     path
     for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")

@@ -39,7 +39,7 @@
 #define GPUSIM_NO_INSTANCE 0xffffffffu
 
 /* Reserved for the CUDA engine, whose own layout is src/simulator/cuda/engine.h. */
-#define GPUSIM_ENGINE_NODE_BYTES (256u * 1024u - GPUSIM_GROUPS * sizeof(struct gpusim_group))
+#define GPUSIM_ENGINE_NODE_BYTES (256ul * 1024ul - GPUSIM_GROUPS * sizeof(struct gpusim_group))
 #define GPUSIM_ENGINE_CARD_BYTES (4u * 1024u * 1024u) /* of a sparse file */
 
 #define GPUSIM_MIB (1024ull * 1024ull)

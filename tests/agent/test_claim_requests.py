@@ -9,6 +9,8 @@ from tests.agent.test_claim_door import open_door
 from tests.agent.test_claim_rebuild import lose_grants
 from tools.harness.waiting import until
 
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.fraction import fraction_of
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
@@ -45,6 +47,17 @@ def cards(node: Node) -> dict[str, tuple[str, ...]]:
     """Part of a claim -> its cards."""
     grants = node.wiring.ledger_store.ledger.grants.values()
     return {grant.holder.claim: grant.devices for grant in grants}
+
+
+async def test_a_claim_counts_in_the_unit_of_its_node(node: Node) -> None:
+    """R-404: 16 units of 128 MiB are 16 of the 126 parts of a V100."""
+    node.wiring.node_store.update(unit=MemoryUnit.MIB128)
+    ref = node.cluster.allocate("a", 0)
+    node.cluster.claims["a"] = replace(node.cluster.claims["a"], name_in_pod="slice-16-30-c0")
+    await node.wiring.claim_endpoint.prepare(ref)
+
+    (grant,) = node.wiring.ledger_store.ledger.grants.values()
+    assert (fraction_of(grant).mem_units, grant.shares[0].memory_bytes) == (16, 2052 << 20)
 
 
 async def test_each_container_that_asks_for_a_whole_card_gets_its_own(

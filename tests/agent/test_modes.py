@@ -122,7 +122,7 @@ async def test_placement_follows_its_label() -> None:
         await until(is_spread, 20)
 
 
-async def test_a_label_bounds_the_pods_on_a_card_in_any_mode() -> None:
+async def test_a_label_bounds_the_pods_on_a_card_of_slices() -> None:
     """Mode share has no bound of its own; a wrong label is told, and changes nothing."""
     async with running_rig(mode="share") as rig:
         await rig.admit("a", {MEM: 2})

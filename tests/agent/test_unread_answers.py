@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from tools.harness.waiting import until
 
-from gpu_device_plugin.agent.reconcile import reconciler
-from gpu_device_plugin.agent.reconcile.reconciler import UnreconciledAllocations
+from gpu_device_plugin.agent.reconcile import holders
+from gpu_device_plugin.agent.reconcile.holders import UnreconciledAllocations
 
 
 async def test_one_pass_follows_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps calls waiting while it reads."""
-    monkeypatch.setattr(reconciler, "NOTED_SECONDS", 0.05)
+    monkeypatch.setattr(holders, "NOTED_SECONDS", 0.05)
     passes: list[bool] = []
     answers = UnreconciledAllocations(lambda: passes.append(bool(answers)))
     for _ in range(100):
@@ -23,8 +23,8 @@ async def test_one_pass_follows_a_burst(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_a_burst_without_end_is_read_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the holders of a node that never rests are known."""
-    monkeypatch.setattr(reconciler, "NOTED_SECONDS", 1000.0)
-    monkeypatch.setattr(reconciler, "BURST_SECONDS", 0.05)
+    monkeypatch.setattr(holders, "NOTED_SECONDS", 1000.0)
+    monkeypatch.setattr(holders, "BURST_SECONDS", 0.05)
     passes: list[bool] = []
     answers = UnreconciledAllocations(lambda: passes.append(True))
     async with asyncio.timeout(60):
@@ -42,5 +42,5 @@ async def test_an_answer_is_unread_until_a_pass_that_began_after_the_kubelet_not
 
     answers.were_read(now)
     assert answers
-    answers.were_read(now + reconciler.NOTED_SECONDS)
+    answers.were_read(now + holders.NOTED_SECONDS)
     assert not answers

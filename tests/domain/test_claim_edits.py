@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_device_plugin.domain.grants.claims import (
-    AllocatedDevice,
-    Claim,
-    ClaimRef,
-    cdi_spec,
-    prepare_devices,
-)
+from gpu_device_plugin.domain.grants.cdi_spec import cdi_spec, prepare_devices
+from gpu_device_plugin.domain.grants.claims import AllocatedDevice, Claim, ClaimRef
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "edits").glob("*.json"))

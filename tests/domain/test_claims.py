@@ -8,17 +8,15 @@ from tests.held import fraction
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.cdi_spec import cdi_spec, claim_of_spec, prepare_devices
 from gpu_device_plugin.domain.grants.claims import (
     AllocatedDevice,
     Claim,
     ClaimRef,
     cards_by_name,
     cards_for_claims,
-    cdi_spec,
     check_allocation_api,
-    claim_of_spec,
     pools_behind,
-    prepare_devices,
     taints,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount

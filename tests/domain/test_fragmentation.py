@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.bench.openb.workload import Shape, Workload, has_room, with_pod
 
-from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, grade_placement
+from gpu_device_plugin.domain.fractions.fragmentation import CPU_PER_CARD, NodeRoom, grade_placement
 
 _HALF = Shape(1000, 1, 500)
 _SMALL = Shape(1000, 1, 200)
@@ -43,7 +43,7 @@ def test_the_prepared_measure_is_the_papers_definition(
 
 @given(_ROOMS)
 def test_the_controllers_mix_is_as_many_pods_of_each_tenth_of_a_card(room: NodeRoom) -> None:
-    even = Workload({Shape(1200 * part, 1, 100 * part): 1 for part in range(1, 11)})
+    even = Workload({Shape(CPU_PER_CARD * 100 * part, 1, 100 * part): 1 for part in range(1, 11)})
     assert room.fragmentation == even.fragmentation(room)
 
 

@@ -10,8 +10,9 @@ from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
 from tests.held import changed
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.comparison import drift
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Share
-from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, drift, sum_holds
+from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, sum_holds
 from gpu_device_plugin.domain.grants.lifetime import (
     ABSENT_SECONDS,
     KUBELET_SETTLE_SECONDS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.region import read_region
 from gpu_device_plugin.domain.fractions.pod_annotations import hold_of, with_wish
 from gpu_device_plugin.domain.grants.holdings import held_devices, parse_holdings

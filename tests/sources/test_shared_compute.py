@@ -91,6 +91,8 @@ async def check_job(rig: Rig, step: Walk, containers: Containers) -> None:
         return table.shows(await containers.run(rig, NAME, "nvidia_smi"))
 
     await until(is_shown, SECONDS, lambda: table.meaning)
+    (total_mib,) = re.findall(r"/ +(\d+)MiB", await containers.on_node(rig, "nvidia_smi"))
+    assert int(total_mib) // 1024 == step("nvidia-smi on the node").data["GiB"]
     await check_several(rig, step, containers, job)
     (container,) = job["spec"]["template"]["spec"]["containers"]
     words = (*container["command"][2:], "--num_batches=4")

@@ -21,7 +21,7 @@ async def test_the_document_on_the_unit(containers: Containers, tmp_path: Path) 
     with walk("unit", "here") as step:
         async with running_rig(mode="share") as rig:
             await check_pods_that_are_there(rig, step)
-        await check_modes(step)
+        await check_modes(step, containers)
         key, _, unit = step("the value of the chart").text.partition(": ")
         found = settings(tmp_path, f"{key}={unit}")
         assert found.memory_unit.value == unit
@@ -42,8 +42,11 @@ async def check_pods_that_are_there(rig: Rig, step: Walk) -> None:
     await check_that_a_unit_waits(rig, SECONDS, SECONDS)
 
 
-async def check_modes(step: Walk) -> None:
-    """Modes share and cgpu have the unit; a card takes 16 pods in cgpu, and more in share."""
+async def check_modes(step: Walk, containers: Containers) -> None:
+    """Modes share and cgpu have the unit; a card takes 16 pods in cgpu, and more in share.
+
+    R-505: in share a container sees its whole card, in cgpu its slice.
+    """
     modes = [line.partition("=")[2] for line in step("modes").text.splitlines()]
     most = int(step("pods of a card with isolation").text)
     for mode in modes:
@@ -53,6 +56,8 @@ async def check_modes(step: Walk) -> None:
             await rig.until_offered(SMALL, SECONDS)
             for number in range(most + 1):
                 assert (await rig.admit(f"p{number}", slice_of(1))).is_admitted
+            total = {"share": 16160, "cgpu": 128}[mode]
+            assert f"0MiB / {total:6}MiB" in await containers.run(rig, "p0", "nvidia_smi")
             cards = [rig.card_of(f"p{number}") for number in range(most + 1)]
             assert len(set(cards[:most])) == 1
             assert (cards[most] == cards[0]) is (mode == "share")

@@ -30,12 +30,13 @@ from gpu_device_plugin.agent.publish.api_cluster import ClusterSignals
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists, Registrations
 from gpu_device_plugin.agent.publish.feature_labels_writer import FeatureLabels
 from gpu_device_plugin.agent.publish.publisher import Publisher, UsageReader
-from gpu_device_plugin.agent.reconcile.reconciler import Holders, Reconciler
+from gpu_device_plugin.agent.reconcile.holders import Holders
+from gpu_device_plugin.agent.reconcile.reconciler import Reconciler
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal, first_state
-from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.disk.locks import NodeLock
 from gpu_device_plugin.disk.region import read_region

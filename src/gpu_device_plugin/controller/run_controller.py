@@ -17,8 +17,9 @@ from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.leader import Leader
 from gpu_device_plugin.controller.model_rules import Models
-from gpu_device_plugin.controller.scheduler_extender import Extender, WaitingClaims
+from gpu_device_plugin.controller.scheduler_extender import Extender
 from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
+from gpu_device_plugin.controller.waiting_claims import WaitingClaims
 from gpu_device_plugin.controller.webhook import Webhook
 from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
 from gpu_device_plugin.domain.fractions.dialects import HAMI, KOORDINATOR

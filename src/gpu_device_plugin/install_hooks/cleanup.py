@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_device_plugin.agent.node_edges import boot_id
-from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.disk.library_versions import LibraryVersions
 from gpu_device_plugin.disk.locks import NodeLock
 from gpu_device_plugin.disk.remains import Remains, remove_empty
 from gpu_device_plugin.disk.slice_files import SliceFiles
-from gpu_device_plugin.domain.grants.claims import claim_of_spec
-from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot, complete_holder
+from gpu_device_plugin.domain.grants.cdi_spec import claim_of_spec
+from gpu_device_plugin.domain.grants.comparison import complete_holder
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.errors import KubeletError

@@ -11,8 +11,8 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpu_device_plugin.domain.grants.claims import cdi_mount
-from gpu_device_plugin.domain.grants.container_edits import CDI_VERSION, VISIBLE_DEVICES_DIR, Mount
+from gpu_device_plugin.domain.grants.cdi_spec import CDI_VERSION, cdi_mount
+from gpu_device_plugin.domain.grants.container_edits import VISIBLE_DEVICES_DIR, Mount
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.simulation.driver_library import CUDA, NVML
 from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE, SimulatedNode

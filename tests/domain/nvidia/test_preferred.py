@@ -15,8 +15,8 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.nvidia.nvidia_scheme import choose_preferred
-from gpu_device_plugin.domain.nvidia.offers import Offered, offers
+from gpu_device_plugin.domain.nvidia.offers import offers
+from gpu_device_plugin.domain.nvidia.replicas import Offered, choose_preferred
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 DISTRIBUTED, PACKED = AllocationPolicy.DISTRIBUTED, AllocationPolicy.PACKED

@@ -9,14 +9,13 @@ from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
 from gpu_device_plugin.disk.device_nodes import read_mig_minors
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
 from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, hook_device
 from gpu_device_plugin.domain.grants.container_edits import (
-    CDI_KIND,
     CardLimit,
     ContainerEdits,
     DeviceAccess,
     Mount,
     Paths,
-    hook_device,
     limits_text,
 )
 from gpu_device_plugin.domain.grants.grant import Grant

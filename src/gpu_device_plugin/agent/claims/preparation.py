@@ -16,10 +16,11 @@ from gpu_device_plugin.agent.publish.api_cluster import ResourceClaims
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
-from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.disk.state_file import ClaimsRecord, Memory
 from gpu_device_plugin.domain.grants.caller import Specs
+from gpu_device_plugin.domain.grants.cdi_spec import cdi_spec, claim_of_spec, prepare_devices
 from gpu_device_plugin.domain.grants.claims import (
     DRIVER,
     AllocatedDevice,
@@ -27,12 +28,9 @@ from gpu_device_plugin.domain.grants.claims import (
     ClaimRef,
     PreparedDevice,
     cards_by_name,
-    cdi_spec,
     check_allocation_api,
-    claim_of_spec,
     claim_uid,
     parts_of,
-    prepare_devices,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder

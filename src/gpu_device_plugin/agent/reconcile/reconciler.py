@@ -15,21 +15,26 @@ import structlog
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.publish.device_lists import Registrations
 from gpu_device_plugin.agent.reconcile.file_keeper import FileKeeper
+from gpu_device_plugin.agent.reconcile.holders import Holders
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import (
-    KubeletSnapshot,
+from gpu_device_plugin.domain.grants.comparison import (
     complete_holder,
     corrected_uid,
+    drift,
     fill_units,
+    find_displaced,
+    find_unknown,
     pass_on_units,
     rename_holder,
+    uids_by_holding,
 )
-from gpu_device_plugin.domain.grants.ledger import Ledger, drift
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
+from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import (
     KUBELET_SETTLE_SECONDS,
     expired_grants,
@@ -43,77 +48,7 @@ from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 
 PASS_SECONDS = 30.0
 WAITING_SECONDS = 3.0
-NOTED_SECONDS = 1.0
-"""So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
-BURST_SECONDS = 5.0
-"""So long at most a pass waits for the end of a burst of answers, because it keeps calls waiting."""
 _log = structlog.get_logger("reconcile")
-
-
-class UnreconciledAllocations:
-    """One pass follows a burst of answers."""
-
-    def __init__(self, request_pass: Callable[[], None]) -> None:
-        self._request_pass = request_pass
-        self._latest: float | None = None
-        self._following: asyncio.TimerHandle | None = None
-        self._burst_end = 0.0
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return self._latest is not None
-
-    def note(self) -> None:
-        """A container gets units of which only a later pass will find out who holds them."""
-        loop = asyncio.get_running_loop()
-        now = self._latest = loop.time()
-        if self._following is None or self._following.when() <= now:
-            self._burst_end = now + BURST_SECONDS
-        else:
-            self._following.cancel()
-        due = min(now + NOTED_SECONDS, self._burst_end)
-        self._following = loop.call_at(due, self._request_pass)
-
-    def were_read(self, since_seconds: float) -> None:
-        """A pass that began then, on the loop's clock, has read what the kubelet had noted down."""
-        if self._latest is not None and since_seconds - self._latest >= NOTED_SECONDS:
-            self._latest = None
-
-
-class Holders:
-    """Who holds slices: what of it is known without a reconcile pass."""
-
-    def __init__(self, ledger_store: LedgerStore) -> None:
-        self._ledger_store = ledger_store
-        self.requested = asyncio.Event()  # set when a pass should run soon
-        self.unreconciled_allocations = UnreconciledAllocations(self.requested.set)
-        self.has_passed = False  # whether a pass has compared the grants with the kubelet
-        self.unadopted: Sequence[PodRef] = ()
-        """Pods of whose units no grant could be made, for instance because their card is away."""
-
-    def is_behind(self) -> bool:
-        """Whether a pod may hold, by an answer of a scheme that records, what no grant has yet."""
-        return bool(self.unreconciled_allocations) or not self.has_passed
-
-    def every(self) -> Sequence[PodRef] | None:
-        """Pods that hold slices now; None where it is not known.
-
-        An empty ledger may be one that was lost; and who got what was answered since the last pass
-        of a scheme that records is not in the ledger yet.
-        """
-        return self.of(lambda _: True)
-
-    def of(self, counts: Callable[[str], bool]) -> Sequence[PodRef] | None:
-        """Those of `every` that hold a resource that `counts`, or units of which no grant could be made.
-
-        The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
-        """
-        store = self._ledger_store
-        if self.unreconciled_allocations or not (self.has_passed or store.ledger.grants):
-            return None
-        grants = store.living.grants.values()
-        known = (each.pod for each in grants if not each.units or any(map(counts, each.units)))
-        return tuple(dict.fromkeys((*known, *self.unadopted)))
 
 
 @dataclass(eq=False)
@@ -259,8 +194,8 @@ class Reconciler:
     def _complete(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
-        uids = snapshot.uids_by_holding()
-        there = ledger.release(snapshot.find_displaced(ledger))
+        uids = uids_by_holding(snapshot)
+        there = ledger.release(find_displaced(snapshot, ledger))
         schemes, state = self.schemes, self.state()
         scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
         parts = {
@@ -293,12 +228,12 @@ class Reconciler:
         """Grants for containers that hold units without a grant."""
         state = self.state()
         self.holders.unadopted = ()
-        ledger = ledger.release(snapshot.find_displaced(ledger))
-        if not ledger.unknown(held):
+        ledger = ledger.release(find_displaced(snapshot, ledger))
+        if not find_unknown(ledger, held):
             return []  # as nearly always
         specs = [spec for spec in self.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
-        unknown = ledger.unknown(living)
+        unknown = find_unknown(ledger, living)
         there = state if state.mode is not None else replace(state, cards=())
         adopted = self.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))

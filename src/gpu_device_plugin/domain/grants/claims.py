@@ -1,15 +1,9 @@
-"""Claims (DRA): what is offered for them, what is allocated to one, and what its containers receive."""
+"""Claims (DRA): what is offered for them, and what is allocated to one."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.grants.container_edits import (
-    CDI_KIND,
-    CDI_VERSION,
-    ContainerEdits,
-    Mount,
-)
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
@@ -20,7 +14,6 @@ from gpu_device_plugin.errors import DoesNotFitError
 DRIVER = "gpu-device-plugin"
 MAX_SLOTS = 16
 """Most claims a card, as the scheduler counts them."""
-_CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,38 +188,6 @@ def held_by_claims(ledger: Ledger) -> frozenset[str]:
     return _held(ledger, by_claims=True)
 
 
-def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:
-    """The CDI file of a claim: what an Allocate would answer, as edits of one device.
-
-    Its annotations say whose it is, so that a lost grant can be made again.
-    """
-    content: dict[str, object] = {
-        "env": [f"{name}={value}" for name, value in edits.envs.items()],
-        "mounts": [cdi_mount(mount) for mount in edits.mounts],
-        "deviceNodes": [
-            {"path": d.container_path, "hostPath": d.host_path, "permissions": d.permissions}
-            for d in edits.devices
-        ],
-    }
-    shown = {key: value for key, value in content.items() if value}
-    return {
-        "cdiVersion": CDI_VERSION,
-        "kind": CDI_KIND,
-        "annotations": {_CLAIM_KEY: str(ref), _SLICE_KEY: slice_id},
-        "devices": [{"name": ref.uid, "containerEdits": shown}],
-    }
-
-
-def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] | None:
-    """The claim of a CDI file and the id of its slice; None where the file tells neither."""
-    told = spec.get("annotations")
-    told = told if isinstance(told, Mapping) else {}
-    namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
-    slice_id = str(told.get(_SLICE_KEY, ""))
-    is_told = namespace and name and slice_id.isalnum()
-    return (ClaimRef(namespace, name, uid), slice_id) if is_told else None
-
-
 def parts_of(claim: Claim, devices: Sequence[AllocatedDevice]) -> list[Claim]:
     """The claim by its requests, each of which has a grant and a CDI file of its own.
 
@@ -255,16 +216,6 @@ def claim_uid(part: str) -> str:
     return part.partition(".")[0]
 
 
-def prepare_devices(claim: Claim, edits: ContainerEdits) -> list[PreparedDevice]:
-    """What the kubelet is told: the first device carries everything that the containers receive."""
-    # An annotation is the kubelet's to make, and it makes none for claims.
-    by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
-    names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
-    return [
-        PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(claim.devices)
-    ]
-
-
 def _held(ledger: Ledger, *, by_claims: bool) -> frozenset[str]:
     """Devices of which a claim, or a container by its units, holds anything."""
     return frozenset(
@@ -277,12 +228,3 @@ def _held(ledger: Ledger, *, by_claims: bool) -> frozenset[str]:
 
 def _only(group: DeviceGroup, ids: frozenset[str]) -> DeviceGroup:
     return replace(group, ids=tuple(text for text in group.ids if text in ids))
-
-
-def cdi_mount(mount: Mount, bind: str = "rbind") -> dict[str, object]:
-    """A mount in a CDI file; `bind` or `rbind`."""
-    return {
-        "containerPath": mount.container_path,
-        "hostPath": mount.host_path,
-        "options": ["ro" if mount.is_read_only else "rw", "nosuid", "nodev", bind],
-    }

@@ -165,30 +165,3 @@ def limits_text(
         core = "" if limit.core_percent is None else f" core_percent={limit.core_percent}"
         text += f"device={limit.uuid}{memory}{core}\n"
     return text
-
-
-CDI_KIND = "gpu-device-plugin/slice"
-CDI_VERSION = "0.6.0"
-HOOK = "gpu-limit-hook"
-_HOOK_SECONDS = 30
-
-
-def hook_device(slice_id: str, memory_bytes: int, paths: Paths) -> dict[str, object]:
-    """The CDI file of a slice whose memory NVIDIA's driver limits: a hook, run before the container starts.
-
-    The variables are for NVIDIA's own hook, which may run beside ours: a pod that set one of them
-    would lift its limit, and what a CDI device sets stands over what a pod sets.
-    """
-    hook = {
-        "hookName": "createRuntime",
-        "path": f"{paths.library_dir}/{paths.library_version}/{HOOK}",
-        "args": [
-            *(HOOK, "--slice", f"{paths.run_dir}/slices/{slice_id}"),
-            *("--driver-root", paths.driver_root),
-        ],
-        "timeout": _HOOK_SECONDS,
-    }
-    limit = f"NVIDIA_GPU_MEMORY_LIMIT={memory_bytes // 2**20}"
-    edits = {"env": ["NVIDIA_GPU_MEMORY_REQUEST=0", limit], "hooks": [hook]}
-    devices = [{"name": slice_id, "containerEdits": edits}]
-    return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices}

@@ -7,10 +7,9 @@ and in a controller that knows no units.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeAlias
 
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder
-from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRef
+from gpu_device_plugin.domain.node.pods import PodRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +120,6 @@ class Ledger:
         """Grants of other pods that hold any of `ids`: while one of them lives, `pod` cannot."""
         return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))
 
-    def unknown(self, held: Iterable[HeldUnits]) -> list[HeldUnits]:
-        """Those that no grant has; units reused from an init container belong to the reuser."""
-        certain = Ledger({k: g for k, g in self.grants.items() if not g.holder.is_handed_on}).ids()
-        return [
-            units
-            for units in held
-            if units.ids
-            and certain.isdisjoint(units.ids)
-            and all(
-                grant.pod.is_same_pod(units.pod) and grant.container != units.container
-                for grant in self.holders(units.ids)
-            )
-        ]
-
     def before(self, pod: PodRef) -> "Ledger":
         """The ledger as it counts for the next container of `pod`, which reuses what is handed on."""
         gone = [
@@ -152,29 +137,3 @@ class Ledger:
         """What prepared claims hold of each device, by its id."""
         by_claims = (grant.holds for grant in self.grants.values() if grant.holder.claim)
         return sum_holds(chain.from_iterable(by_claims))
-
-
-_Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
-
-
-def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
-    """In how many places our grants and the kubelet's List differ; 0 is good.
-
-    A place is one resource of one container. Ordinary init containers are left out, because
-    List never shows them.
-    """
-    reported: _Places = {
-        (*entry.pod.key, container, resource): ids
-        for entry in listed
-        for container, held in entry.held.items()
-        for resource, ids in held.items()
-        if ids
-    }
-    granted: _Places = {
-        (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
-        for grant in ledger.grants.values()
-        for resource in grant.units
-        if not grant.holder.is_handed_on
-    }
-    places = granted.keys() | reported.keys()
-    return sum(granted.get(place) != reported.get(place) for place in places)

@@ -1,7 +1,6 @@
 """Whole cards, replicas and MIG instances, under the names of NVIDIA's own device plugin."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpu_device_plugin.domain.cards.card import Card
@@ -37,18 +36,17 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     PREFIX,
     SHARED_SUFFIX,
-    AllocationPolicy,
     Configuration,
     IdStrategy,
     MigStrategy,
     SharingKind,
 )
 from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_labels
-from gpu_device_plugin.domain.nvidia.links import best_linked
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, cut_obstacle, resource_of
 from gpu_device_plugin.domain.nvidia.mps import as_client
-from gpu_device_plugin.domain.nvidia.offers import Offered, Offers, device_of
-from gpu_device_plugin.errors import DoesNotFitError, RequestError
+from gpu_device_plugin.domain.nvidia.offers import Offers
+from gpu_device_plugin.domain.nvidia.replicas import Offered, choose_preferred, device_of
+from gpu_device_plugin.errors import RequestError
 
 
 class NvidiaScheme(KubeletChoosesDevices):
@@ -240,64 +238,6 @@ def possible_names(configuration: Configuration) -> frozenset[str]:
     renamed = {entry.rename for entry in configuration.sharing.resources if entry.rename}
     shared = {name + SHARED_SUFFIX for name in plain}
     return frozenset({TOPOLOGY_GPU} | plain | renamed | shared)
-
-
-def choose_preferred(
-    offered: Sequence[Offered],
-    available: Collection[str],
-    must_include: Collection[str],
-    size: int,
-    policy: AllocationPolicy,
-) -> tuple[str, ...]:
-    """Exactly `size` ids, those of `must_include` first.
-
-    Whole cards are chosen by their links; replicas and instances one after the other from the
-    card with the fewest taken (distributed) or with the most (packed).
-
-    `available` is in no order; `policy` is for replicas and instances.
-
-    Raises:
-        RequestError: An id is not one of this resource.
-        DoesNotFitError: There are too few.
-    """
-    known = {device.id for device in offered}
-    unknown = sorted((set(available) | set(must_include)) - known)
-    if unknown:
-        raise RequestError(f"unknown device: {', '.join(unknown)}", reason="UnknownDevice")
-    usable = set(available) | set(must_include)
-    free = [device for device in offered if device.id in usable]
-    if len(free) < size:
-        raise DoesNotFitError(
-            f"not enough available devices to satisfy allocation: {size} asked, {len(free)} free",
-            reason="NoDevice",
-        )
-    if all(device.replicas == 1 and device.instance is None for device in free):
-        points = {device.id: device.card.hardware.links for device in free}
-        return best_linked(points, list(points), [i for i in points if i in must_include], size)
-    return _over_cards(offered, free, must_include, size, policy)
-
-
-def _over_cards(
-    offered: Sequence[Offered],
-    free: Sequence[Offered],
-    must_include: Collection[str],
-    size: int,
-    policy: AllocationPolicy,
-) -> tuple[str, ...]:
-    """One after the other; ties go to a card that this call has picked least, then to the lowest."""
-    candidates = [device for device in free if device.id not in must_include]
-    taken = Counter(device.card.uuid for device in offered)
-    taken.subtract(device.card.uuid for device in candidates)
-    sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
-    given = [device for device in free if device.id in must_include]
-    chosen, picked = [d.id for d in given], Counter(d.card.uuid for d in given)
-    while len(chosen) < size:
-        first = min(candidates, key=lambda d: (sign * taken[d.card.uuid], picked[d.card.uuid]))
-        candidates.remove(first)
-        taken[first.card.uuid] += 1
-        picked[first.card.uuid] += 1
-        chosen.append(first.id)
-    return tuple(chosen)
 
 
 _CAPABILITY = "/dev/nvidia-caps/nvidia-cap{minor}"

@@ -1,50 +1,13 @@
 """What a node offers under NVIDIA's names: its cards and a configuration, turned into resources."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.cards.card import Card, Instance
-from gpu_device_plugin.domain.nvidia.configuration import (
-    GPU,
-    Configuration,
-    MigStrategy,
-    Pattern,
-    SharedResource,
-    Sharing,
-    SharingKind,
-)
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.nvidia.configuration import GPU, Configuration, MigStrategy, Pattern
 from gpu_device_plugin.domain.nvidia.mig_devices import resource_of
+from gpu_device_plugin.domain.nvidia.replicas import Offered, Resources, replicate
 from gpu_device_plugin.errors import LayoutError
-
-_REPLICA = "::"
-_TURING = (7, 5)
-_MOST_REPLICAS, _MOST_REPLICAS_OLD = 48, 16
-_MOST_DEVICES = 30_000
-"""A list of so many is about 2 MiB, half of what a kubelet takes in one message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """One device of a resource as the kubelet counts it: `GPU-…` or `MIG-…`, with `::<n>` for a replica."""
-
-    id: str
-    card: Card
-    instance: Instance | None = None
-    replicas: int = 1
-
-    @property
-    def uuid(self) -> str:
-        """The card's or instance's UUID, without the replica."""
-        return self.id.partition(_REPLICA)[0]
-
-    @property
-    def index(self) -> str:
-        """As NVIDIA's runtime takes it: `0`, or `0:1` for an instance."""
-        own = "" if self.instance is None else f":{self.instance.index}"
-        return f"{self.card.index}{own}"
-
-
-Resources = Mapping[str, tuple[Offered, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +27,9 @@ def offers(cards: Sequence[Card], configuration: Configuration) -> Offers:
     notes = list(_notes(cards, configuration.mig_strategy))
     try:
         plain = _plain(cards, configuration)
-        return Offers(_replicate(plain, configuration.sharing, notes), notes=tuple(notes))
+        return Offers(replicate(plain, configuration.sharing, notes), notes=tuple(notes))
     except LayoutError as error:
         return Offers(problem=str(error), notes=tuple(notes))
-
-
-def device_of(unit: str) -> str:
-    """The UUID of the card or instance that a unit is of.
-
-    >>> device_of("GPU-1::3")
-    'GPU-1'
-    """
-    return unit.partition(_REPLICA)[0]
 
 
 def _plain(cards: Sequence[Card], configuration: Configuration) -> dict[str, list[Offered]]:
@@ -141,99 +95,6 @@ def _notes(cards: Iterable[Card], strategy: MigStrategy) -> Iterable[str]:
                     f"has {instance.compute_slices} of the {instance.gpu_slices} compute slices of "
                     f"its GPU instance"
                 )
-
-
-def _replicate(plain: Mapping[str, list[Offered]], sharing: Sharing, notes: list[str]) -> Resources:
-    """The devices with those of each entry of `sharing` replaced by their replicas; adds to `notes`."""
-    found = {name: list(devices) for name, devices in plain.items()}
-    shared: dict[str, list[Offered]] = {}
-    taken: set[str] = set()
-    for entry in sharing.resources:
-        chosen = _choose(entry, plain.get(entry.name, []), taken, notes)
-        uuids = {device.id for device in chosen}
-        if uuids & taken:
-            raise LayoutError(
-                f"{entry.name}: device {min(uuids & taken)} is replicated by two entries of sharing"
-            )
-        taken |= uuids
-        for device in chosen:
-            _check_replicas(entry, device, sharing.kind)
-        name = sharing.new_name(entry)
-        count = len(shared.get(name, [])) + len(chosen) * entry.replicas
-        if count > _MOST_DEVICES:
-            raise LayoutError(
-                f"{name}: {count} replicas are more than a kubelet takes ({_MOST_DEVICES} of one resource)"
-            )
-        if chosen:
-            found[entry.name] = [each for each in found[entry.name] if each.id not in uuids]
-            shared.setdefault(name, []).extend(
-                Offered(f"{device.id}{_REPLICA}{n}", device.card, device.instance, entry.replicas)
-                for device in chosen
-                for n in range(entry.replicas)
-            )
-    for name, replicas in shared.items():
-        found[name] = [*found.get(name, []), *replicas]
-    return {name: tuple(devices) for name, devices in sorted(found.items()) if devices}
-
-
-def _choose(
-    entry: SharedResource, there: Sequence[Offered], taken: Collection[str], notes: list[str]
-) -> list[Offered]:
-    """The devices that an entry replicates; none of a resource that this node does not have.
-
-    One that is not there may be lost, and must not take the others out of service: a note says so.
-    """
-    wanted = entry.devices
-    if not there or wanted.is_all:
-        return list(there)
-    if wanted.count:
-        if wanted.count > len(there):
-            notes.append(
-                f"{entry.name}: requested {wanted.count} devices to be replicated, but only "
-                f"{len(there)} devices available"
-            )
-        return list(there[: wanted.count])
-    found: dict[str, Offered] = {}
-    for reference in wanted.references:
-        device = next((each for each in there if reference in {each.uuid, each.index}), None)
-        device = device or _find_lost(reference, [d for d in there if d.id not in {*taken, *found}])
-        if device is None:
-            kind = "with UUID" if "-" in reference else "at index"
-            shown = ", ".join(each.index for each in there if each.card.is_shown)
-            notes.append(f"{entry.name}: no matching device {kind}: {reference}; it has {shown}")
-        else:
-            found[device.id] = device
-    return list(found.values())
-
-
-def _find_lost(reference: str, there: Iterable[Offered]) -> Offered | None:
-    """The device of a card that NVML shows no more, for an index that no card has now.
-
-    One lost card must not take the others out of service. Its number is the index that it had, but on
-    nodes where a card was replaced.
-    """
-    place, _, part = reference.partition(":")
-    if not place.isdecimal():
-        return None
-    lost = [
-        each for each in there if not each.card.is_shown and each.index.partition(":")[2] == part
-    ]
-    return next((each for each in lost if each.card.number == int(place)), next(iter(lost), None))
-
-
-def _check_replicas(entry: SharedResource, device: Offered, kind: SharingKind) -> None:
-    """MPS has a limit of clients, and knows no MIG (R-704)."""
-    if kind is not SharingKind.MPS:
-        return
-    if device.instance is not None:
-        raise LayoutError(f"{entry.name}: MPS sharing is not supported for MIG devices")
-    is_new = device.card.hardware.compute_capability >= _TURING
-    most = _MOST_REPLICAS if is_new else _MOST_REPLICAS_OLD
-    if entry.replicas > most:
-        raise LayoutError(
-            f"{entry.name}: maximum allowed replicas exceeded: {entry.replicas} > {most} on card "
-            f"{device.card.index}"
-        )
 
 
 def _places(cards: Iterable[Card]) -> str:

@@ -3,14 +3,15 @@
 from tests.domain.words import CORE, INIT, MEM, grant, listed
 from tests.held import changed
 
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
-from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import (
-    CheckpointEntry,
-    KubeletSnapshot,
+from gpu_device_plugin.domain.grants.comparison import (
     fill_units,
+    find_displaced,
+    find_unknown,
     pass_on_units,
 )
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
 
@@ -77,7 +78,7 @@ def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:
     stranger = HeldUnits(PodRef("", "", "uid-b"), "main", MEM, frozenset({"m00", "m02"}))
     new = HeldUnits(pod, "two", MEM, frozenset({"m09"}))
 
-    assert _ledger(init).unknown([heir, itself, stranger, new]) == [heir, new]
+    assert find_unknown(_ledger(init), [heir, itself, stranger, new]) == [heir, new]
 
 
 def test_units_that_a_listed_pod_has_are_not_those_of_a_pod_that_is_gone() -> None:
@@ -86,6 +87,6 @@ def test_units_that_a_listed_pod_has_are_not_those_of_a_pod_that_is_gone() -> No
     pods = [listed("a", main={MEM: _ids("m00 m01 m02")})]
     snapshot = KubeletSnapshot(pods, ())
 
-    assert snapshot.find_displaced(_ledger(old, other)) == {old.slice_id}
+    assert find_displaced(snapshot, _ledger(old, other)) == {old.slice_id}
     still = KubeletSnapshot([*pods, listed("old", main={})], ())
-    assert still.find_displaced(_ledger(old, other)) == frozenset()
+    assert find_displaced(still, _ledger(old, other)) == frozenset()

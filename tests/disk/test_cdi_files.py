@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.disk.cdi import CdiFiles
+from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.errors import StorageError
 
 CONTENT = {"kind": "gpu-device-plugin/slice"}
@@ -35,7 +35,7 @@ def test_what_a_kill_leaves_half_written_is_not_there_for_good(
 
     files = CdiFiles(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr("gpu_device_plugin.disk.cdi.failpoint", killed)
+        patched.setattr("gpu_device_plugin.disk.cdi_files.failpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             files.write("u1", CONTENT)
     assert files.present() == frozenset()

@@ -1,0 +1,84 @@
+"""CDI files: what stands in those of claims and slices, and by which names a container runtime finds it."""
+
+from collections.abc import Mapping
+
+from gpu_device_plugin.domain.grants.claims import DRIVER, Claim, ClaimRef, PreparedDevice
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount, Paths
+
+CDI_KIND = "gpu-device-plugin/slice"
+CDI_VERSION = "0.6.0"
+HOOK = "gpu-limit-hook"
+_HOOK_SECONDS = 30
+_CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
+
+
+def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:
+    """The CDI file of a claim: what an Allocate would answer, as edits of one device.
+
+    Its annotations say whose it is, so that a lost grant can be made again.
+    """
+    content: dict[str, object] = {
+        "env": [f"{name}={value}" for name, value in edits.envs.items()],
+        "mounts": [cdi_mount(mount) for mount in edits.mounts],
+        "deviceNodes": [
+            {"path": d.container_path, "hostPath": d.host_path, "permissions": d.permissions}
+            for d in edits.devices
+        ],
+    }
+    shown = {key: value for key, value in content.items() if value}
+    return {
+        "cdiVersion": CDI_VERSION,
+        "kind": CDI_KIND,
+        "annotations": {_CLAIM_KEY: str(ref), _SLICE_KEY: slice_id},
+        "devices": [{"name": ref.uid, "containerEdits": shown}],
+    }
+
+
+def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] | None:
+    """The claim of a CDI file and the id of its slice; None where the file tells neither."""
+    told = spec.get("annotations")
+    told = told if isinstance(told, Mapping) else {}
+    namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
+    slice_id = str(told.get(_SLICE_KEY, ""))
+    is_told = namespace and name and slice_id.isalnum()
+    return (ClaimRef(namespace, name, uid), slice_id) if is_told else None
+
+
+def prepare_devices(claim: Claim, edits: ContainerEdits) -> list[PreparedDevice]:
+    """What the kubelet is told: the first device carries everything that the containers receive."""
+    # An annotation is the kubelet's to make, and it makes none for claims.
+    by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
+    names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
+    return [
+        PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(claim.devices)
+    ]
+
+
+def cdi_mount(mount: Mount, bind: str = "rbind") -> dict[str, object]:
+    """A mount in a CDI file; `bind` or `rbind`."""
+    return {
+        "containerPath": mount.container_path,
+        "hostPath": mount.host_path,
+        "options": ["ro" if mount.is_read_only else "rw", "nosuid", "nodev", bind],
+    }
+
+
+def hook_device(slice_id: str, memory_bytes: int, paths: Paths) -> dict[str, object]:
+    """The CDI file of a slice whose memory NVIDIA's driver limits: a hook, run before the container starts.
+
+    The variables are for NVIDIA's own hook, which may run beside ours: a pod that set one of them
+    would lift its limit, and what a CDI device sets stands over what a pod sets.
+    """
+    hook = {
+        "hookName": "createRuntime",
+        "path": f"{paths.library_dir}/{paths.library_version}/{HOOK}",
+        "args": [
+            *(HOOK, "--slice", f"{paths.run_dir}/slices/{slice_id}"),
+            *("--driver-root", paths.driver_root),
+        ],
+        "timeout": _HOOK_SECONDS,
+    }
+    limit = f"NVIDIA_GPU_MEMORY_LIMIT={memory_bytes // 2**20}"
+    edits = {"env": ["NVIDIA_GPU_MEMORY_REQUEST=0", limit], "hooks": [hook]}
+    devices = [{"name": slice_id, "containerEdits": edits}]
+    return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices}
