@@ -29,6 +29,9 @@ enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
 /* Hardly anything is out. */
 #define FEW_NS 1000000u
 
+/* Since the last launch, beyond what was out: the card had likely nothing of ours. */
+#define GAP_NS 20000u
+
 /* A sample so long has turns of others in it. */
 #define TURN_NS 500000u
 
@@ -178,11 +181,29 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 		credit_spend(meter->card, (int64_t)charged_ns);
 }
 
+/*
+ * The work of the event at `index`. Events of several streams are not reached in their order: idle
+ * time that was noted with earlier ones lies in front of this one too, and is taken off once.
+ */
+static struct work take_work(struct meter *meter, uint32_t index)
+{
+	struct work work = meter->events[index].work;
+
+	for (uint32_t i = 0; i < index; i++) {
+		struct work *earlier = &meter->events[i].work;
+
+		work.idle_ns += earlier->idle_ns;
+		work.pause_ns += earlier->pause_ns;
+		earlier->idle_ns = earlier->pause_ns = 0;
+	}
+	return work;
+}
+
 /* The event at `index` was reached, `later_ns` after the reference if that is known. */
 static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t later_ns,
 		   uint64_t now_ns)
 {
-	const struct work work = meter->events[index].work;
+	const struct work work = take_work(meter, index);
 	const uint64_t there_ns = is_timed && later_ns > 0 ? (uint64_t)later_ns : 0;
 	uint64_t passed_ns = work.begun_ns ? less(now_ns, work.begun_ns) : 0;
 
@@ -202,9 +223,18 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	charge(meter, &work, passed_ns, is_timed, is_by_itself, now_ns);
 }
 
-static void become_idle(struct meter *meter, uint64_t now_ns)
+uint64_t charge_over_ns(const struct meter *meter)
 {
-	meter->idle_since_ns = now_ns;
+	return meter->launched_ns + meter->out_ns + GAP_NS;
+}
+
+/*
+ * That it has ended is seen now. What several streams had is charged by the clock, so there the
+ * time since `over_ns` counts as idle.
+ */
+static void become_idle(struct meter *meter, uint64_t over_ns, uint64_t now_ns)
+{
+	meter->idle_since_ns = meter->is_mixed ? smaller(over_ns, now_ns) : now_ns;
 	meter->is_mixed = meter->is_learning = false;
 	meter->aside_ns = 0;
 	meter->more_ns = 0;
@@ -251,30 +281,35 @@ struct meter *charge_poll(struct meter *meter, uint64_t now_ns)
 {
 	if (meter->is_polled || !meter->count)
 		return meter;
+	const uint64_t over_ns = larger(charge_over_ns(meter), meter->polled_ns);
+
 	meter->is_polled = true;
 	meter->polled_ns = now_ns;
 	poll(meter, now_ns);
 	meter->is_polled = false;
 	if (charge_is_idle(meter) && !meter->idle_since_ns)
-		become_idle(meter, now_ns);
+		become_idle(meter, over_ns, now_ns);
 	lease_tell(meter, now_ns);
 	return meter;
 }
 
-struct meter *charge_all(struct meter *meter, uint64_t now_ns)
+struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns)
 {
-	const struct work tail = meter->tail;
+	struct work tail = meter->tail;
 	const uint64_t seen_ns = meter->count && meter->reference ? meter->reference_ns : 0;
 	/* It began when what is in front of it had ended. */
 	const uint64_t ahead_ns =
 		tail.pause_ns + (meter->count ? less(meter->out_ns, tail.mean_ns) : 0);
 
+	/* Nothing was left to wait for. */
+	if (meter->is_mixed && less(now_ns, asked_ns) < GAP_NS)
+		tail.pause_ns += less(asked_ns, charge_over_ns(meter));
 	meter = charge_poll(meter, now_ns);
 	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
 		meter->tail = (struct work){0};
 		charge(meter, &tail, less(less(now_ns, larger(tail.begun_ns, seen_ns)), ahead_ns),
 		       false, false, now_ns);
-		become_idle(meter, now_ns);
+		become_idle(meter, now_ns, now_ns);
 		lease_tell(meter, now_ns);
 	}
 	return meter;

@@ -14,8 +14,13 @@ uint64_t charge_gap_ns(void);
 
 /* Charges what has ended. Gives the lock up meanwhile; NULL when the context ended. */
 struct meter *charge_poll(struct meter *meter, uint64_t now_ns);
-/* The same where all of the meter's work has ended: also what has no event behind it. */
-struct meter *charge_all(struct meter *meter, uint64_t now_ns);
+/*
+ * The same where all of the meter's work has ended, and was waited for from `asked_ns` on: also
+ * what has no event behind it.
+ */
+struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
+/* When the card likely has nothing of ours any more. */
+uint64_t charge_over_ns(const struct meter *meter);
 /* The context ends: what is out is forgotten. */
 void charge_forget(struct meter *meter, uint64_t now_ns);
 

@@ -23,8 +23,6 @@
 enum { EVENT_LAUNCHES = 16, EVENT_LAUNCHES_SURE = 64 };
 
 #define POLL_EVERY_NS 200000u
-/* Since the last launch, beyond what was out: the card had likely nothing of ours. */
-#define GAP_NS 20000u
 #define MIXED_LASTS_NS 1000000000u
 
 /* Shorter than a thread sleeps at least. */
@@ -202,10 +200,12 @@ static void note_idle(struct meter *meter, uint64_t now_ns)
 	const bool goes_on =
 		meter->count && !meter->aside_ns && !charge_is_late(meter, meter->more_ns, now_ns);
 	const uint64_t seen_ns = goes_on ? meter->polled_ns : 0;
-	const uint64_t since_ns = larger(meter->launched_ns + meter->out_ns + GAP_NS, seen_ns);
+	const uint64_t since_ns = larger(charge_over_ns(meter), seen_ns);
 
 	if (meter->idle_since_ns)
-		meter->tail.idle_ns = meter->reference ? now_ns - meter->reference_ns : 0;
+		meter->tail.idle_ns = meter->reference ? now_ns - smaller(meter->reference_ns,
+									  meter->idle_since_ns)
+						       : 0;
 	else if (meter->launched_ns && now_ns > since_ns)
 		meter->tail.pause_ns += now_ns - since_ns;
 }
@@ -407,6 +407,7 @@ void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all
 
 	wait->number = meter ? meter->number : 0;
 	events_unlock();
+	wait->asked_ns = timer_now_ns();
 }
 
 /* All that the meter has out was waited for. */
@@ -436,7 +437,7 @@ void meter_after_wait(const struct meter_wait *wait)
 
 		if (!meter)
 			continue;
-		meter = is_all_over(meter, wait) ? charge_all(meter, now_ns)
+		meter = is_all_over(meter, wait) ? charge_all(meter, wait->asked_ns, now_ns)
 						 : charge_poll(meter, now_ns);
 		is_out = is_out || !charge_is_idle(meter);
 	}

@@ -57,7 +57,7 @@ struct meter {
 	CUevent reference;     /* the last one that was reached; NULL: none */
 	uint64_t reference_ns; /* when it was seen to be, by our clock */
 	uint64_t reference_number, events_ever;
-	uint64_t idle_since_ns; /* all had ended; 0: something is out */
+	uint64_t idle_since_ns; /* all had ended, likely; 0: something is out */
 	uint64_t launched_ns, recorded_ns, polled_ns;
 	uint64_t first_ns;  /* since when the first event is the first */
 	uint64_t mixed_ns;  /* launches went from one stream to another */
@@ -105,6 +105,7 @@ struct meter_launch {
 struct meter_wait {
 	CUcontext context;
 	CUstream stream;
-	bool is_for_all; /* of the context */
-	uint64_t number; /* of launches when it began */
+	bool is_for_all;   /* of the context */
+	uint64_t number;   /* of launches when it began, */
+	uint64_t asked_ns; /* and then it was so late */
 };

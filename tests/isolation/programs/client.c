@@ -1136,6 +1136,7 @@ static const struct kind kinds[] = {
 	{"sync", launch_plain, 1, 0},
 	{"stream", launch_plain, 200, 0},
 	{"burst", launch_plain, 50, 4000000},
+	{"rests", launch_on_streams, 20, 200000000},
 	{"graph", launch_graph, 1, 0},
 	{"graph_ptsz", launch_graph_per_thread, 1, 0},
 	{"streams", launch_on_streams, 200, 0},
