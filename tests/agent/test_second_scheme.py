@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pytest
 from tests.agent.whole_cards import WHOLE_CARD, WholeCards
 from tests.held import fraction
+from tools.harness.rig import stored_grants
 from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.node_edges import real_edges
@@ -122,7 +123,7 @@ def at(root: Path) -> Settings:
 def grants(settings: Settings) -> list[Grant]:
     """What is on disk."""
     schemes = Schemes((AliyunScheme(), WholeCards()))
-    return list(GrantStore(Path(settings.state_dir), "", schemes=schemes).read().grants.values())
+    return stored_grants(GrantStore(Path(settings.state_dir), "", schemes=schemes))
 
 
 async def recorded(settings: Settings) -> list[Grant]:

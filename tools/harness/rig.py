@@ -18,6 +18,7 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import (
     Kind,
@@ -33,6 +34,14 @@ HASTY = "tools.harness.hasty"
 READY_SECONDS = 20.0
 END_SECONDS = 120.0
 Limits = Mapping[str, int]
+
+
+def stored_grants(store: GrantStore) -> list[Grant]:
+    """What stands on disk; nothing while the first write is under way, after which one of two files is whole."""
+    try:
+        return list(store.read().grants.values())
+    except StateError:
+        return []
 
 
 def slice_of(mem: int = 0, core: int = 0, count: int = 0) -> dict[str, int]:
@@ -232,7 +241,7 @@ class Rig:
 
     def grants(self) -> list[Grant]:
         """What stands on disk."""
-        return list(GrantStore(self.state, "").read().grants.values())
+        return stored_grants(GrantStore(self.state, ""))
 
     def grant(self, name: str, container: str = "main-0") -> Grant:
         """The grant of one container."""

@@ -15,6 +15,7 @@ from tools.harness.cluster.node import KUBELET_DIRECTORY, Node
 from tools.harness.cluster.pods import CORE, COUNT, MEMORY
 from tools.harness.cluster.processes import Program, command_output
 from tools.harness.cluster.waiting import wait_for
+from tools.harness.rig import stored_grants
 
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.grants.grant import Grant
@@ -124,7 +125,7 @@ class Agent:
 
     def grants(self) -> Sequence[Grant]:
         """What it has promised, as it stands on disk."""
-        return list(GrantStore(self.directories.state, "").read().grants.values())
+        return stored_grants(GrantStore(self.directories.state, ""))
 
     def uuids(self) -> list[str]:
         """The cards, by index."""
