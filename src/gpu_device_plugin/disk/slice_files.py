@@ -369,7 +369,7 @@ def _directories(path: Path) -> list[Path]:
 def _discard(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    else:
+    elif os.path.lexists(path):  # a read-only file system refuses to remove even what is not there
         path.unlink(missing_ok=True)
 
 
