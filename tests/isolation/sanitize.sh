@@ -33,7 +33,7 @@ run() {
 	name=$1 sanitizers=$2 runtime=$3 tests=$4
 	shift 4
 	libraries="$root/build/$name"
-	PYTHON="$python" BUILD="$root/build/cmake-$name" TARGETS="gpuslice gpuslice-testing" \
+	PYTHON="$python" BUILD="$root/build/cmake-$name" TARGETS="gpuslice gpuslice-testing gpu-limit-hook" \
 		sh "$root/src/native.sh" -DSANITIZE="$sanitizers" -DNATIVE_DIRECTORY="$libraries"
 	rm -rf "$libraries/drivers"
 	cp -r "$root"/build/native/*.so.1 "$root/build/native/gpu-selftest" \
