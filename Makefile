@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := build/docs-env
 NATIVE := build/native/libnvidia-ml.so.1
-C_SOURCES := $(shell find src/simulator src/isolation src/selftest src/limit_hook -type f 2>/dev/null)
+C_SOURCES := $(wildcard src/*.h) $(shell find src/simulator src/isolation src/selftest src/limit_hook -type f 2>/dev/null)
 
 HISTORIES ?= 10000
 FUZZ ?= 100000

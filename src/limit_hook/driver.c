@@ -1,5 +1,6 @@
 /* The driver's own limit of a cgroup's memory, set and read back through NVML of 615 and later. */
 #include "hook.h"
+#include "nvml_memory_limits.h"
 
 #include <nvml.h>
 
@@ -12,17 +13,6 @@
 
 /* A driver may round what it is given; it never may to more. */
 #define ROUNDED_BYTES (2ull * 1024 * 1024)
-
-/* As nvml.h of CUDA 13.4 has them: 24 and 32 bytes, without a version. */
-struct set_limits {
-	const char *name_space;
-	unsigned long long soft_bytes, hard_bytes;
-};
-
-struct get_limits {
-	const char *name_space;
-	unsigned long long soft_bytes, hard_bytes, used_bytes;
-};
 
 nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const struct set_limits *limits);
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, struct get_limits *limits);

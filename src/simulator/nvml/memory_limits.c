@@ -1,8 +1,9 @@
 /*
- * Limits of a cgroup's memory on a card, from driver 615 on. nvml.h of CUDA 13.4 has the structs
- * and the order of the checks.
+ * Limits of a cgroup's memory on a card, from driver 615 on. nvml.h of CUDA 13.4 has the order of
+ * the checks.
  */
 #include "library.h"
+#include "nvml_memory_limits.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -14,16 +15,6 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-
-struct set_limits {
-	const char *name_space;
-	unsigned long long soft_bytes, hard_bytes;
-};
-
-struct get_limits {
-	const char *name_space;
-	unsigned long long soft_bytes, hard_bytes, used_bytes;
-};
 
 #define EXPORT __attribute__((visibility("default")))
 EXPORT nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device,
