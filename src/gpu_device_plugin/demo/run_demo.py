@@ -23,6 +23,7 @@ from gpu_device_plugin.demo.cast import (
 from gpu_device_plugin.demo.demo_node import RECOVERY_SECONDS, DemoNode, Surroundings
 from gpu_device_plugin.demo.story import START_SECONDS, Story
 from gpu_device_plugin.demo.telling import NamedOffer, Promise, Promises, Teller, wait_for
+from gpu_device_plugin.disk.library_versions import LIBRARY, SELFTEST
 from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.cards.reports import CardReport, DriverMissing, Inventory, NvmlReport
@@ -149,8 +150,6 @@ async def _share(node: DemoNode) -> list[str]:
 
 LIMIT_SECONDS = 240.0
 """It takes some twenty; what waits for a slow machine ends here."""
-_LIBRARY = "libgpuslice.so"
-_SELFTEST = "gpu-selftest"
 _PREFIX = "gpu-demo-"
 _LONGEST_ROOT = LONGEST_PATH - 52
 """An agent's sockets take so much below the root."""
@@ -211,8 +210,8 @@ async def _surroundings(root: Path, stage: AsyncExitStack) -> Surroundings:
     await api.start()
     kubeconfig = root / "kubeconfig"
     api.write_kubeconfig(kubeconfig)
-    library_dir = root / "library" if _is_built(_LIBRARY) else None
-    return Surroundings(root, api, kubeconfig, library_dir, _is_built(_SELFTEST))
+    library_dir = root / "library" if _is_built(LIBRARY) else None
+    return Surroundings(root, api, kubeconfig, library_dir, _is_built(SELFTEST))
 
 
 async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoNode]:

@@ -24,12 +24,12 @@ from pathlib import Path
 
 from gpu_device_plugin.disk.durable import sync_directory
 from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.grants.cdi_spec import HOOK
 from gpu_device_plugin.errors import StorageError, storage_errors
 
 LIBRARY = "libgpuslice.so"
 PRELOAD = "ld.so.preload"
 SELFTEST = "gpu-selftest"
-HOOK = "gpu-limit-hook"
 _NEEDED = (LIBRARY, PRELOAD)
 _FILES = (PRELOAD, LIBRARY, SELFTEST, HOOK)
 _OURS = re.compile(r"\w[\w.+!]*-[0-9a-f]{12}")

@@ -12,7 +12,7 @@ from gpu_device_plugin.overview.live_cluster import UNBOUND, LiveCluster
 from gpu_device_plugin.overview.questions import NodesAndFacts, read_story
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
-from gpu_device_plugin.page.rows import Colours, Uses, node_row, pod_row, use_lines
+from gpu_device_plugin.page.rows import Colours, NodeRow, Uses, node_row, pod_row, use_lines
 from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
 
 _MOST_GONE = 1000
@@ -171,11 +171,9 @@ class Drawing:
 
     async def node(self, name: str) -> str | None:
         """A node's cards as HTML, with what was said of them; None where it publishes none."""
-        view, node = self._live.view(name), self._live.nodes.get(name)
-        if view is None or node is None:
+        if (row := self._row(name)) is None:
             return None
         events = await Survey(self._api).events("default", "Node", name)
-        row = node_row(node, view, self._uses.of_slice, self._colours)
         said = {each.card.uuid: "" for each in row.cards}
         said |= {uuid: event_line(e) for e in events for uuid in said if uuid in e.message}
         rest = [e for e in events if e.reporter == AGENT and not any(u in e.message for u in said)]
@@ -206,13 +204,17 @@ class Drawing:
             await self._parts.tell()
 
     def _node(self, name: str) -> str:
-        view, node = self._live.view(name), self._live.nodes.get(name)
         self._namespaces.pop(name, None)
-        if view is None or node is None:
+        if (row := self._row(name)) is None:
             return ""
-        row = node_row(node, view, self._uses.of_slice, self._colours)
         self._namespaces[name] = row.namespaces
         return self._html.render("node", node=row)
+
+    def _row(self, name: str) -> NodeRow | None:
+        view, node = self._live.view(name), self._live.nodes.get(name)
+        if view is None or node is None:
+            return None
+        return node_row(node, view, self._uses.of_slice, self._colours)
 
     def _unplaced(self) -> str:
         waiting, refused = self._live.without_card()

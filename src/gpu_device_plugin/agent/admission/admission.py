@@ -131,9 +131,11 @@ class Admission:
 
 
 def _with_enforcer(grant: Grant, state: NodeState) -> Grant:
+    if not grant.is_isolated:
+        return grant
     sizes = {share.device: share.memory_bytes or 0 for share in grant.shares}
     enforcer = chosen_enforcer(state.memory_choice, state.driver_limits, sizes)
-    return replace(grant, memory_enforcer=enforcer) if grant.is_isolated else grant
+    return replace(grant, memory_enforcer=enforcer)
 
 
 def _check_library(grant: Grant, state: NodeState) -> None:

@@ -12,7 +12,6 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.library_versions import (
-    HOOK,
     LIBRARY,
     SELFTEST,
     LibraryVersions,
@@ -21,6 +20,7 @@ from gpu_device_plugin.disk.library_versions import (
 )
 from gpu_device_plugin.disk.native import native_library
 from gpu_device_plugin.disk.writer import Writer
+from gpu_device_plugin.domain.grants.cdi_spec import HOOK
 from gpu_device_plugin.domain.grants.container_edits import LIBRARY_FILE
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.state import NodeState
