@@ -76,15 +76,12 @@ void imports_forget_context(CUcontext context);
 /* What a thread's stack costs on a card, for each byte of it. */
 uint64_t overhead_threads(CUdevice device);
 
-/* What has been launched before (overhead/launched.c); no lock: every launch asks. 0 is never
+/* What has been launched before (overhead/overhead.c); no lock: every launch asks. 0 is never
  * there.
  */
 bool launched_has(uint64_t what);
 /* Beyond a million it stays unseen: its next launch is looked at as the first was. */
 void launched_add(uint64_t what);
-/* Addresses may be given out again. */
-void launched_forget_all(void);
-void launched_after_fork(void);
 
 /* The steps that the files of this folder share. */
 /* A context is there or gone; a green one is no `is_home`. And in a forked child: none is. */

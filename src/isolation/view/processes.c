@@ -5,7 +5,6 @@
  * driver is asked all the same: a lost card, a wrong handle or a function that
  * it lacks is its to report.
  */
-#include "view/holders.h"
 #include "view/nvml_entry.h"
 
 #include "books/slice_region.h"
