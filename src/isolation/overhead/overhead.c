@@ -213,21 +213,13 @@ bool overhead_measure(int card, uint64_t *listed)
 	struct account_look look;
 	uint64_t overhead;
 	const uint32_t urgent = atomic_load(&stale[card].urgent);
-	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
 
 	if (!look_at_list(card, &look, listed) ||
 	    (*listed && !account_set_overhead(card, &look, &overhead)))
 		return false;
 	/* Not before: other threads shall look too. Where NVML cannot tell, nothing is urgent. */
 	atomic_store(&stale[card].looked, urgent);
-	if (!*listed)
-		return false;
-	const uint64_t least =
-		__atomic_load_n(&slice_region()->cards[card].context_bytes[0], __ATOMIC_RELAXED);
-
-	if (!look.managed && !pages_check(overhead + uncounted, unasked, least))
-		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
-	return true;
+	return *listed;
 }
 
 void overhead_stale(int card)
