@@ -3,7 +3,6 @@
  * folders reach what is above them, and cuInit.
  */
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/charge.h"
 #include "books/enter.h"
 #include "books/holdings.h"

@@ -5,7 +5,6 @@
 #include "overhead/overhead.h"
 
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/charge.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
@@ -13,7 +12,6 @@
 #include "books/slice_region.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
-#include "overhead/images.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -211,11 +209,9 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 bool overhead_measure(int card, uint64_t *listed)
 {
 	struct account_look look;
-	uint64_t overhead;
 	const uint32_t urgent = atomic_load(&stale[card].urgent);
 
-	if (!look_at_list(card, &look, listed) ||
-	    (*listed && !account_set_overhead(card, &look, &overhead)))
+	if (!look_at_list(card, &look, listed) || (*listed && !account_set_overhead(card, &look)))
 		return false;
 	/* Not before: other threads shall look too. Where NVML cannot tell, nothing is urgent. */
 	atomic_store(&stale[card].looked, urgent);

@@ -96,3 +96,18 @@ uint64_t overhead_expected(int card);
 void overhead_follow_expected(void);
 /* Sets the overhead by what NVML holds against this process; false when that cannot be had now. */
 bool overhead_measure(int card, uint64_t *listed_bytes);
+
+/* Images of code that are loaded, and how much of a card they take: overhead/images.c. */
+/* The most that its code takes. A cubin, a fat binary or PTX as the driver takes it; 0: unknown. */
+uint64_t image_bytes(const void *image);
+uint64_t image_file_bytes(const char *path);
+
+/* A module, which goes with its context, or a library, which is in all of them (NULL). */
+void images_loaded(const void *handle, uint64_t bytes, CUcontext home);
+void images_unloaded(const void *handle);
+void images_forget_context(CUcontext context);
+
+/* Bytes of code on a card, where this process has so many contexts. */
+uint64_t images_code(int card, unsigned contexts);
+
+void images_after_fork(void);
