@@ -184,6 +184,10 @@ static inline bool charge_is_idle(const struct meter *meter)
 /* Between two kernels of a stream that are queued. */
 uint64_t charge_gap_ns(void);
 
+/* What is out becomes so much more, by its means: of it copies, and what it may take. `meter`: or
+ * NULL. */
+void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns,
+		int64_t worst_ns);
 /* Charges what has ended. Gives the lock up meanwhile; NULL when the context ended. */
 struct meter *charge_poll(struct meter *meter, uint64_t now_ns);
 /*
