@@ -141,7 +141,8 @@ class EventRecorder:
         _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
         self.metrics.count("card_changes", change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
-        self.post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
+        cure = f"; {change.cure}" if change.cure else ""
+        self.post(EventNote(None, change.reason, f"{name}: {change.text}{cure}", is_warning=is_bad))
 
     def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
         """Something about the node as a whole."""
