@@ -6,7 +6,7 @@ for while they have not.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from operator import ge
 from string import ascii_letters
@@ -127,9 +127,25 @@ class NodeCards:
         """Its mode."""
         return self.offer.mode.value
 
-    def pods_of(self, uuid: str) -> tuple[PodRef, ...]:
-        """Who holds an instance."""
-        return tuple(pod for each, pod in self.instances if each == uuid)
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Of the pods that hold something of it, or wait for a card."""
+        pods = (
+            *self.letters,
+            *(pod for pod, _ in self.waiting),
+            *(pod for _, pod in self.instances),
+        )
+        return frozenset(pod.namespace for pod in pods)
+
+    @property
+    def told_instances(self) -> Sequence[tuple[Mapping[str, object], tuple[PodRef, ...]]]:
+        """Each MIG instance with who holds it, free ones too; where the node does not tell them, those held."""
+        by_uuid: dict[str, tuple[PodRef, ...]] = {}
+        for uuid, pod in self.instances:
+            by_uuid[uuid] = (*by_uuid.get(uuid, ()), pod)
+        told = {u: {"uuid": u, **asdict(d)} for u, d in self.offer.devices.items() if d.profile}
+        rest = {uuid: {"uuid": uuid} for uuid in by_uuid if uuid not in told}
+        return [(each, by_uuid.get(uuid, ())) for uuid, each in (told | rest).items()]
 
     def devices_of(self, pod: PodRef) -> frozenset[str]:
         """UUIDs of the cards and instances that a pod holds whole, or replicas of which."""
@@ -283,12 +299,16 @@ class ClusterCards:
         nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
         return f"{nodes}, {count_noun(cards, 'card')}: {', '.join(parts)}"
 
-    def only(self, names: Collection[str]) -> "ClusterCards":
-        """The nodes of these names; all where none is given."""
-        if not names:
-            return self
-        nodes = tuple(node for node in self.nodes if node.name in names)
-        return ClusterCards(nodes, tuple(each for each in self.unreadable if each[0] in names))
+    def only(self, names: Collection[str] | None, namespace: str = "") -> "ClusterCards":
+        """The nodes of these names (None: all) that hold something of the namespace ("": of any, or nothing)."""
+        nodes = tuple(
+            node
+            for node in self.nodes
+            if (names is None or node.name in names)
+            and (not namespace or namespace in node.namespaces)
+        )
+        unreadable = (each for each in self.unreadable if names is None or each[0] in names)
+        return ClusterCards(nodes, () if namespace else tuple(unreadable))
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:

@@ -175,13 +175,12 @@ def node_row(node: SurveyedNode, view: NodeCards | str, use_of: UseOf, colours: 
     sick = sum(not card.is_healthy for card in view.cards)
     if sick:
         marks += (f"{sick} out of service",)
-    pods = {*view.letters, *(pod for pod, _ in view.waiting), *(pod for _, pod in view.instances)}
     return NodeRow(
         name,
         view.kind_text,
         marks,
         tuple(_states(view, has_marks=bool(marks))),
-        tuple(sorted({pod.namespace for pod in pods})),
+        tuple(sorted(view.namespaces)),
         view.held_units,
         0 if view.is_whole else view.units,
         tuple(_cards(view, use_of, colours, takes_pods=not node.closed)),
