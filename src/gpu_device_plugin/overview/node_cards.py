@@ -6,7 +6,7 @@ for while they have not.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
 from operator import ge
 from string import ascii_letters
@@ -109,7 +109,8 @@ class NodeCards:
         units = "" if self.is_whole else f"units of {unit}, "
         counts = Counter(card.model for card in self.cards)
         models = ", ".join(f"{count} x {model}" for model, count in counts.items())
-        door = allocation_api_text(len(self.offer.by_claims), len(self.cards))
+        by_claims = sum(card.door is AllocationApi.DRA for card in self.cards)
+        door = allocation_api_text(by_claims, len(self.cards))
         return f"{self.mode}, {units}{models}{door}"
 
     @property
@@ -136,6 +137,21 @@ class NodeCards:
             *(pod for _, pod in self.instances),
         )
         return frozenset(pod.namespace for pod in pods)
+
+    def of_namespace(self, namespace: str) -> "NodeCards":
+        """Only what its pods hold or wait for; what others hold of their cards is not to be told from what is free."""
+        cards = []
+        for card in self.cards:
+            holders = tuple(h for h in card.holders if h.pod.namespace == namespace)
+            pods = tuple(pod for pod in card.pods if pod.namespace == namespace)
+            if holders or pods:
+                free = card.units - sum(holder.units for holder in holders)
+                cards.append(
+                    replace(card, free_units=free, free_percent=0, holders=holders, pods=pods)
+                )
+        waiting = tuple(each for each in self.waiting if each[0].namespace == namespace)
+        instances = tuple(each for each in self.instances if each[1].namespace == namespace)
+        return NodeCards(self.name, self.offer, (), (), tuple(cards), waiting, instances)
 
     @property
     def told_instances(self) -> Sequence[tuple[Mapping[str, object], tuple[PodRef, ...]]]:
