@@ -2,7 +2,7 @@
  * Measuring card time with events around launches; compute/throttle.c holds launches back when it
  * is spent. There is no thread of ours: the threads that launch and wait do it on the way.
  */
-#include "compute/compute.h"
+#include "compute/meter.h"
 
 #include "driver/cards.h"
 #include "driver/stream.h"
