@@ -106,8 +106,8 @@ NAMES_MODES = {
     "cli/overview.py": "the name of a command, `kubectl inspect cgpu`",
     "overview/inspection.py": "the name of that command",
     "overview/why.py": "an answer for people",
-    "demo/cast.py": "the demo plays this scheme",
-    "demo/telling.py": "headings for people",
+    "demo/demo_pods.py": "the demo plays this scheme",
+    "demo/demo_output.py": "headings for people",
     "demo/run_demo.py": "the demo plays this scheme",
     "demo/story.py": "the demo plays this scheme",
 }

@@ -14,7 +14,7 @@ import pytest
 from tests.isolation.test_limit_hook import cgroup_tree
 from tools.harness.rig import Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.node.state import MemoryEnforcer
 
 DRIVER = "615.71.09"

@@ -13,7 +13,7 @@ from tools.harness.objects import Json, claiming, held, node, pod
 from gpu_device_plugin.cli.overview import inspect_cgpu
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     HOLDINGS_ANNOTATION,
     Holding,
     holdings_annotation,

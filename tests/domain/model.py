@@ -14,8 +14,8 @@ from random import Random
 from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.fractions.card_limits import resources_of
 from gpu_device_plugin.domain.fractions.demands import demand, demand_from_size
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import rooms

@@ -31,7 +31,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(3))

@@ -7,7 +7,7 @@ from tests.domain.words import CORE, COUNT, MEM, cards
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.mode_resources import (
+from gpu_device_plugin.domain.fractions.card_limits import (
     MAX_MESSAGE_BYTES,
     check_message,
     list_message_bytes,

@@ -10,7 +10,7 @@ from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.node.pools import DeviceGroup
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
-from gpu_device_plugin.kubelet.resource_server import Endpoint
+from gpu_device_plugin.kubelet.registration import Endpoint
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
 

@@ -19,7 +19,7 @@ from tools.harness.waiting import until
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.page.access import NEEDED, Access
 from gpu_device_plugin.page.run_page import Page, PageSettings, PageTimes
-from gpu_device_plugin.web.authority import renew
+from gpu_device_plugin.web.certificate_authority import renew
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_device_plugin.domain.fractions.card_limits import most_pods
 from gpu_device_plugin.domain.fractions.fragmentation import (
     CPU_LEVEL_MILLI,
     CPU_PER_CARD,
@@ -21,7 +22,6 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     TENTHS,
     WHOLE_CARD_MILLI,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import most_pods
 from gpu_device_plugin.domain.fractions.node_fit import (
     FULL_OF_PODS_TEXT,
     NOT_ENOUGH_TEXT,

@@ -18,7 +18,7 @@ from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflec
 from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode
 from gpu_device_plugin.kubernetes.objects.events import ConfigMapRef, EventNote, Events
-from gpu_device_plugin.settings.models_by_label import load_catalogue, parse_profile
+from gpu_device_plugin.settings.models_and_profiles import load_catalogue, parse_profile
 
 NAMESPACE = "kube-system"
 PROFILE, PROFILE_KEY = "acs-profile", "selectors"

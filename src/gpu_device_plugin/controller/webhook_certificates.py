@@ -17,7 +17,7 @@ from gpu_device_plugin.errors import ClusterError, ConfigError, GpuPluginError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
-from gpu_device_plugin.web import authority as certificates
+from gpu_device_plugin.web import certificate_authority as certificates
 from gpu_device_plugin.web.tls import ServingTls
 
 SECRET = "gpu-device-plugin-tls"  # noqa: S105 the name of one

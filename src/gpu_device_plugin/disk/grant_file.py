@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.node.state import MemoryEnforcer
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import StateError
 
 _FileName = Annotated[str, msgspec.Meta(pattern=r"^[^./][^/]*$")]

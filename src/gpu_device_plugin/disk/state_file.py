@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin, get_t
 
 import msgspec
 
+from gpu_device_plugin.disk.disk_thread import Writer, report
 from gpu_device_plugin.disk.durable import SealedFile
-from gpu_device_plugin.disk.writer import Writer, report
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.health_values import CardHealth, Fault, Health, Outage, Recovery
 

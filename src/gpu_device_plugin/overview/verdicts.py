@@ -14,7 +14,7 @@ from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.grants.grant import Demand
-from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, held_devices
+from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRequest

@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE, parse_claim
 from gpu_device_plugin.domain.fractions.demands import asked_text
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
 from gpu_device_plugin.domain.fractions.units import slice_mib
-from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
+from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few

@@ -22,21 +22,21 @@ from gpu_device_plugin.agent.kubelet_calls.prestart import HolderCheck, PreStart
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
-from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
-from gpu_device_plugin.domain.grants.reservation import (
+from gpu_device_plugin.domain.grants.call_state import (
     CallState,
     Offer,
     Pending,
     check_door,
     check_in_service,
 )
+from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import NodeError, RefusalError
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
 

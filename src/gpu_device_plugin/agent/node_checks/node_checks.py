@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 
 CHECK_SECONDS = 5.0
 OLDEST_KUBELET = (1, 34)

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
+from gpu_device_plugin.domain.fractions.card_limits import resources_of
 from gpu_device_plugin.domain.fractions.demands import demands, policy_of
 from gpu_device_plugin.domain.fractions.fragmentation import (
     PLENTY_CPU_MILLI,
     NodeRoom,
     grade_placement,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.placement import Placement, cards_for_all, place
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold

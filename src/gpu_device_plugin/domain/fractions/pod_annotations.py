@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.fractions.demands import amounts_of, wants_whole_c
 from gpu_device_plugin.domain.fractions.fraction import fraction_of, units_per_card
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, UnitsAndPercent
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     MOST_ON_A_POD,
     Holding,

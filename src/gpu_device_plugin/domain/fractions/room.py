@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.card_limits import most_pods, resources_of
 from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI
-from gpu_device_plugin.domain.fractions.mode_resources import most_pods, resources_of
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, slice_mib
 from gpu_device_plugin.domain.grants.grant import Demand

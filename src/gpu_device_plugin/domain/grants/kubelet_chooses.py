@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share

@@ -3,16 +3,16 @@
 from tests.domain.words import CORE, INIT, MEM, grant, listed
 from tests.held import changed
 
-from gpu_device_plugin.domain.grants.comparison import (
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.snapshot_comparison import (
     fill_units,
     find_displaced,
     find_unknown,
     pass_on_units,
 )
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
-from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
-from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
 
 

@@ -23,14 +23,14 @@ from gpu_device_plugin.domain.node.pools import DeviceGroup
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import DeviceList
-from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory, SocketIdentity, is_socket
-from gpu_device_plugin.kubelet.podresources import rpc_words
-from gpu_device_plugin.kubelet.servicer import (
+from gpu_device_plugin.kubelet.device_plugin_servicer import (
     OPTIONS,
     DevicePluginServicer,
     DeviceService,
     StreamWatch,
 )
+from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory, SocketIdentity, is_socket
+from gpu_device_plugin.kubelet.podresources import rpc_words
 
 FIRST_LIST_SECONDS = 5.0
 """Register succeeds even if the kubelet then fails to open the list, which it only logs."""

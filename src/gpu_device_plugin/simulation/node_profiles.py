@@ -1,10 +1,10 @@
 """Simulated nodes as data: which cards, which driver, how cut.
 
-A profile is a YAML file in `profiles/`; it names models of `models.yaml`. `node_lines`
+A profile is a YAML file in `profiles/`; it names models of `simulated_models.yaml`. `node_lines`
 turns one into the lines that `gpusim_create` of the simulated driver reads, whose
 names are those of `src/simulator/fields.def`.
 
-Models of cards that can be simulated, as data (`models.yaml`).
+Models of cards that can be simulated, as data (`simulated_models.yaml`).
 
 A simulated card's MIG profiles and instances, as the simulated driver's lines.
 """
@@ -87,7 +87,7 @@ class SimulatedModel(Data, frozen=True):
 
 def load_models() -> dict[str, SimulatedModel]:
     """Every model of card by its key."""
-    return load(DIRECTORY / "models.yaml", dict[str, SimulatedModel])
+    return load(DIRECTORY / "simulated_models.yaml", dict[str, SimulatedModel])
 
 
 def load(path: Path, kind: type[_T]) -> _T:

@@ -7,9 +7,9 @@ from typing import TypeAlias, TypeVar
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices, Layout
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices, Layout
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Scheme, WeChooseDevices
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRequest

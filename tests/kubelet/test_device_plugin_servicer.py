@@ -19,7 +19,7 @@ from gpu_device_plugin.errors import (
     StorageError,
     UnknownPodError,
 )
-from gpu_device_plugin.kubelet.servicer import status_of
+from gpu_device_plugin.kubelet.device_plugin_servicer import status_of
 from gpu_device_plugin.simulation.kubelet_pods import Kind
 
 WORDS = "pod default/p container main asks 7 %: only 5, 10, … 100 % can be had"

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.dialects import (
+from gpu_device_plugin.domain.fractions.foreign_resource_names import (
     HAMI,
     KOORDINATOR,
     Dialect,

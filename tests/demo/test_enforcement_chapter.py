@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gpu_device_plugin.demo import at_work, gpu_program
-from gpu_device_plugin.demo.at_work import GpuProcess, environment, node_environment, run_in_slices
-from gpu_device_plugin.demo.cast import CORE_MEM_NODE, FIRST, PROFILE
+from gpu_device_plugin.demo import enforcement_chapter, gpu_program
 from gpu_device_plugin.demo.demo_node import DemoNode, Surroundings
-from gpu_device_plugin.demo.telling import Promises, Teller
+from gpu_device_plugin.demo.demo_output import Promises, Teller
+from gpu_device_plugin.demo.demo_pods import CORE_MEM_NODE, FIRST, PROFILE
+from gpu_device_plugin.demo.enforcement_chapter import (
+    GpuProcess,
+    environment,
+    node_environment,
+    run_in_slices,
+)
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.api_server import StandInApiServer
@@ -64,7 +69,7 @@ async def test_inside_a_slice_the_chapter_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own limits would count there, not those of the demo."""
-    monkeypatch.setattr(at_work, "CONFIG_DIR", str(tmp_path))
+    monkeypatch.setattr(enforcement_chapter, "CONFIG_DIR", str(tmp_path))
     node = demo_node(tmp_path, is_isolated=True)
     (tmp_path / "cards" / "libcuda.so.1").touch()
 
@@ -74,7 +79,11 @@ async def test_inside_a_slice_the_chapter_is_left_out(
 @pytest.mark.parametrize(("percent", "seen"), [(34.9, "30 % +- 5"), (24.9, "24.9 %")])
 def test_a_share_is_told_by_its_figure_where_it_is_off(percent: float, seen: str) -> None:
     """Within the tolerance it is what was promised."""
-    assert at_work._share_promise("it gets", FIRST, percent) == ("it gets", "30 % +- 5", seen)
+    assert enforcement_chapter._share_promise("it gets", FIRST, percent) == (
+        "it gets",
+        "30 % +- 5",
+        seen,
+    )
 
 
 def test_a_container_is_shown_its_own_files_and_no_others(tmp_path: Path) -> None:

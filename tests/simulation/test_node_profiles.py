@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.simulation.profiles import (
+from gpu_device_plugin.simulation.node_profiles import (
     driver_lines,
     load_models,
     load_profile,

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 
 

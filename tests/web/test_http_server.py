@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from gpu_device_plugin.errors import ConfigError, EdgeError
-from gpu_device_plugin.web.server import WebServer, parse_address
+from gpu_device_plugin.web.http_server import WebServer, parse_address
 
 
 class Node:

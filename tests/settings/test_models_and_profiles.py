@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.models.profiles_by_label import (
     ProfileRule,
 )
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.settings.models_by_label import load_catalogue, parse_profile
+from gpu_device_plugin.settings.models_and_profiles import load_catalogue, parse_profile
 
 
 def test_both_selectors_and_all_operators_are_understood() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpu_device_plugin.domain.cards.reports import DriverMissing, Probe, Xid
+from gpu_device_plugin.domain.cards.nvml_reports import DriverMissing, Probe, Xid
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.messages import decode, reports
+from gpu_device_plugin.nvml.child_messages import decode, reports
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from gpu_device_plugin.domain.cards.reports import (
+from gpu_device_plugin.domain.cards.nvml_reports import (
     CardReport,
     DriverMissing,
     Inventory,

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.domain.cards.reports import (
+from gpu_device_plugin.domain.cards.nvml_reports import (
     Answered,
     DriverChanged,
     DriverMissing,
@@ -32,8 +32,8 @@ from gpu_device_plugin.domain.cards.reports import (
     Stalled,
 )
 from gpu_device_plugin.errors import NvmlError
+from gpu_device_plugin.nvml.child_messages import MISMATCH, Beat, Line, NoDriver, Starting, reports
 from gpu_device_plugin.nvml.child_process import ChildProcess, Kill, Succession, kill
-from gpu_device_plugin.nvml.messages import MISMATCH, Beat, Line, NoDriver, Starting, reports
 
 _log = structlog.get_logger("nvml")
 

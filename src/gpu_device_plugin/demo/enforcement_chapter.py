@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from gpu_device_plugin.demo.cast import CARD_MIB, FIRST, LATECOMER, NEIGHBOUR, Role
 from gpu_device_plugin.demo.demo_node import DemoNode, die_with_parent
-from gpu_device_plugin.demo.telling import ComputeShare, GpuView, Promises, Teller
+from gpu_device_plugin.demo.demo_output import ComputeShare, GpuView, Promises, Teller
+from gpu_device_plugin.demo.demo_pods import CARD_MIB, FIRST, LATECOMER, NEIGHBOUR, Role
 from gpu_device_plugin.domain.grants.container_edits import (
     CARDS_DIR,
     CONFIG_DIR,

@@ -9,7 +9,7 @@ import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, group, mem_cards, pod, until
 
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.kubelet.resource_server import EndpointPhase
+from gpu_device_plugin.kubelet.registration import EndpointPhase
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 
 

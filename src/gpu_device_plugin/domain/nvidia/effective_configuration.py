@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.holdings import TOPOLOGY_GPU
+from gpu_device_plugin.domain.grants.holdings_annotation import TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import GPU, Configuration, MigStrategy

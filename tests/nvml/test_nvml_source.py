@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.nvml.conftest import Start
 from tests.nvml.watch import HURRIED, PATIENT, is_alive, until
 
-from gpu_device_plugin.domain.cards.reports import (
+from gpu_device_plugin.domain.cards.nvml_reports import (
     Answered,
     DriverChanged,
     DriverMissing,
@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.cards.reports import (
     Stalled,
     Xid,
 )
-from gpu_device_plugin.nvml.source import KernelModule
+from gpu_device_plugin.nvml.nvml_source import KernelModule
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 
