@@ -47,6 +47,15 @@ def test_modules_are_few_and_no_two_have_one_name() -> None:
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
 
 
+def test_no_two_c_files_of_a_program_have_one_name() -> None:
+    """A file and its header are one module."""
+    for program in ("isolation", "limit_hook", "selftest", "simulator"):
+        found = (ROOT / "src" / program).rglob("*.[ch]")
+        names = [path.stem for path in {path.with_suffix("") for path in found}]
+
+        assert sorted(name for name in set(names) if names.count(name) > 1) == [], program
+
+
 def test_no_two_public_classes_have_one_name() -> None:
     """Anyone who reads a name in a log or a review finds its class without a path."""
     found: dict[str, list[str]] = {}

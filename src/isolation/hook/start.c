@@ -1,9 +1,9 @@
 /* Starting: callbacks, by which lower folders reach what is above them, and cuInit. */
 #include "hook/start.h"
 
-#include "books/account.h"
+#include "books/memory_limit.h"
 #include "books/calls.h"
-#include "books/charge.h"
+#include "books/memory_charge.h"
 #include "books/enter.h"
 #include "books/holdings.h"
 #include "books/slice_region.h"

@@ -3,8 +3,8 @@
  * out a hang, look whether the library is initialised and the driver old enough
  * to lack the function, find the card behind the handle, take the node's lock.
  */
-#ifndef GPU_SIMULATOR_NVML_LIBRARY_H
-#define GPU_SIMULATOR_NVML_LIBRARY_H
+#ifndef GPU_SIMULATOR_NVML_CALL_FRAME_H
+#define GPU_SIMULATOR_NVML_CALL_FRAME_H
 
 #include "state.h"
 

@@ -1,5 +1,5 @@
 /* Reserving and releasing bytes of the slice under the region's lock. */
-#include "books/account.h"
+#include "books/memory_limit.h"
 
 #include "books/calls.h"
 #include "books/slice_region.h"

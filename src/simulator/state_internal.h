@@ -1,6 +1,6 @@
 /* What the parts of the state library tell each other; not for the drivers. */
-#ifndef GPU_SIMULATOR_MAPPING_H
-#define GPU_SIMULATOR_MAPPING_H
+#ifndef GPU_SIMULATOR_STATE_INTERNAL_H
+#define GPU_SIMULATOR_STATE_INTERNAL_H
 
 #include "state.h"
 

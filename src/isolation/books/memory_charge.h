@@ -1,7 +1,7 @@
-/* One allocation on its way through reserve, call and keep or drop; see books/charge.c. */
+/* One allocation on its way through reserve, call and keep or drop; see books/memory_charge.c. */
 #pragma once
 
-#include "books/account.h"
+#include "books/memory_limit.h"
 #include "books/holdings.h"
 
 /* A reservation; belongs to the thread that made it. */

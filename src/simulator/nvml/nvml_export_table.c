@@ -9,7 +9,7 @@
  * success and, when it is asked of one of our handles and given a place for the
  * answer, "none of these".
  */
-#include "library.h"
+#include "call_frame.h"
 #include "processes.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /*
- * The container's memory account, kept over all of its processes.
+ * Whether bytes still fit the container's limit: its memory account, kept over all of its
+ * processes.
  *
  * Reserve, then call, then settle: bytes are in the books before the driver is
  * asked for them, so no two processes can both get the last ones, and a process

@@ -1,5 +1,5 @@
 /* The steps every allocation shares. All functions may be called from any thread. */
-#include "books/charge.h"
+#include "books/memory_charge.h"
 
 #include "books/pages.h"
 #include "driver/cards.h"

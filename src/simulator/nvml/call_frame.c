@@ -1,5 +1,5 @@
 /* The library's own life: init, shutdown, and the frame around every call. */
-#include "library.h"
+#include "call_frame.h"
 
 #include "../costs.h"
 

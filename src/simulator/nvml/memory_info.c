@@ -1,5 +1,5 @@
 /* Memory of a card or of a MIG slice: total = reserved + used + free. */
-#include "library.h"
+#include "call_frame.h"
 
 struct amounts {
 	uint64_t total, reserved, used;
