@@ -264,7 +264,7 @@ class Wiring:
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
         """What the device plugin offers beside the claims."""
         pools, ledger = self.schemes.pools(state), self.ledger_store.ledger
-        return pools_behind(pools, state.door, ledger, self.claim_endpoint.withheld)
+        return pools_behind(pools, state.allocation_api, ledger, self.claim_endpoint.withheld)
 
     def _wire_readers(self) -> None:
         cards, in_force = self.cards, self.in_force
@@ -302,7 +302,7 @@ class Wiring:
         self.republish.subscribe(self.publisher.changed)
 
     def _wire_lifecycle(self) -> None:
-        settings, door = self.settings, self.claim_endpoint
+        settings, claims = self.settings, self.claim_endpoint
         self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
         self.withdrawal = Withdrawal(
             self.node_store,
@@ -324,7 +324,7 @@ class Wiring:
             self.cluster,
             self.schemes.offers,
             settings.state_dir,
-            lambda: door.trouble,
+            lambda: claims.trouble,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read

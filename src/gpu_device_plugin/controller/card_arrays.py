@@ -25,7 +25,7 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
 from gpu_device_plugin.domain.fractions.node_fit import (
     FULL_OF_PODS_TEXT,
     NOT_ENOUGH_TEXT,
-    OTHER_DOOR_TEXT,
+    OTHER_API_TEXT,
     CheckedRequest,
     Fit,
     Misfit,
@@ -62,7 +62,7 @@ class _Nodes(NamedTuple):
         milli: `Room.free_milli`.
         cpu: By node, as the next three: processor that is free, in thousandths of a core.
         most: Most pods a card.
-        is_other_door: 1 where all cards are behind the other door, else 0.
+        is_other_api: 1 where all cards are given by the other allocation API, else 0.
         rules: Which mode and policy.
     """
 
@@ -73,7 +73,7 @@ class _Nodes(NamedTuple):
     milli: _Ints
     cpu: _Ints
     most: _Ints
-    is_other_door: _Ints
+    is_other_api: _Ints
     rules: _Ints
 
     def where(self, mask: _Bools) -> "_Nodes":
@@ -238,13 +238,13 @@ class Judged:
         self.left += alike.values()
 
     def _refuse(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
-        is_other_door, is_final = nodes.is_other_door == 1, nodes.too_small(asked)
+        is_other_api, is_final = nodes.is_other_api == 1, nodes.too_small(asked)
         is_full = (nodes.pods >= nodes.most).any(0)
         for needed in {ask.needed for ask in asked.asking}:
             is_full &= nodes.fitting(needed, is_bounded=False).sum(0) >= needed.cards
-        self._refused(OTHER_DOOR_TEXT, names, is_other_door, np.ones_like(is_final))
-        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_door, is_final)
-        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_door, is_final)
+        self._refused(OTHER_API_TEXT, names, is_other_api, np.ones_like(is_final))
+        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_api, is_final)
+        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_api, is_final)
 
     def _refused(self, text: str, names: _Names, where: _Bools, is_final: _Bools) -> None:
         for final in (True, False):
@@ -271,8 +271,8 @@ class CardArrays:
             self._examples.append(offer)
         at, cpu = self._place(offer.name, len(rooms)), min(cpu_milli, _NO_BOUND)
         most = most_pods(offer.mode, offer.max_pods)
-        is_other_door = bool(rooms) and all(room.is_behind_other_door for room in rooms)
-        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_door, rules
+        is_other_api = bool(rooms) and all(room.is_of_other_api for room in rooms)
+        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_api, rules
         cards = [_card(room) for room in sorted(rooms, key=lambda room: room.amounts)]
         cards += [_NO_CARD] * (self._cards.shape[1] - len(cards))
         self._cards[..., at] = np.array(cards, dtype=np.int64).reshape(-1, len(_NO_CARD)).T
@@ -315,7 +315,7 @@ class CardArrays:
 
 
 def _card(room: Room) -> tuple[int, ...]:
-    is_shut = room.is_closed or room.is_behind_other_door
+    is_shut = room.is_closed or room.is_of_other_api
     size = room.card.capacity(room.unit) if room.is_healthy else -1
     free_mem = room.free_mem if room.is_healthy and not is_shut else 0
     return free_mem, room.free_core, size, room.pods, room.free_milli

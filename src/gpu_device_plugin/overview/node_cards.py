@@ -55,7 +55,7 @@ class CardView:
         free_percent: Percent of compute that nobody holds or waits for.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
-        door: By what requests reach it (docs/dra.md).
+        door: Its allocation API (docs/dra.md), by its name in JSON.
     """
 
     index: int
@@ -109,8 +109,8 @@ class NodeCards:
         units = "" if self.is_whole else f"units of {unit}, "
         counts = Counter(card.model for card in self.cards)
         models = ", ".join(f"{count} x {model}" for model, count in counts.items())
-        door = allocation_api_text(len(self.offer.by_claims), len(self.cards))
-        return f"{self.mode}, {units}{models}{door}"
+        api = allocation_api_text(len(self.offer.by_claims), len(self.cards))
+        return f"{self.mode}, {units}{models}{api}"
 
     @property
     def letters(self) -> Mapping[PodRef, str]:

@@ -26,7 +26,7 @@ from gpu_device_plugin.domain.grants.call_state import (
     CallState,
     Offer,
     Pending,
-    check_door,
+    check_device_plugin_serves,
     check_in_service,
 )
 from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
@@ -116,7 +116,7 @@ class KubeletCalls:
     async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
         scheme, view = self.schemes.find_deciding(call.resource, self.state())
         known = self._open(call.resource)
-        check_door(view, known)
+        check_device_plugin_serves(view, known)
         scope, session = self.schemes.scope(scheme), known.caller if known else None
         found = await self.caller_lookup.identify(call, session, scope, self._admitting())
         self._calls = replace(self._calls, caller=found.caller)
@@ -157,11 +157,11 @@ class KubeletCalls:
             if isinstance(found, Grant):
                 return await self.admission.answer_again(found)
             self._calls = replace(self._calls, caller=found)
-            check_door(view, known)
+            check_device_plugin_serves(view, known)
             await self._hand_on(found, call, scheme, view)
         pending = self._calls.decided
         self._calls = replace(self._calls, caller=pending.caller)
-        check_door(view, pending)
+        check_device_plugin_serves(view, pending)
         check_in_service(pending, view)
         grant = await self.admission.grant(pending, call, scheme, view)
         self._calls = self._calls.grant(call.resource, grant.slice_id)

@@ -25,7 +25,7 @@ class Room:
         pods: Pods that hold anything on it, the asking pod included if it does.
         least_core: Compute that every container of this mode takes at least.
         is_closed: Whether another pod has the card for itself: then nothing of it is free.
-        is_behind_other_door: Whether requests as the asking pod's are not served from this card.
+        is_of_other_api: Whether requests as the asking pod's are not served from this card.
     """
 
     card: Card
@@ -38,7 +38,7 @@ class Room:
     max_pods: int | None = None
     least_core: int = 0
     is_closed: bool = False
-    is_behind_other_door: bool = False
+    is_of_other_api: bool = False
 
     @property
     def amounts(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class Room:
             self.card.memory_mib,
             self.is_healthy,
             self.is_closed,
-            self.is_behind_other_door,
+            self.is_of_other_api,
         )
 
     @property
@@ -65,7 +65,7 @@ class Room:
         Nothing, where no further pod may come.
         """
         is_full = self.max_pods is not None and self.pods >= self.max_pods
-        if not self.is_healthy or self.is_closed or self.is_behind_other_door or is_full:
+        if not self.is_healthy or self.is_closed or self.is_of_other_api or is_full:
             return 0
         free = WHOLE_CARD_MILLI * self.free_mem // max(1, self.card.capacity(self.unit))
         if self.least_core:
@@ -110,7 +110,7 @@ class Room:
         others = self.pods - self.holds_pod
         if not self.is_healthy:
             return "unhealthy"
-        if self.is_behind_other_door:
+        if self.is_of_other_api:
             return "served through the other API, see its allocation API (docs/dra.md)"
         if self.is_closed:
             return "held by a pod that wants no other beside it"

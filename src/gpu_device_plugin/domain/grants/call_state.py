@@ -190,9 +190,9 @@ def check_in_service(pending: Pending, state: NodeState) -> None:
             )
 
 
-def check_door(state: NodeState, pending: Pending | None) -> None:
+def check_device_plugin_serves(state: NodeState, pending: Pending | None) -> None:
     """Raise RequestError where cards go by claims; a container with the first resource gets the second one."""
-    if state.door is AllocationApi.DRA and not (pending and pending.slice_id):
+    if state.allocation_api is AllocationApi.DRA and not (pending and pending.slice_id):
         raise RequestError(
             "this node gives its cards through claims (allocation API dra, docs/dra.md); use a namespace with the "
             "label gpu-device-plugin/door=dra, or another node",

@@ -88,7 +88,7 @@ def whole_request(pod: Pod) -> PodRequest:
         _by_claim(each, by_place.get((each.kind is ContainerKind.APP, each.index)))
         for each in request.containers
     ]
-    return replace(request, containers=tuple(containers), door=AllocationApi.DRA)
+    return replace(request, containers=tuple(containers), allocation_api=AllocationApi.DRA)
 
 
 def _by_claim(container: ContainerRequest, shape: ClaimShape | None) -> ContainerRequest:

@@ -47,12 +47,12 @@ class Node:
 
     def switch(self, door: AllocationApi) -> None:
         """The label changes; what was offered for claims is withheld from the device plugin."""
-        if door is self.state.door:
+        if door is self.state.allocation_api:
             return
         offered = cards_for_claims(self.state, self.ledger, self.withheld)
-        if self.state.door is AllocationApi.DRA:
+        if self.state.allocation_api is AllocationApi.DRA:
             self.withheld = frozenset(offered)
-        self.state = replace(self.state, door=door)
+        self.state = replace(self.state, allocation_api=door)
         if door is AllocationApi.DRA:
             self.withheld = frozenset(cards_for_claims(self.state, self.ledger))
 
@@ -60,7 +60,7 @@ class Node:
         """The slice reaches the scheduler; cards that go back and hold nothing are given back."""
         offered = cards_for_claims(self.state, self.ledger, self.withheld)
         self.seen = frozenset(uuid for uuid, door in offered.items() if not door)
-        if self.state.door is AllocationApi.DRA:
+        if self.state.allocation_api is AllocationApi.DRA:
             self.withheld = frozenset(offered)
         else:
             of_claims = {f"GPU-{card}" for card, _, _ in self.pending.values()}
@@ -90,7 +90,7 @@ class Node:
         """The kubelet gives units of what it is offered."""
         card, units, percent = amount
         behind = pools_behind(
-            SCHEMES.pools(self.state), self.state.door, self.ledger, self.withheld
+            SCHEMES.pools(self.state), self.state.allocation_api, self.ledger, self.withheld
         )
         pools, held = {pool.resource: pool for pool in behind}, {}
         for resource, wanted in ((str(Resource.MEM), units), (str(Resource.CORE), percent)):

@@ -172,7 +172,7 @@ async def test_prepared_claims_keep_the_driver_serving_when_the_door_goes_back(n
     async with open_door(node):
         await node.wiring.claim_endpoint.prepare(ref)
         await until(lambda: node.cluster.offers)
-        node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
         taint = {"gpu-device-plugin/door": "device-plugin"}
         await until(lambda: node.cluster.offers and node.offered() == {"gpu-0": taint})
         await node.wiring.claim_endpoint.unprepare(ref)
@@ -195,7 +195,7 @@ async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> 
     async with open_door(node):
         await until(lambda: node.cluster.offers)
         node.cluster.is_away = True
-        node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
         assert by_units(node) == set()
         taint = {"gpu-device-plugin/door": "device-plugin"}
         await until(lambda: node.offered() == {"gpu-0": taint, "gpu-1": taint})
@@ -222,7 +222,7 @@ async def test_while_a_claim_is_not_prepared_the_cluster_is_not_read_at_every_ch
     await node.wiring.claim_endpoint.prepare(ref)
     async with open_door(node):
         await until(lambda: node.cluster.offers)
-        node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
         await until(lambda: node.cluster.readings == 1)
         for _ in range(3):
             offers = len(node.cluster.offers)
@@ -265,7 +265,7 @@ def doors(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
     for text in labels:
         node.wiring.mode.note_kubelet(version)
         node.wiring.mode.follow({ALLOCATION_API_LABEL: text} if text else {})
-        found.append(str(node.wiring.node_store.read().door))
+        found.append(str(node.wiring.node_store.read().allocation_api))
     return found
 
 
@@ -279,7 +279,7 @@ async def test_the_label_decides_and_an_unknown_door_keeps_the_old_one(tmp_path:
     assert doors(node, "dra", version="v1.35.4") == ["device-plugin"]
     whole = node_at(tmp_path, ClaimsOnly())
     whole.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "default"})
-    assert whole.wiring.node_store.read().door is AllocationApi.DEVICE_PLUGIN
+    assert whole.wiring.node_store.read().allocation_api is AllocationApi.DEVICE_PLUGIN
 
 
 async def test_an_unknown_door_keeps_the_old_one_over_a_restart(node: Node, tmp_path: Path) -> None:
@@ -291,9 +291,9 @@ async def test_an_unknown_door_keeps_the_old_one_over_a_restart(node: Node, tmp_
 
     later = node_at(tmp_path, node.cluster, AllocationApi.DEVICE_PLUGIN)
     await later.wiring.mode.load(0.0, None)
-    assert later.wiring.node_store.read().door is AllocationApi.DRA
+    assert later.wiring.node_store.read().allocation_api is AllocationApi.DRA
     later.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "window"})
-    assert later.wiring.node_store.read().door is AllocationApi.DRA
+    assert later.wiring.node_store.read().allocation_api is AllocationApi.DRA
 
 
 async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_change_of_door(
@@ -307,11 +307,11 @@ async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_chang
     async with open_door(node):
         node.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "core_mem"})
         await until(lambda: cluster.asked)
-        node.wiring.node_store.subscribe(lambda state: doors_seen.append(state.door))
+        node.wiring.node_store.subscribe(lambda state: doors_seen.append(state.allocation_api))
         await until(lambda: cluster.asked > 2)
         assert doors_seen == []
         cluster.refused = ""
-        await until(lambda: node.wiring.node_store.read().door is AllocationApi.DRA)
+        await until(lambda: node.wiring.node_store.read().allocation_api is AllocationApi.DRA)
 
 
 async def test_it_ends_when_told_while_its_server_is_just_ending(node: Node) -> None:
@@ -326,7 +326,7 @@ async def test_it_ends_when_told_while_its_server_is_just_ending(node: Node) -> 
         # A stream that is open keeps the server from ending at once.
         watch = channel.unary_stream(f"/{HEALTH_NAMES[0]}/NodeWatchResources")
         assert await watch(b"", wait_for_ready=True).read()
-        node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
         await until(lambda: not socket.exists())
         task.cancel()
 
