@@ -20,9 +20,8 @@ from gpu_device_plugin.cli.setting_options import in_help_order
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.card_limits import resources_of
 from gpu_device_plugin.domain.fractions.demands import demand
-from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_whole
 from gpu_device_plugin.domain.node.pools import UnitCount

@@ -11,9 +11,8 @@ from gpu_device_plugin.domain.fractions.card_limits import (
     MAX_MESSAGE_BYTES,
     check_message,
     list_message_bytes,
-    resources_of,
 )
-from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of, unit_ids, units_of
 from gpu_device_plugin.domain.node.modes import (
     NodeMode,
     SwitchDecision,

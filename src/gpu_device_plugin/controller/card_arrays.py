@@ -31,6 +31,7 @@ from gpu_device_plugin.domain.fractions.node_fit import (
     Misfit,
     RequestChecks,
 )
+from gpu_device_plugin.domain.fractions.placement import scores_by_fullness
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
@@ -142,7 +143,7 @@ class _Nodes(NamedTuple):
             )
             on |= chosen
         free = np.where(on, now.mem, 0).sum(0) / np.maximum(np.where(on, self.size, 0).sum(0), 1)
-        found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
+        found: dict[PlacementPolicy, _Floats] = scores_by_fullness(free)
         if is_fgd:
             found[_FGD] = self._grades(now.milli, asked.pod.cpu_milli) / 100
         return fits, found

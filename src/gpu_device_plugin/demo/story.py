@@ -24,8 +24,7 @@ from gpu_device_plugin.demo.demo_pods import (
     UNITS_PER_CARD,
     Role,
 )
-from gpu_device_plugin.domain.fractions.card_limits import resources_of
-from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.container_edits import (
     CARDS_DIR,
     CONFIG_DIR,

@@ -12,11 +12,10 @@ from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.card_limits import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, PodHold, hold_of
 from gpu_device_plugin.domain.fractions.room import Room
-from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     Holding,

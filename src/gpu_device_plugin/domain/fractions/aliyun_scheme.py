@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.fractions.card_limits import check_message, most_pods, resources_of
+from gpu_device_plugin.domain.fractions.card_limits import check_message, most_pods
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name, requesting_container
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions
 from gpu_device_plugin.domain.fractions.demands import asked_text, demand, wants_whole_card
@@ -28,6 +28,7 @@ from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
     cards_of,
+    resources_of,
     slice_bytes,
     unit_ids,
     units_of,

@@ -1,10 +1,10 @@
-"""What a node of each mode offers, and in which units."""
+"""Limits of a card: how many pods it takes, and how many units fit into a device list."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.units import Resource, units_of
+from gpu_device_plugin.domain.fractions.units import resources_of, units_of
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated
 from gpu_device_plugin.errors import ConfigError
 
@@ -17,16 +17,6 @@ MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 _DEVICE_BYTES = 2 + 2 + 2 + len("Unhealthy")
 _SHORTEST_ID = 3
 _BASE = 36
-_RESOURCES: Mapping[NodeMode, tuple[Resource, ...]] = {
-    NodeMode.CORE_MEM: (Resource.MEM, Resource.CORE, Resource.COUNT),
-    NodeMode.CGPU: (Resource.MEM, Resource.COUNT),
-    NodeMode.SHARE: (Resource.MEM, Resource.COUNT),
-}
-
-
-def resources_of(mode: NodeMode) -> tuple[Resource, ...]:
-    """What a node in `mode` offers; nothing in `disabled` and in modes that are not served."""
-    return _RESOURCES.get(mode, ())
 
 
 def most_pods(mode: NodeMode, by_label: int | None) -> int | None:

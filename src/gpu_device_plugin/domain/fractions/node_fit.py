@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
-from gpu_device_plugin.domain.fractions.card_limits import resources_of
 from gpu_device_plugin.domain.fractions.demands import demands, policy_of
 from gpu_device_plugin.domain.fractions.fragmentation import (
     PLENTY_CPU_MILLI,
@@ -16,10 +15,15 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     grade_placement,
 )
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
-from gpu_device_plugin.domain.fractions.placement import Placement, cards_for_all, place
+from gpu_device_plugin.domain.fractions.placement import (
+    Placement,
+    cards_for_all,
+    place,
+    scores_by_fullness,
+)
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.room import Room, room_of
-from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
 from gpu_device_plugin.domain.grants.init_containers import ContainerSums, demands_ahead
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
@@ -233,7 +237,7 @@ def _score(
     """By how full (binpack) or empty (spread) the pod's cards are with it, or how little it spoils (fgd)."""
     on = [room for room in trial.rooms if room.card.uuid in trial.uuids]
     free = sum(r.free_mem for r in on) / max(1, sum(r.card.capacity(r.unit) for r in on))
-    found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
+    found = scores_by_fullness(free)
     if PlacementPolicy.FGD in (asked.policy, asked.default):
         left_cpu_milli = free_cpu_milli - asked.pod.cpu_milli
         was = NodeRoom(free_cpu_milli, tuple(room.free_milli for room in before))

@@ -5,10 +5,15 @@ from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.card_limits import most_pods, resources_of
+from gpu_device_plugin.domain.fractions.card_limits import most_pods
 from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT
-from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, slice_mib
+from gpu_device_plugin.domain.fractions.units import (
+    CORE_UNITS_PER_CARD,
+    Resource,
+    resources_of,
+    slice_mib,
+)
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
 from gpu_device_plugin.domain.node.pods import PodRef
