@@ -43,7 +43,7 @@ from gpu_device_plugin.web.agent_metrics import AgentMetrics
 
 @dataclass(eq=False)
 class KubeletCalls:
-    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
+    """One answer to each of the kubelet's calls; see `DeviceService`.
 
     `note_answer` is called before an answer where the kubelet's choice stands: a container is about
     to hold what no grant tells yet, and a reconcile pass has to find out which one.

@@ -36,7 +36,7 @@ class Scheme(ABC):
 
     The `state` that it gets holds its own cards only. A scheme either decides which units a
     container gets (`WeChooseDevices`), or records what the kubelet has chosen
-    (`recording.KubeletChoosesDevices`). Both end in grants of one ledger.
+    (`KubeletChoosesDevices`). Both end in grants of one ledger.
     """
 
     @property
