@@ -42,7 +42,7 @@ from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.nvml.nvml_source import NvmlSource
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 MEM, CORE, COUNT = (str(each) for each in (Resource.MEM, Resource.CORE, Resource.COUNT))
 ALL = {MEM: 30, CORE: 200, COUNT: 2, WHOLE_CARD: 2}
@@ -192,7 +192,7 @@ async def test_a_card_that_was_just_given_is_refused_before_its_holder_is_record
     await kubelet.start()
     try:
         async with agent(settings, kubelet):
-            first = StandInContainer("first", {WHOLE_CARD: 1}, Kind.INIT)
+            first = StandInContainer("first", {WHOLE_CARD: 1}, ContainerKind.INIT)
             both = pod("both", whole=1)
             both = replace(both, containers=(first, *both.containers))
             for each in (pod("alone", whole=1), both):

@@ -8,6 +8,7 @@ import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, pod
 
 from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import (
     ClusterError,
     DoesNotFitError,
@@ -20,7 +21,6 @@ from gpu_device_plugin.errors import (
     UnknownPodError,
 )
 from gpu_device_plugin.kubelet.device_plugin_servicer import status_of
-from gpu_device_plugin.simulation.kubelet_pods import Kind
 
 WORDS = "pod default/p container main asks 7 %: only 5, 10, … 100 % can be had"
 
@@ -148,7 +148,9 @@ async def test_an_error_nobody_foresaw_refuses_and_the_next_pod_is_served(rig: R
 async def test_units_of_an_init_container_are_taken_over_without_being_asked(rig: Rig) -> None:
     """The kubelet skips GetPreferredAllocation: Allocate alone is called for the app container."""
     await rig.serve()
-    await rig.kubelet.admit(pod("p", container("first", mem=3, kind=Kind.INIT), container(mem=3)))
+    await rig.kubelet.admit(
+        pod("p", container("first", mem=3, kind=ContainerKind.INIT), container(mem=3))
+    )
     calls = [(call, ids) for call, _, ids in rig.service.calls]
     held = rig.kubelet.held("uid-p")
 

@@ -98,7 +98,9 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
     """The reports in a line."""
     match line:
         case InventoryLine():
-            return (_inventory(line),)
+            cards = tuple(_with_links(card, line.links.get(card.uuid, {})) for card in line.cards)
+            versions = line.driver_version, line.cuda_version, line.driver_load
+            return (Inventory(*versions, cards, line.unreadable),)
         case ProbesLine():
             return line.cards
         case XidLine():
@@ -108,13 +110,6 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
             return (DriverMissing(reason, is_unloaded=line.error == _UNLOADED),)
         case Starting() | Beat():
             return ()
-
-
-def _inventory(line: InventoryLine) -> Inventory:
-    cards = tuple(_with_links(card, line.links.get(card.uuid, {})) for card in line.cards)
-    return Inventory(
-        line.driver_version, line.cuda_version, line.driver_load, cards, line.unreadable
-    )
 
 
 def _with_links(card: CardReport, links: Mapping[str, tuple[int, int]]) -> CardReport:

@@ -17,13 +17,13 @@ from typing import Any
 
 import grpc
 
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.simulation.kubelet_allocation import Allocation
 from gpu_device_plugin.simulation.kubelet_book import Book, Held, read_book
 from gpu_device_plugin.simulation.kubelet_pods import (
     ContainerStart,
-    Kind,
     KubeletFaults,
     KubeletTimes,
     PluginCall,
@@ -138,7 +138,7 @@ def _message(pod: StandInPod, holds: Iterable[Mapping[str, Held]]) -> pb.PodReso
                 ],
             )
             for container, held in zip(pod.containers, holds, strict=True)
-            if container.kind is not Kind.INIT
+            if container.kind is not ContainerKind.INIT
         ],
     )
 
