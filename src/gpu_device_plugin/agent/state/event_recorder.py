@@ -8,16 +8,16 @@ import structlog
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.health_values import Change, ChangeKind
+from gpu_device_plugin.domain.grants.call_state import Reservation
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.grants.decision_log import NOTHING_DECIDED, Decision, DecisionLog
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.reservation import Reservation
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import StateReader
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, GpuPluginError, NotKnownError, RefusalError
 from gpu_device_plugin.kubernetes.objects.events import EventNote
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
@@ -176,6 +176,13 @@ class EventRecorder:
         """A slice lacks files that its container needs to start, and they cannot be made."""
         _log.error("slice broken", **_fields(grant), error=str(error))
         self.post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
+
+    def limit_set(self, grant: Grant) -> None:
+        """A container ran without its driver's memory limit, which was set now."""
+        text = f"{grant.holder}: ran without the driver's memory limit of slice {grant.slice_id}; it was set"
+        _log.warning("limit set again", **_fields(grant))
+        self.metrics.count("slice_repairs", "DriverLimitSet")
+        self.post(EventNote(grant.pod if grant.pod.name else None, "DriverLimitSet", text))
 
     def library_made_again(self, grant: Grant, ours: str) -> None:
         """The version that a slice mounts was missing from the node."""
