@@ -23,7 +23,7 @@ from tests.e2e.tenants import (
 )
 from tests.told import compile_program
 from tools.harness.cluster.agent import PROGRAM, Agent, AgentDirectories
-from tools.harness.cluster.binaries import BinaryError, provide_cdi_hook
+from tools.harness.cluster.binaries import provide_cdi_hook
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.pods import slice_of
 from tools.harness.cluster.processes import Program
@@ -119,17 +119,12 @@ def limited_node(
         "device-list-strategy": "cdi-cri",
         "memory-enforcer": "driver",
         "cdi-dir": str(cluster.node.cdi_directory),
-        "simulator-dir": str(cards),
     }
-    environment = {"GPU_DEVICE_PLUGIN_NATIVE": str(native)}
+    environment = {"GPU_DEVICE_PLUGIN_NATIVE": str(native), "NVIDIA_DRIVER_ROOT": str(cards)}
     agent = Agent(cluster, directories, flags, environment)
     agent.program.command = [*inside(), *agent.program.command]
     agent.prepare("--driver-version", DRIVER)
-    try:
-        spec = nvidias_devices(SimulatedNode(cards / STATE_NAME), place)
-    except BinaryError as error:
-        serving_agent.start()
-        pytest.skip(str(error))
+    spec = nvidias_devices(SimulatedNode(cards / STATE_NAME), place)
     cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
     load_image(cluster, cards, place)
     command = [*inside(), str(PROGRAM), "limit-keeper"]
@@ -138,10 +133,12 @@ def limited_node(
         "keeper", command, results / "limited" / "keeper.log", serving_agent.environment
     )
     keeper.start()
-    agent.start()
-    yield Limited(agent, keeper)
-    agent.stop()
-    keeper.stop()
+    try:
+        agent.start()
+        yield Limited(agent, keeper)
+    finally:
+        agent.stop()
+        keeper.stop()
 
 
 @pytest.fixture
