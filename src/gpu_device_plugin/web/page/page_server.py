@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
-from gpu_device_plugin.web.server import HttpListener, ReadyState, add_probes, parse_address
+from gpu_device_plugin.web.http_server import HttpListener, ReadyState, add_probes, parse_address
 from gpu_device_plugin.web.tls import ServingTls
 
 _HERE = Path(__file__).resolve().parent
@@ -31,7 +31,8 @@ _STATIC = {"page.js": "text/javascript", "page.css": "text/css"}
 class Html:
     """What the page consists of, read once; `static` is name -> content and type of a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, grafana: str = "") -> None:
+        """`grafana` is the address of the dashboard that pods and nodes link to; "" for none."""
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -39,6 +40,7 @@ class Html:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.globals["grafana"] = grafana
         self.static = {
             name: ((_HERE / "static" / name).read_bytes(), kind) for name, kind in _STATIC.items()
         }
