@@ -1,6 +1,6 @@
 """How fast the control plane places pods by each allocation API, and what rewriting a pod costs at its creation.
 
-    tests/e2e/run.sh -- .venv/bin/python -m tools.bench.doors
+    tests/e2e/run.sh -- .venv/bin/python -m tools.bench.allocation_apis
 
 That starts a real control plane without any kubelet, and prints what it saw as JSON.
 """
@@ -39,9 +39,9 @@ MANY = 40
 BAR_MS = 8
 RAISED = 300
 BY_CLAIMS, BY_UNITS = "by-claims", "by-units"
-_DOORS = {BY_CLAIMS: "claims", BY_UNITS: "device plugin"}
+_APIS = {BY_CLAIMS: "claims", BY_UNITS: "device plugin"}
 _STATE = Path("/run/gpu-device-plugin-bench")
-_TITLE = "Placing by each door"
+_TITLE = "Placing by each allocation API"
 _METHOD = """\
 A real control plane on this machine (etcd, kube-apiserver, kube-controller-manager, kube-scheduler {version}, the chart's
 policies), without any kubelet: {nodes} nodes of {cards} V100, as allocatable and as ResourceSlices, and {pods} pods of 2 units and 30 %,
@@ -62,7 +62,7 @@ async def measure() -> Chapter:
         row = Row(f"{PODS} pods on {NODES} nodes", "told", f"not measured: {missing}")
         return Chapter(_TITLE, method, (row,))
     process = await asyncio.create_subprocess_exec(
-        *("tests/e2e/run.sh", "--", sys.executable, "-m", "tools.bench.doors"),
+        *("tests/e2e/run.sh", "--", sys.executable, "-m", "tools.bench.allocation_apis"),
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await process.communicate()
@@ -70,9 +70,10 @@ async def measure() -> Chapter:
     found = json.loads(output.splitlines()[-1])
     rows = [
         shown(
-            f"{PODS} pods placed, {limits} limits, {_DOORS[door]}", f"{PODS / seconds:.0f} a second"
+            f"{PODS} pods placed, {limits} limits, {_APIS[api_name]}",
+            f"{PODS / seconds:.0f} a second",
         )
-        for (limits, door, seconds) in found["placed"]
+        for (limits, api_name, seconds) in found["placed"]
     ]
     one, many = found["added_ms"]
     rows += [
@@ -84,7 +85,7 @@ async def measure() -> Chapter:
 
 def main() -> None:
     """Inside the namespaces of tests/e2e/run.sh."""
-    logs = DISK.absolute() / "doors"
+    logs = DISK.absolute() / "allocation_apis"
     shutil.rmtree(logs, ignore_errors=True)
     cluster = Cluster(Layout(_STATE, logs))
     cluster.prepare()
@@ -131,14 +132,14 @@ def _measured(cluster: Cluster, api: Client) -> dict[str, Any]:
         _until_accounts(cluster, namespace)
     wait_for("pods are rewritten", lambda: "asked" in json.dumps(_dry_run(api, BY_CLAIMS, 1)))
     added = [_added_ms(api, count) for count in (1, MANY)]
-    placed = [["default", door, _placed(api, door)] for door in (BY_UNITS, BY_CLAIMS)]
+    placed = [["default", api_name, _placed(api, api_name)] for api_name in (BY_UNITS, BY_CLAIMS)]
     for program in (cluster.control_plane.controllers, cluster.control_plane.scheduler):
         program.stop()
         program.command += [f"--kube-api-qps={RAISED}", f"--kube-api-burst={RAISED}"]
         program.start()
-    for door in (BY_UNITS, BY_CLAIMS):
-        _empty(api, door)
-    placed += [["raised", door, _placed(api, door)] for door in (BY_UNITS, BY_CLAIMS)]
+    for api_name in (BY_UNITS, BY_CLAIMS):
+        _empty(api, api_name)
+    placed += [["raised", api_name, _placed(api, api_name)] for api_name in (BY_UNITS, BY_CLAIMS)]
     return {"placed": placed, "added_ms": added}
 
 
