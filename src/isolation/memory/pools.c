@@ -10,7 +10,6 @@
 #include "memory/pools.h"
 
 #include "books/memory_limit.h"
-#include "books/calls.h"
 #include "books/memory_charge.h"
 #include "books/holdings.h"
 #include "driver/cards.h"

@@ -1,6 +1,5 @@
 /* cuMemAllocAsync and friends: every call that draws from a pool, makes one or ends it. */
 #include "books/memory_limit.h"
-#include "books/calls.h"
 #include "books/memory_charge.h"
 #include "books/enter.h"
 #include "books/holdings.h"
