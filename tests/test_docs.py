@@ -1,5 +1,6 @@
 """The promise: what the documentation names is what the program has, and nothing is left out."""
 
+import ast
 import json
 import re
 import tomllib
@@ -24,7 +25,7 @@ from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
-from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_whole
+from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.kubernetes.client.wire import Pod
@@ -34,6 +35,7 @@ from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from tools import metadata_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -180,6 +182,23 @@ def whole_slice() -> SliceSample:
     return SliceSample(**values)
 
 
+def test_every_label_and_annotation_of_the_code_stands_on_its_page() -> None:
+    """The page is as `python -m tools.metadata_page` writes it."""
+    named = {
+        node.value.value
+        for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if re.search(r"(LABEL|ANNOTATION|_KEY)$", getattr(node.targets[0], "id", ""))
+        if re.search(r"[a-z][./][a-z]", str(node.value.value))
+    }
+    told = {word for row in rows(page("docs/labels.md"), 5) for word in words(row[0])}
+
+    assert {"ack.node.gpu.schedule", "gpu-device-plugin/holdings"} <= named
+    assert named - told == set()
+    assert page("docs/labels.md") == metadata_page.text()
+
+
 def test_every_metric_stands_in_the_table_with_its_labels() -> None:
     """Dashboards are written from that table."""
     metrics = AgentMetrics("1")
@@ -259,7 +278,6 @@ def test_every_mode_stands_in_the_table_with_its_resources() -> None:
     assert told == {
         str(mode): set(map(str, resources_of(mode))) for mode in NodeMode if not is_whole(mode)
     }
-    assert set(PlacementPolicy) <= words(page("docs/node-modes.md"))
 
 
 @pytest.mark.parametrize("variant", sorted((ROOT / "tests/golden/edits").glob("*-nvidia.json")))
