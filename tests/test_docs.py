@@ -41,7 +41,9 @@ from tools import metadata_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md")]
+    path
+    for place in ("", "docs", "docs/adr", "docs/tasks", "samples", "charts/gpu-device-plugin")
+    for path in (ROOT / place).glob("*.md")
 )
 
 
@@ -202,7 +204,8 @@ def test_every_label_and_annotation_of_the_code_stands_on_its_page() -> None:
 
 
 OTHERS_FLAGS = r"""--(set|set-string|values|reset-then-reuse-values|no-hooks|build-arg|secret|help|minutes|simulated|
-require-hashes|probe|previous|root-dir|kube-api-qps|admission-control-config-file|terminated-pod-gc-threshold)"""
+require-hashes|probe|previous|root-dir|kube-api-qps|admission-control-config-file|terminated-pod-gc-threshold|
+gpu-memory-utilization|mem-fraction-static)"""
 """Flags of helm, docker, kubectl, Kubernetes, tests and tools that pages name."""
 
 
@@ -410,6 +413,9 @@ SAMPLES = {
     "pytorch-training.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
     "vllm.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
     "jupyter-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(3, 20)),
+    "sglang.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
+    "kserve.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
+    "ray.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(7, 50)),
     "triton.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(4, 25)),
     "ack/cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
     "ack/binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
@@ -434,7 +440,20 @@ def test_a_sample_asks_for_what_its_node_gives(name: str) -> None:
     """No sample is refused on the kind of node that its head names."""
     mode, unit, expected = SAMPLES[name]
     sample, *_ = yaml.safe_load_all(page(f"samples/{name}"))
-    body = sample if sample["kind"] == "Pod" else sample["spec"]["template"]
+    spec = sample["spec"]
+    match sample["kind"]:
+        case "Pod":
+            body = sample
+        case "InferenceService":  # KServe puts the model's resources into its container
+            model = {
+                "name": "kserve-container",
+                "resources": spec["predictor"]["model"]["resources"],
+            }
+            body = {"spec": {"containers": [model]}}
+        case "RayCluster":
+            body = spec["workerGroupSpecs"][0]["template"]
+        case _:
+            body = spec["template"]
     request = pod_request(msgspec.convert({"metadata": {"name": "p"}, **body}, Pod))
 
     assert demand(request, request.containers[0], NodeTerms("n", mode, unit)) == expected
