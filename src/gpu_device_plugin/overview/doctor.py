@@ -211,7 +211,7 @@ def _other_plugins(facts: Installation) -> Iterator[Finding]:
             is_other = name.startswith("nvidia.com/gpu") and str(amount) != "0"
             if is_other and node.metadata.name in ours:
                 yield problem(
-                    f"node {node.metadata.name} offers {name}: {amount} of another plugin beside ours",
+                    f"node {node.metadata.name} offers {name}: {amount} of another plugin as well",
                     "keep NVIDIA's plugin (and a DRA driver) off this node: both would give away "
                     "the same cards",
                 )
