@@ -15,6 +15,7 @@ from click import Command, Context, Group
 from prometheus_client.parser import text_string_to_metric_families
 from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
+from tools.bench.report import in_short
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.setting_options import in_help_order
@@ -599,6 +600,14 @@ def anchors(path: Path) -> set[str]:
 def slug(head: str) -> str:
     """The anchor of one heading."""
     return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
+
+
+def test_the_figures_in_short_are_measured_ones() -> None:
+    """A row that was renamed would leave a hole in the first section."""
+    text = in_short(page("docs/benchmarks.md"))
+
+    assert "## In short" in page("docs/benchmarks.md")
+    assert "not measured" not in text
 
 
 def test_decisions_are_numbered_without_a_gap_and_have_their_three_parts() -> None:
