@@ -99,7 +99,7 @@ TABLES = {
         Key(pod_annotations.ASSIGNED, WISH, ACK_TOOLS, "`true` where the agent has given the slice, `false` where a scheduler has chosen the card"),
         Key(pod_annotations.ASSUME_TIME, WISH, ACK_TOOLS, "when, in ns since 1970"),
         Key(pod_annotations.INIT_ALLOCATION, AGENT, COUNTERS, "the same for `spec.initContainers`, sidecars among them"),
-        *(Key(key, WISH, ACK_TOOLS, _OLDER) for key in pod_annotations.FIRST_GENERATION),
+        Key("`, `".join(pod_annotations.FIRST_GENERATION), WISH, ACK_TOOLS, _OLDER),
         Key(holdings.DEVICES_ANNOTATION, AGENT, COUNTERS, "container index -> UUIDs of whole cards, replicas and instances"),
         Key(ASKED_KEY, "the chart's policy", "people", "what a pod asked before its limits became [claims](dra.md#what-happens-to-a-pod)"),
     ),
