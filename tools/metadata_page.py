@@ -9,9 +9,9 @@ from pathlib import Path
 
 from gpu_device_plugin.controller import unhealthy_cards
 from gpu_device_plugin.domain.fractions import demands, pod_annotations
-from gpu_device_plugin.domain.grants import holdings, node_annotations
+from gpu_device_plugin.domain.grants import holdings_annotation, node_annotations
 from gpu_device_plugin.domain.models import model_catalogue, pod_admission
-from gpu_device_plugin.domain.node import allocation_api, compute_policy, labels, modes
+from gpu_device_plugin.domain.node import allocation_api, compute_policy, labels, modes, state
 from gpu_device_plugin.kubernetes.objects import lease, resource_slices
 from gpu_device_plugin.settings.agent_settings import Settings
 
@@ -62,6 +62,7 @@ TABLES = {
         Key(modes.PLACEMENT_LABEL, OPERATOR, "agent, controller", f"{_names(modes.PlacementPolicy)}: [which card](requests.md#which-card)", _setting("placement")),
         Key(modes.MAX_PODS_LABEL, OPERATOR, "agent, controller", "the most pods on a card, in the modes of fractions", "no limit; with isolation 16"),
         Key(compute_policy.COMPUTE_POLICY_KEY, OPERATOR, AGENT, f"{_names(compute_policy.ComputePolicy)}, or cGPU's number 3, 1 or 2, 5", _setting("compute_policy")),
+        Key(state.MEMORY_ENFORCER_LABEL, OPERATOR, AGENT, "`library`, `auto`, `driver`: [who refuses memory](operations.md#memory-limits-by-the-driver) above a slice", f"{_setting('memory_enforcer')}; `library` in the chart"),
         Key(allocation_api.ALLOCATION_API_LABEL, OPERATOR, "agent; on a Namespace the chart's policies", f"{_names(allocation_api.AllocationApi)}: [claims](dra.md)", _setting("door")),
         Key(modes.SETTINGS_LABEL, OPERATOR, AGENT, "a name in `nodeSettings.map` ([settings by node](install.md#settings-by-node))", "the settings of all nodes"),
         Key(modes.MIG_PROFILE_LABEL, OPERATOR, AGENT, "a [MIG profile](nvidia.md#one-profile-for-a-whole-node)", _setting("mig_profile")),
@@ -77,7 +78,7 @@ TABLES = {
     ),
     "Annotations of a Node": (
         Key(node_annotations.CARDS_ANNOTATION, AGENT, COUNTERS, "the cards as JSON: mode, unit, and of each card index, uuid, model, memory, units, health; version 2, for cards that are cut or replicated, has `instances` and `replicas` too; a card that [claims](dra.md#what-people-and-tools-see) give has `door` and `claimed`"),
-        Key(holdings.HOLDINGS_ANNOTATION, AGENT, COUNTERS, "what pods hold, as JSON by pod uid: `slices` (card index: units and percent), `devices` (UUIDs), `exclusive`, `claims`; at most 64 KiB. It counts before the pods' own annotations, which their tenants can write"),
+        Key(holdings_annotation.HOLDINGS_ANNOTATION, AGENT, COUNTERS, "what pods hold, as JSON by pod uid: `slices` (card index: units and percent), `devices` (UUIDs), `exclusive`, `claims`; at most 64 KiB. It counts before the pods' own annotations, which their tenants can write"),
         Key(labels.FEATURES_ANNOTATION, AGENT, AGENT, f"which {_FEATURES} the agent wrote, without `nvidia.com/`"),
         Key(model_catalogue.SERIES_ANNOTATION, CONTROLLER, CONTROLLER, "the series that the controller wrote into the label"),
         Key(node_annotations.UNINSTALL_ANNOTATION, "helm's hook", AGENT, "uid of the DaemonSet whose agents withdraw"),
@@ -100,7 +101,7 @@ TABLES = {
         Key(pod_annotations.ASSUME_TIME, WISH, ACK_TOOLS, "when, in ns since 1970"),
         Key(pod_annotations.INIT_ALLOCATION, AGENT, COUNTERS, "the same for `spec.initContainers`, sidecars among them"),
         Key("`, `".join(pod_annotations.FIRST_GENERATION), WISH, ACK_TOOLS, _OLDER),
-        Key(holdings.DEVICES_ANNOTATION, AGENT, COUNTERS, "container index -> UUIDs of whole cards, replicas and instances"),
+        Key(holdings_annotation.DEVICES_ANNOTATION, AGENT, COUNTERS, "container index -> UUIDs of whole cards, replicas and instances"),
         Key(ASKED_KEY, "the chart's policy", "people", "what a pod asked before its limits became [claims](dra.md#what-happens-to-a-pod)"),
     ),
     "Of other objects": (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import pods_with_gpus
 from gpu_device_plugin.kubelet.plugin_directory import kubelet_pid
