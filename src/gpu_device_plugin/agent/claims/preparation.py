@@ -197,7 +197,8 @@ class Preparation:
         needed = scheme.claim_demand(claim.devices, view)
         if not slice_id:  # containers that run already keep what they have
             self._check_alone(holder)
-        is_shared = not slice_id and await self._is_shared(holder)
+        may_be_by_driver = not slice_id and state.driver_limits.backends
+        is_shared = bool(may_be_by_driver) and await self._is_shared(holder)
         return await self._parts.admission.reserve(
             holder, needed, uuids, slice_id, is_shared=is_shared
         )
