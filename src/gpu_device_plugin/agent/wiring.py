@@ -22,7 +22,11 @@ from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, So
 from gpu_device_plugin.agent.kubelet_calls.kubelet_calls import KubeletCalls
 from gpu_device_plugin.agent.kubelet_calls.prestart import HolderCheck, PreStart
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
-from gpu_device_plugin.agent.node_checks.node_checks import LayoutCheck
+from gpu_device_plugin.agent.node_checks.node_checks import (
+    KEEPER_SOCKET,
+    DriverLimitsCheck,
+    LayoutCheck,
+)
 from gpu_device_plugin.agent.node_checks.readiness import Readiness
 from gpu_device_plugin.agent.node_checks.withdrawal import NodeFollower, Withdrawal
 from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driver
@@ -37,6 +41,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal, first_state
 from gpu_device_plugin.disk.cdi_files import CdiFiles
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.disk.locks import NodeLock
 from gpu_device_plugin.disk.region import read_region
@@ -50,19 +55,18 @@ from gpu_device_plugin.disk.state_file import (
     MemoryFile,
     NodeRecord,
 )
-from gpu_device_plugin.disk.writer import Writer
-from gpu_device_plugin.domain.cards.reports import CardReport, DriverChanged
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import Pool
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes, default_schemes, merge
-from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointPhase, EndpointState
+from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes, merge
+from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
-from gpu_device_plugin.web.server import Page
+from gpu_device_plugin.web.http_server import Page
 
 
 class Wiring:
@@ -165,7 +169,17 @@ class Wiring:
             settings.run_dir,
             settings.library_dir,
             driver=simulated_driver(settings),
-            driver_root=lambda: in_force.current.driver_root,
+            driver_root=lambda: settings.simulator_dir or in_force.current.driver_root,
+        )
+        cdi = CdiFiles(Path(settings.cdi_dir))
+        self.driver_limits = DriverLimitsCheck(
+            self.node_store,
+            self.recorder,
+            self.cards,
+            self.setup.files,
+            lambda: self.ledger_store.living,
+            Path(settings.run_dir) / KEEPER_SOCKET,
+            lambda: cdi.check() if settings.cdi_dir else "the agent has no --cdi-dir",
         )
         self.admission = Admission(
             self.ledger_store,
@@ -180,7 +194,8 @@ class Wiring:
         edges, ledger_store = self.edges, self.ledger_store
         self.gate, self.registrations = CallGate(), Registrations()
         self.specs = partial(edges.specs, self.cluster)
-        sources = Sources(edges.pods.list, self.specs, self.cluster.fetch_spec)
+        self.fetch_spec = partial(edges.fetch_spec, self.cluster)
+        sources = Sources(edges.pods.list, self.specs, self.fetch_spec)
         self.caller_lookup = CallerLookup(sources, self.live)
         self.reconciler = Reconciler(
             ledger_store=ledger_store,
@@ -210,7 +225,7 @@ class Wiring:
             self.recorder,
             state,
             self.schemes,
-            fetch_spec=self.cluster.fetch_spec,
+            fetch_spec=self.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
         self.calls = KubeletCalls(
@@ -244,7 +259,7 @@ class Wiring:
                 cards=self.cards,
                 memory=Memory(memory, self.writer),
                 specs=self.specs,
-                fetch_spec=self.cluster.fetch_spec,
+                fetch_spec=self.fetch_spec,
                 mode=self.mode,
                 republish=republish,
             ),
@@ -264,7 +279,7 @@ class Wiring:
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
         """What the device plugin offers beside the claims."""
         pools, ledger = self.schemes.pools(state), self.ledger_store.ledger
-        return pools_behind(pools, state.door, ledger, self.claim_endpoint.withheld)
+        return pools_behind(pools, state.allocation_api, ledger, self.claim_endpoint.withheld)
 
     def _wire_readers(self) -> None:
         cards, in_force = self.cards, self.in_force
@@ -302,7 +317,7 @@ class Wiring:
         self.republish.subscribe(self.publisher.changed)
 
     def _wire_lifecycle(self) -> None:
-        settings, door = self.settings, self.claim_endpoint
+        settings, claims = self.settings, self.claim_endpoint
         self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
         self.withdrawal = Withdrawal(
             self.node_store,
@@ -324,7 +339,7 @@ class Wiring:
             self.cluster,
             self.schemes.offers,
             settings.state_dir,
-            lambda: door.trouble,
+            lambda: claims.trouble,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_device_plugin.domain.fractions.card_limits import most_pods
 from gpu_device_plugin.domain.fractions.fragmentation import (
     CPU_LEVEL_MILLI,
     CPU_PER_CARD,
@@ -21,16 +22,16 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     TENTHS,
     WHOLE_CARD_MILLI,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import most_pods
 from gpu_device_plugin.domain.fractions.node_fit import (
     FULL_OF_PODS_TEXT,
     NOT_ENOUGH_TEXT,
-    OTHER_DOOR_TEXT,
+    OTHER_API_TEXT,
     CheckedRequest,
     Fit,
     Misfit,
     RequestChecks,
 )
+from gpu_device_plugin.domain.fractions.placement import scores_by_fullness
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
@@ -62,7 +63,7 @@ class _Nodes(NamedTuple):
         milli: `Room.free_milli`.
         cpu: By node, as the next three: processor that is free, in thousandths of a core.
         most: Most pods a card.
-        is_other_door: 1 where all cards are behind the other door, else 0.
+        is_other_api: 1 where all cards are given by the other allocation API, else 0.
         rules: Which mode and policy.
     """
 
@@ -73,12 +74,12 @@ class _Nodes(NamedTuple):
     milli: _Ints
     cpu: _Ints
     most: _Ints
-    is_other_door: _Ints
+    is_other_api: _Ints
     rules: _Ints
 
     def where(self, mask: _Bools) -> "_Nodes":
         """Some of them."""
-        return self if mask.all() else _Nodes(*(each[..., mask] for each in self))
+        return self if mask.all() else _Nodes(*(each.compress(mask, -1) for each in self))
 
     def fitting(self, demand: Demand, *, is_bounded: bool = True) -> _Bools:
         """The cards on which a container of this demand fits, as `Room.lack` says.
@@ -133,7 +134,9 @@ class _Nodes(NamedTuple):
             may = now.fitting(needed)
             fits &= may.sum(0) >= needed.cards
             left = now.left_milli(needed) if is_fgd else now.milli
-            order = now.order(asked.policy, needed, left) + np.where(on, 0, _NO_BOUND)
+            order = now.order(asked.policy, needed, left)
+            if on.any():
+                order += np.where(on, 0, _NO_BOUND)
             chosen = _least(np.where(may, order, _NEVER), needed.cards)
             now = now._replace(
                 mem=now.mem - chosen * needed.units_per_card,
@@ -141,8 +144,8 @@ class _Nodes(NamedTuple):
                 milli=np.where(chosen, left, now.milli),
             )
             on |= chosen
-        free = np.where(on, now.mem, 0).sum(0) / np.maximum(np.where(on, self.size, 0).sum(0), 1)
-        found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
+        free = (now.mem * on).sum(0) / np.maximum((self.size * on).sum(0), 1)
+        found: dict[PlacementPolicy, _Floats] = scores_by_fullness(free)
         if is_fgd:
             found[_FGD] = self._grades(now.milli, asked.pod.cpu_milli) / 100
         return fits, found
@@ -238,13 +241,13 @@ class Judged:
         self.left += alike.values()
 
     def _refuse(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
-        is_other_door, is_final = nodes.is_other_door == 1, nodes.too_small(asked)
+        is_other_api, is_final = nodes.is_other_api == 1, nodes.too_small(asked)
         is_full = (nodes.pods >= nodes.most).any(0)
         for needed in {ask.needed for ask in asked.asking}:
             is_full &= nodes.fitting(needed, is_bounded=False).sum(0) >= needed.cards
-        self._refused(OTHER_DOOR_TEXT, names, is_other_door, np.ones_like(is_final))
-        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_door, is_final)
-        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_door, is_final)
+        self._refused(OTHER_API_TEXT, names, is_other_api, np.ones_like(is_final))
+        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_api, is_final)
+        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_api, is_final)
 
     def _refused(self, text: str, names: _Names, where: _Bools, is_final: _Bools) -> None:
         for final in (True, False):
@@ -258,6 +261,7 @@ class CardArrays:
     def __init__(self) -> None:
         self._cards = np.zeros((len(_NO_CARD), 0, 0), dtype=np.int64)
         self._nodes = np.zeros((len(_Nodes._fields) - len(_NO_CARD), 0), dtype=np.int64)
+        self._names = np.zeros(0, dtype=object)
         self._at: dict[str, int] = {}
         self._unused: list[int] = []
         # Each mode and policy has a number; one node stands for all that have it.
@@ -271,8 +275,8 @@ class CardArrays:
             self._examples.append(offer)
         at, cpu = self._place(offer.name, len(rooms)), min(cpu_milli, _NO_BOUND)
         most = most_pods(offer.mode, offer.max_pods)
-        is_other_door = bool(rooms) and all(room.is_behind_other_door for room in rooms)
-        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_door, rules
+        is_other_api = bool(rooms) and all(room.is_of_other_api for room in rooms)
+        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_api, rules
         cards = [_card(room) for room in sorted(rooms, key=lambda room: room.amounts)]
         cards += [_NO_CARD] * (self._cards.shape[1] - len(cards))
         self._cards[..., at] = np.array(cards, dtype=np.int64).reshape(-1, len(_NO_CARD)).T
@@ -292,30 +296,38 @@ class CardArrays:
             spare = nodes // 4 + 1
             self._cards = np.pad(self._cards, ((0, 0), (0, 0), (0, spare)))
             self._nodes = np.pad(self._nodes, ((0, 0), (0, spare)))
-            self._unused = list(range(nodes, nodes + spare))
+            self._names = np.pad(self._names, (0, spare))
+            self._unused = [*reversed(range(nodes, nodes + spare))]
         if name not in self._at:
-            self._at[name] = self._unused.pop()
+            at = self._at[name] = self._unused.pop()
+            self._names[at] = name
         return self._at[name]
+
+    def _of(self, at: NDArray[np.intp]) -> tuple[_Ints, _Ints]:
+        """The arrays of these places, which ascend; of the first so many without a copy."""
+        if len(at) and at[-1] == len(at) - 1:
+            return self._cards[..., : len(at)], self._nodes[..., : len(at)]
+        return self._cards.take(at, -1), self._nodes.take(at, -1)
 
     def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
         """Whether and how well a pod fits each of these nodes."""
-        every = np.array(names, dtype=object)
         at = np.fromiter(map(self._at.get, names, repeat(-1)), np.intp, len(names))
-        found = Judged([], [], [], every[at < 0].tolist())
-        every, at = every[at >= 0], at[at >= 0]
-        rules = self._nodes[-1, at]
-        for number in np.unique(rules).tolist():
-            here, asked = rules == number, checks.of(self._examples[number])
+        unknown = [name for name in names if name not in self._at] if (at < 0).any() else []
+        found, asked_about = Judged([], [], [], unknown), np.zeros(len(self._names), dtype=bool)
+        asked_about[at[at >= 0]] = True
+        for number in np.unique(self._nodes[-1, asked_about]).tolist():
+            here = np.flatnonzero(asked_about & (self._nodes[-1] == number))
+            these, asked = self._names[here], checks.of(self._examples[number])
             if isinstance(asked, Misfit):
-                found.misfits.append((asked, every[here].tolist()))
+                found.misfits.append((asked, these.tolist()))
             else:
-                cards, nodes = (each.take(at[here], -1) for each in (self._cards, self._nodes))
-                found.add(every[here], _Nodes(*cards, *nodes), asked)
+                cards, nodes = self._of(here)
+                found.add(these, _Nodes(*cards, *nodes), asked)
         return found
 
 
 def _card(room: Room) -> tuple[int, ...]:
-    is_shut = room.is_closed or room.is_behind_other_door
+    is_shut = room.is_closed or room.is_of_other_api
     size = room.card.capacity(room.unit) if room.is_healthy else -1
     free_mem = room.free_mem if room.is_healthy and not is_shut else 0
     return free_mem, room.free_core, size, room.pods, room.free_milli

@@ -2,7 +2,7 @@
 
     python -m gpu_device_plugin.nvml.child [--library PATH]
 
-Any call may block for ever inside the driver; `source` in the agent watches the time. So this
+Any call may block for ever inside the driver; `nvml_source` in the agent watches the time. So this
 process takes no commands and has no state that must be kept. Every line is a sign of life;
 `starting` announces that the next one may take long, because nvmlInit wakes each card, which
 takes seconds per card without the persistence daemon. It imports as little as possible, because
@@ -18,7 +18,7 @@ The child lives no longer than its parent, however the parent ends.
 Three ways, because each alone has a gap:
 
 - The kernel's parent-death signal. It does not come if the parent died before it was set. It
-  also comes when the *thread* that started the child ends, so `source` uses the event loop's.
+  also comes when the *thread* that started the child ends, so `nvml_source` uses the event loop's.
 - The parent's pid, compared after the signal is set, closes that gap. It is an argument, because
   in a container the agent itself may be pid 1.
 - The end of stdin always works, but is noticed only between two calls.
@@ -81,6 +81,7 @@ class ChildPace:
     wait_seconds = 1.0  # longest wait for an event, and so between two signs of life
     probe_seconds = 5.0  # between two probes of the cards
     reopen_seconds = 10.0  # between two openings of the simulated driver
+    slices = ""  # directory of the slices, where gpu-limit-hook leaves marks
 
 
 class Child:
@@ -146,7 +147,7 @@ class Child:
 
     def _probe(self, driver: nvml.Driver) -> bool:
         """Probe and report every card; returns whether one of them failed."""
-        cards = driver.probe()
+        cards = driver.probe(self._pace.slices)
         self._tell(kind="probes", cards=cards)
         return bool(driver.unreadable) or any(card.get("error") for card in cards)
 
@@ -177,12 +178,13 @@ class Child:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the child; returns its exit status."""
     paces = ("wait-seconds", "probe-seconds", "reopen-seconds")
-    names = [f"{name}=" for name in ("library", "kernel-module", "parent", *paces)]
+    names = [f"{name}=" for name in ("library", "kernel-module", "parent", "slices", *paces)]
     given, _ = getopt(sys.argv[1:] if arguments is None else list(arguments), "", names)
     chosen, pace = dict(given), ChildPace()
     for name in paces:
         if f"--{name}" in chosen:
             setattr(pace, name.replace("-", "_"), float(chosen[f"--{name}"]))
+    pace.slices = chosen.get("--slices", "")
     parent = int(chosen.get("--parent", 0))  # pid to live no longer than
     module = Path(chosen.get("--kernel-module", "/sys/module/nvidia"))
     lifeline = Lifeline(parent)

@@ -6,12 +6,9 @@
  * may take more. The slice is alone on the card while it has the lease; beside slices that take
  * none, and beside other processes of its own, it is charged its part of the turns.
  */
-#include "compute/charge.h"
+#include "compute/compute.h"
 
 #include "books/slice_region.h"
-#include "compute/credit.h"
-#include "compute/events.h"
-#include "compute/lease.h"
 #include "slice/slice.h"
 
 /* Less than known so far, and to be made up for. */
@@ -80,13 +77,20 @@ static unsigned beside(const struct meter *meter, uint64_t now_ns)
 	return count;
 }
 
-static void end(struct meter *meter, const struct work *work)
+static uint64_t sum(uint64_t number, int64_t more)
 {
-	meter->out_ns -= smaller(meter->out_ns, work->mean_ns);
-	meter->worst_ns -= smaller(meter->worst_ns, work->worst_ns);
-	meter->copies_ns -= smaller(meter->copies_ns, work->copies_ns);
-	credit_add_inflight(meter->card, -(int64_t)(work->mean_ns - work->copies_ns));
-	credit_add_copies(meter->card, -(int64_t)work->copies_ns);
+	return more < 0 ? less(number, (uint64_t)-more) : number + (uint64_t)more;
+}
+
+void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns)
+{
+	credit_add_inflight(card, mean_ns - copies_ns);
+	credit_add_copies(card, copies_ns);
+	if (!meter)
+		return;
+	meter->out_ns = sum(meter->out_ns, mean_ns);
+	meter->copies_ns = sum(meter->copies_ns, copies_ns);
+	meter->worst_ns = sum(meter->worst_ns, worst_ns);
 }
 
 /* Copies alone: others' turns do not delay them, and what the bus was shared for is not charged. */
@@ -174,7 +178,8 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 		charged_ns = part_ns;
 	if (!work->is_sure && !work->is_sample && work->is_alike && !work->copies_ns)
 		estimate_learn(work->what, part_ns / work->launches, work->launches);
-	end(meter, work);
+	charge_out(meter, meter->card, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
+		   -(int64_t)work->worst_ns);
 	if (lease_is_free(meter->card, now_ns))
 		credit_spend_alone(meter->card, charged_ns);
 	else
@@ -317,8 +322,7 @@ struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns
 
 void charge_forget(struct meter *meter, uint64_t now_ns)
 {
-	credit_add_inflight(meter->card, -(int64_t)(meter->out_ns - meter->copies_ns));
-	credit_add_copies(meter->card, -(int64_t)meter->copies_ns);
+	charge_out(meter, meter->card, -(int64_t)meter->out_ns, -(int64_t)meter->copies_ns, 0);
 	lease_tell(meter, now_ns);
 }
 
@@ -331,22 +335,21 @@ static uint64_t worst_most_ns(const struct meter *meter)
 }
 
 /* The first event took far longer than it should, and other streams do not pass it. */
-bool charge_is_late(const struct meter *meter, uint64_t more_ns, uint64_t now_ns)
+static bool is_late(const struct meter *meter, uint64_t now_ns)
 {
 	const struct timed_event *first = &meter->events[0];
 	const uint64_t since_ns = larger(first->set_ns, meter->first_ns);
 	/* In front of an empty one anything that is out may be. */
 	const uint64_t mean_ns = first->work.launches ? first->work.mean_ns : meter->out_ns;
 
-	return less(now_ns, since_ns) > (mean_ns + more_ns) * LATE_TIMES + LATE_NS;
+	return less(now_ns, since_ns) > mean_ns * LATE_TIMES + LATE_NS;
 }
 
 bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
 	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
-	     (meter->aside_ns ||
-	      (meter->doubt_ns < DOUBT_HOLDS_NS && !charge_is_late(meter, 0, now_ns)))))
+	     (meter->aside_ns || (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

@@ -1,10 +1,7 @@
 /* Card time: what this process's work takes, and who may go on; see compute/meter.c. */
 #pragma once
 
-#include "compute/meter_state.h"
-
-#include <stdbool.h>
-#include <stdint.h>
+#include "compute/compute.h"
 
 /*
  * The size of a launch, to a factor of two; goes with its function, whose
@@ -26,15 +23,11 @@ static inline uint64_t meter_kind(const void *what, uint64_t size)
 /*
  * Waits until the slice has card time left, and notes that work begins.
  * The card is that of the stream, whichever context is current.
- * `stream` names the per-thread default stream as such. Any thread.
+ * `stream` names the per-thread default stream as such. `is_copy`: between host and card, `what` is
+ * from estimate_copy_kind(), and it needs no lease; only where meter_is_capped(). Any thread.
  */
-void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream);
+void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream);
 void meter_after(struct meter_launch *launch, CUresult result);
-/*
- * The same of a copy between host and card (estimate_copy_kind), which needs no lease: where
- * meter_is_capped(), and with a `launch` of zeros.
- */
-void meter_before_copy(struct meter_launch *launch, uint64_t copy, CUstream stream);
 /* Does any card have a cap on its time? */
 bool meter_is_capped(void);
 /* The waiting alone: before work on several cards begins, each has to have time left. */
@@ -52,3 +45,12 @@ void meter_after_wait(const struct meter_wait *wait);
 void meter_forget_context(CUcontext context);
 
 void meter_after_fork(void);
+
+/*
+ * Copies between host and card: `copy` is from estimate_copy_kind(). What they take goes with
+ * their bytes.
+ */
+static inline uint64_t estimate_copy_kind(bool is_to_host, bool is_pageable, uint64_t bytes)
+{
+	return ((uint64_t)is_to_host << 1 | is_pageable) << 62 | (bytes & UINT64_MAX >> 2);
+}

@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
     limits_text,
 )
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.state import MemoryEnforcer, NodeState
 from gpu_device_plugin.errors import NodeError
@@ -55,6 +55,12 @@ class ContainerSetup:
             cdi = hook_device(grant.slice_id, size, self._paths(grant.library_version))
             spec = replace(spec, cdi=json.dumps(cdi))
         return self.files.make(spec) or was_missing
+
+    def with_enforcer_found(self, grant: Grant) -> Grant:
+        """A grant that is made again, whose containers run: by whether the slice has a CDI file."""
+        is_driver = grant.is_isolated and self.files.has_cdi(grant.slice_id)
+        enforcer = MemoryEnforcer.DRIVER if is_driver else MemoryEnforcer.LIBRARY
+        return replace(grant, memory_enforcer=enforcer)
 
     def edits(self, scheme: WeChooseDevices, grant: Grant, state: NodeState) -> ContainerEdits:
         """The whole answer for a container, by the scheme of its grant."""

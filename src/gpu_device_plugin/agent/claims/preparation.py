@@ -36,7 +36,7 @@ from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
 
 _log = structlog.get_logger("claims")
@@ -65,7 +65,7 @@ class ClaimParts:
     @property
     def is_served(self) -> bool:
         """Whether this agent can prepare claims and give them back at all."""
-        return bool(self.mode.settings.cdi_dir)
+        return bool(self.mode.settings.cdi_dir) and not self.mode.settings.without_claims
 
 
 class Preparation:
@@ -197,7 +197,11 @@ class Preparation:
         needed = scheme.claim_demand(claim.devices, view)
         if not slice_id:  # containers that run already keep what they have
             self._check_alone(holder)
-        return await self._parts.admission.reserve(holder, needed, uuids, slice_id)
+        may_be_by_driver = not slice_id and state.driver_limits.backends
+        is_shared = bool(may_be_by_driver) and await self._is_shared(holder)
+        return await self._parts.admission.reserve(
+            holder, needed, uuids, slice_id, is_shared=is_shared
+        )
 
     def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
         """The claim's cards of this node. RequestError: none, one twice, or an unknown one."""
@@ -236,6 +240,16 @@ class Preparation:
                 reason="SeveralRequests",
             )
         return found
+
+    async def _is_shared(self, holder: Holder) -> bool:
+        """Whether containers that may run at once name the claim; not known is yes."""
+        pod = holder.pod
+        spec = self._parts.specs().get(pod.key) or await self._parts.fetch_spec(*pod.key)
+        if spec is None:
+            return True
+        kinds = [c.kind for c in spec.containers if holder.claim_name in c.claims]
+        has_sidecar = ContainerKind.SIDECAR in kinds and len(kinds) > 1
+        return has_sidecar or kinds.count(ContainerKind.APP) > 1
 
     def _check_alone(self, holder: Holder) -> None:
         """RequestError where a container names another claim of ours: it would see the cards of one."""

@@ -8,16 +8,16 @@ import structlog
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.health_values import Change, ChangeKind
+from gpu_device_plugin.domain.grants.call_state import Reservation
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.grants.decision_log import NOTHING_DECIDED, Decision, DecisionLog
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.reservation import Reservation
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import StateReader
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, GpuPluginError, NotKnownError, RefusalError
 from gpu_device_plugin.kubernetes.objects.events import EventNote
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
@@ -138,14 +138,17 @@ class EventRecorder:
         card = self.state().card(change.uuid) if change.uuid else None
         index = card.index if card and card.is_shown else None
         name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
-        _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
+        _log.warning(
+            "card changed", card=change.uuid, index=index, reason=change.reason, text=change.text
+        )
         self.metrics.count("card_changes", change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
-        self.post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
+        cure = f"; {change.cure}" if change.cure else ""
+        self.post(EventNote(None, change.reason, f"{name}: {change.text}{cure}", is_warning=is_bad))
 
     def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
         """Something about the node as a whole."""
-        (_log.warning if is_warning else _log.info)("node", reason=reason, text=text)
+        (_log.warning if is_warning else _log.info)("node reported", reason=reason, text=text)
         self.post(EventNote(None, reason, text, is_warning=is_warning))
 
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
@@ -173,6 +176,13 @@ class EventRecorder:
         """A slice lacks files that its container needs to start, and they cannot be made."""
         _log.error("slice broken", **_fields(grant), error=str(error))
         self.post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
+
+    def limit_set(self, grant: Grant) -> None:
+        """A container ran without its driver's memory limit, which was set now."""
+        text = f"{grant.holder}: ran without the driver's memory limit of slice {grant.slice_id}; it was set"
+        _log.warning("limit set again", **_fields(grant))
+        self.metrics.count("slice_repairs", "DriverLimitSet")
+        self.post(EventNote(grant.pod if grant.pod.name else None, "DriverLimitSet", text))
 
     def library_made_again(self, grant: Grant, ours: str) -> None:
         """The version that a slice mounts was missing from the node."""

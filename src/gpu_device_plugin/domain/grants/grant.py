@@ -185,6 +185,13 @@ class Grant:
         """Compute on each of its devices; 0 is no cap."""
         return max((share.core_percent for share in self.shares), default=0)
 
+    @property
+    def enforcers(self) -> Mapping[str, str]:
+        """Who holds it to its `memory` and `compute`: `driver`, `library`, or `none` where that is not capped."""
+        memory = self.memory_enforcer if self.is_isolated else "none"
+        compute = MemoryEnforcer.LIBRARY if self.is_isolated and self.core_percent else "none"
+        return {"memory": memory, "compute": compute}
+
     def ids(self, resource: str) -> tuple[str, ...]:
         """The unit ids of `resource` that it holds."""
         return self.units.get(resource, ())

@@ -1,6 +1,6 @@
 """The node state: what the agent knows of its node, as one immutable value."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,6 +12,8 @@ from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_is
 from gpu_device_plugin.domain.node.pods import PodRequest
 
 ANY_CARD = "*"
+MEMORY_ENFORCER_LABEL = "gpu-device-plugin/memory-enforcer"
+"""Of a node, over `--memory-enforcer`."""
 
 
 class MemoryEnforcer(StrEnum):
@@ -72,30 +74,37 @@ def read_report(text: str, driver_version: str) -> DriverLimits:
     return DriverLimits(found["backend"], found["reason"], "")
 
 
-def chosen_enforcer(
-    choice: EnforcerChoice, limits: DriverLimits, sizes: Mapping[str, int]
-) -> MemoryEnforcer:
-    """Who enforces a new slice; `sizes` are its bytes by card.
+def unproven(limits: DriverLimits, cards: Iterable[str]) -> str:
+    """Why the driver is not proven to limit the memory of each of these cards, or ""."""
+    missing = [uuid for uuid in cards if uuid not in limits.backends]
+    each = (f"{uuid}: {limits.reasons.get(uuid, 'not probed')}" for uuid in missing)
+    return (limits.missing or "; ".join(each)) if missing else ""
+
+
+def why_library(
+    choice: EnforcerChoice, limits: DriverLimits, sizes: Mapping[str, int], *, is_shared: bool
+) -> str:
+    """Why the driver does not enforce the memory of a new slice, or ""; `sizes` are its bytes by card.
 
     The driver's variables, which keep NVIDIA's own hook from lifting the limit, have one size for
-    all cards of a container.
+    all cards of a container; and the limit is of one container, `is_shared` among several or not.
     """
-    is_proven = sizes.keys() <= limits.backends.keys() and len(set(sizes.values())) == 1
-    if choice is EnforcerChoice.LIBRARY or not is_proven:
-        return MemoryEnforcer.LIBRARY
-    return MemoryEnforcer.DRIVER
+    if choice is EnforcerChoice.LIBRARY:
+        return f"--memory-enforcer {choice}"
+    if why := unproven(limits, sizes):
+        return why
+    if len(set(sizes.values())) > 1:
+        return "its parts of the cards differ in size, and NVIDIA's hook has one size for all"
+    return "containers that run at once share it, and the limit is of one" if is_shared else ""
 
 
 def unmet_choice(
     choice: EnforcerChoice, limits: DriverLimits, cards: Collection[str]
 ) -> str | None:
     """Why the node cannot do what was chosen: `driver` is never silently less."""
-    unproven = {uuid: limits.reasons.get(uuid, "not probed") for uuid in cards}
-    missing = [f"{u}: {why}" for u, why in unproven.items() if u not in limits.backends]
-    if choice is not EnforcerChoice.DRIVER or not missing:
-        return None
-    why = limits.missing or "; ".join(missing)
-    return f"--memory-enforcer driver: NVIDIA's driver is not proven to limit memory here: {why}"
+    why = unproven(limits, cards) if choice is EnforcerChoice.DRIVER else ""
+    text = "--memory-enforcer driver: NVIDIA's driver is not proven to limit memory here"
+    return f"{text}: {why}" if why else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ class NodeState:
             not given back, and `ANY_CARD` says that it is not known which these are.
         mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
         mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
-        door: By what requests reach the node.
+        allocation_api: By what requests reach the node.
         driver_limits: On which cards NVIDIA's driver is proven to limit memory.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
@@ -150,7 +159,7 @@ class NodeState:
     mps_waits: str = ""
     mig_profile: str | None = None
     imex_channels: tuple[int, ...] = ()
-    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None
 
     @property
@@ -177,6 +186,15 @@ class NodeState:
     def healthy(self) -> dict[str, bool]:
         """UUID -> whether the card may serve now."""
         return {c.uuid: not self.faults and c.uuid not in self.unhealthy for c in self.cards}
+
+    @property
+    def memory_enforcer(self) -> tuple[MemoryEnforcer, str]:
+        """Of most new slices: the driver with its backends (`dmem`, `misc`), or the library with the reason."""
+        sizes = {card.uuid: 0 for card in self.cards}
+        why = why_library(self.memory_choice, self.driver_limits, sizes, is_shared=False)
+        if why:
+            return MemoryEnforcer.LIBRARY, why
+        return MemoryEnforcer.DRIVER, ", ".join(sorted(set(self.driver_limits.backends.values())))
 
     @property
     def is_leaving(self) -> bool:

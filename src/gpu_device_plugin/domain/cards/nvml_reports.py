@@ -1,0 +1,115 @@
+"""Reports of the NVML child: facts about cards and driver.
+
+`health` evaluates them. A card is named by its UUID only, because NVML's index changes when cards
+come and go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNumber, Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class CardReport:
+    """One card as NVML enumerates it now; `memory_mib` is rounded down, 0 where NVML cannot tell."""
+
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    memory_mib: int
+    pci_bus_id: str
+    is_mig: bool
+    hardware: Hardware = UNKNOWN
+
+    def as_card(self, number: CardNumber) -> Card:
+        """The card that it reports, under this number."""
+        where = number, CardIndex(self.index), self.minor
+        return Card(self.uuid, *where, self.model, self.memory_mib, self.hardware)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableCard:
+    """The index of a card that NVML cannot open, so that its UUID is unknown."""
+
+    index: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The driver answered, and these are all the cards it shows.
+
+    Attributes:
+        driver_version: For instance `535.309.01`.
+        cuda_version: For instance `12.2`, empty where the library cannot tell.
+        driver_load: Differs after each load of the kernel module, empty where unknown.
+    """
+
+    driver_version: str
+    cuda_version: str
+    driver_load: str
+    cards: tuple[CardReport, ...]
+    unreadable: tuple[UnreadableCard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The probe of one card.
+
+    Attributes:
+        recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
+        used_bytes: Memory of the card that is in use; None where NVML does not tell.
+        limits: Slice -> the driver's hard limit of its cgroup and what it uses, in bytes; 2^64 - 1 is
+            no limit. Of slices with a mark of gpu-limit-hook whose cgroup is there.
+    """
+
+    uuid: str
+    error: str | None = None
+    recovery_action: int | None = None
+    # Probes that say the same of a card's health are equal.
+    used_bytes: int | None = field(default=None, compare=False)
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """The driver reported an XID; without a UUID the library did not say of which card."""
+
+    uuid: str | None
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """NVML has not answered for this long; `Answered` follows when it does."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """NVML answers again after `Stalled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverMissing:
+    """There is no usable driver. If the kernel module is not loaded, the next inventory is a new load."""
+
+    reason: str
+    is_unloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DriverChanged:
+    """A driver appeared or its version changed: the agent needs a new container.
+
+    `before` is empty where there was none, `after` where the library in this container no longer fits it.
+    """
+
+    before: str
+    after: str
+
+
+NvmlReport = Inventory | Probe | Xid | Stalled | Answered | DriverMissing | DriverChanged
