@@ -197,6 +197,10 @@ class Preparation:
         needed = scheme.claim_demand(claim.devices, view)
         if not slice_id:  # containers that run already keep what they have
             self._check_alone(holder)
+            cards = [by_name[each.device] for each in claim.devices]
+            is_part = any(needed.units_per_card < card.capacity(state.unit) for card in cards)
+            if is_part or 0 < needed.core_percent < 100:  # a whole card needs no enforcer
+                state.check_runtime(await self._spec(pod))
         return await self._parts.admission.reserve(holder, needed, uuids, slice_id)
 
     def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
@@ -222,9 +226,7 @@ class Preparation:
         found, pod = parts_of(claim, ours), claim.pod
         if len(found) == 1 or pod is None or self._held().keys() >= {p.ref.uid for p in found}:
             return found
-        spec = self._parts.specs().get(pod.key) or await self._parts.fetch_spec(
-            pod.namespace, pod.name
-        )
+        spec = await self._spec(pod)
         has_init = spec and any(c.asks for c in spec.containers if c.kind is ContainerKind.INIT)
         if claim.name_in_pod or not spec or has_init:
             why = "an init container asks as well" if has_init else "its pod is not known yet"
@@ -236,6 +238,10 @@ class Preparation:
                 reason="SeveralRequests",
             )
         return found
+
+    async def _spec(self, pod: PodRef) -> PodRequest | None:
+        known = self._parts.specs().get(pod.key)
+        return known or await self._parts.fetch_spec(pod.namespace, pod.name)
 
     def _check_alone(self, holder: Holder) -> None:
         """RequestError where a container names another claim of ours: it would see the cards of one."""

@@ -181,7 +181,8 @@ class AliyunScheme(FractionDecisions):
         return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
 
     def check_spec(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
-        """The percentage, the label for several cards, and what goes with what."""
+        """The runtime class, the percentage, the label for several cards, and what goes with what."""
+        state.check_runtime(spec if grant.is_isolated else None)
         container = spec.container(grant.container)
         if container is None:
             return replace(grant, compute_policy=state.policy_for(spec))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -10,6 +11,7 @@ from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, pod_compute_policy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.errors import RequestError
 
 ANY_CARD = "*"
 
@@ -30,6 +32,10 @@ class EnforcerChoice(StrEnum):
 
 
 _UNPROBED = "no probe has run"
+_SANDBOX = (
+    "runtimeClassName {} is of a sandbox, in which neither the isolation library nor the driver's limit "
+    "holds a slice; use another runtime class, or a whole card"
+)
 _SAID = ("driver=", "reason=")
 
 
@@ -124,6 +130,7 @@ class NodeState:
         mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
         door: By what requests reach the node.
         driver_limits: On which cards NVIDIA's driver is proven to limit memory.
+        sandboxes: Names of RuntimeClasses whose pods get no enforced slice; `kata*` are all that begin so.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
 
@@ -143,6 +150,7 @@ class NodeState:
     honors_disable: bool = False
     honors_pod_policy: bool = False
     driver_capabilities: str = "compute,utility"
+    sandboxes: tuple[str, ...] = ()
     library_version: str = ""
     mark: str = ""
     mps_root: str = ""
@@ -162,6 +170,14 @@ class NodeState:
         """The compute policy of a pod's containers; RequestError as `pod_compute_policy` has it."""
         honors = self.honors_pod_policy
         return pod_compute_policy(pod, self.node, self.compute_policy, honors_annotation=honors)
+
+    def check_runtime(self, pod: PodRequest | None) -> None:
+        """RequestError where a pod that is to get a slice runs in a sandbox, in which nothing enforces it."""
+        if pod and self.isolates and any(fnmatchcase(pod.runtime_class, s) for s in self.sandboxes):
+            raise RequestError(
+                f"pod {pod.ref} on node {self.node}: {_SANDBOX.format(pod.runtime_class)}",
+                reason="SandboxedRuntime",
+            )
 
     @property
     def mps_keeper(self) -> str:
