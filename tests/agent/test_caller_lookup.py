@@ -86,3 +86,15 @@ async def test_a_pod_that_the_kubelet_lists_no_more_is_forgotten() -> None:
     await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
 
     assert node.caller_lookup.specs() == {other.ref.key: other}
+
+
+async def test_a_pod_made_again_under_a_name_that_was_seen_is_known_before_the_watch_tells_it() -> (
+    None
+):
+    """A StatefulSet does that; on a node without other pods the watch has none at all then."""
+    node = Node()
+    node.watched[POD.key] = PodRequest(PodRef("default", "late", "uid-0"), (MAIN,))
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.watched.clear()
+
+    assert (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller.pod == POD

@@ -58,13 +58,29 @@ def nodes(cluster: Cluster) -> dict[str, str]:
 
 
 def wait_until_all_run(cluster: Cluster, *names: str) -> None:
-    """Return when these pods run."""
+    """Return when these pods run; where one has failed or never does, the error says what became of each."""
+    seen: dict[str, str] = {}
 
-    def missing() -> bool:
-        seen = phases(cluster)
-        return all(seen.get(name) == "Running" for name in names)
+    def is_over() -> bool:
+        seen.update(phases(cluster))
+        found = {seen.get(name) for name in names}
+        return found == {"Running"} or "Failed" in found
 
-    wait_for(f"{len(names)} pods run", missing, 180, 0.5)
+    try:
+        wait_for(f"{len(names)} pods run", is_over, 180, 0.5)
+    finally:
+        others = {name: told(cluster, name) for name in names if seen.get(name) != "Running"}
+        assert not others, others
+
+
+def told(cluster: Cluster, name: str) -> object:
+    """A pod's node and status, and what its Events say."""
+    found = cluster.find("pod", name) or {"spec": {}, "status": "gone"}
+    events = cluster.kubectl(
+        *("get", "events", "--field-selector", f"involvedObject.name={name}"),
+        *("-o", "jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}"),
+    )
+    return found["spec"].get("nodeName"), found["status"], events
 
 
 def reasons(cluster: Cluster, name: str) -> str:

@@ -16,6 +16,7 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.registry import EVERYTHING, Scope
+from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("identify")
@@ -108,29 +109,35 @@ class CallerLookup:
         watched = self.sources.specs()
         specs = {**self._fetched, **watched}
         wanted = [entry.pod for entry in listed if self._needs_spec(entry, call, specs)]
-        # All at once: the call as a whole has to be answered within seconds.
-        fetched = await asyncio.gather(*(self._fetch(pod) for pod in wanted))
-        specs.update((spec.ref.key, spec) for spec in fetched if spec is not None)
+        specs.update((spec.ref.key, spec) for spec in await self._fetch(wanted))
         names = (entry.pod.key for entry in listed)
         self._fetched = {key: specs[key] for key in names if key in specs and key not in watched}
         return specs
 
     def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
-        if specs and entry.pod.key not in specs and self._live.ledger.of_pod(entry.pod):
-            return True  # the watch leaves finished pods out, and kubelets before 1.34 list them
-        if any(held.get(call.resource) for held in entry.held.values()):
-            return False
         known = specs.get(entry.pod.key)
-        if known is None:
-            return entry.pod not in self._seen
-        return self._is_stale(known, call.resource, entry)
+        if any(held.get(call.resource) for held in entry.held.values()):
+            # The watch leaves finished pods out, and kubelets before 1.34 list them.
+            return bool(specs and known is None and self._live.ledger.of_pod(entry.pod))
+        # Also where a pod of this name was seen: it may have been made again since.
+        return known is None or self._is_stale(known, call.resource, entry)
 
-    async def _fetch(self, pod: PodRef) -> PodRequest | None:
-        try:
-            return await self.sources.fetch_spec(pod.namespace, pod.name)
-        except ClusterError as error:
-            _log.warning("the pod spec cannot be fetched", pod=str(pod), error=str(error))
-            return None
+    async def _fetch(self, pods: Sequence[PodRef]) -> Iterable[PodRequest]:
+        """All at once: the call as a whole has to be answered within seconds."""
+        errors: list[ClusterError] = []
+
+        async def fetch(pod: PodRef) -> PodRequest | None:
+            try:
+                return await self.sources.fetch_spec(pod.namespace, pod.name)
+            except ClusterError as error:
+                errors.append(error)
+                return None
+
+        found = await asyncio.gather(*map(fetch, pods))
+        if errors:
+            asked = few(map(str, pods))
+            _log.warning("pod specs cannot be fetched", pods=asked, error=str(errors[0]))
+        return filter(None, found)
 
     def _is_stale(self, known: PodRequest, resource: str, entry: ListedPod) -> bool:
         """A pod of the same name came after it: that uid has grants, this one holds nothing."""
