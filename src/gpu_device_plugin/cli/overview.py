@@ -311,7 +311,7 @@ def _json_card(card: "CardView") -> dict[str, object]:
     plain = dataclasses.asdict(card)
     plain["holders"] = [
         _json_pod(holder.pod)
-        | {"units": holder.units, "percent": holder.percent, "is_granted": holder.is_granted}
+        | {name: getattr(holder, name) for name in ("units", "percent", "is_granted", "enforcers")}
         for holder in card.holders
     ]
     plain["pods"] = list(map(_json_pod, card.pods))

@@ -247,10 +247,10 @@ class AliyunScheme(FractionDecisions):
         return fraction_of(grant).mode, fraction_of(grant).unit
 
     def held_text(self, grant: Grant) -> str:
-        """`2 units, 30 % compute (fixed)`."""
+        """`2 units, 30 % compute (fixed); memory by library, compute by library`."""
         percent = grant.core_percent
         core = f", {percent} % compute ({grant.compute_policy})" if percent else ""
-        return f"{fraction_of(grant).mem_units} units{core}"
+        return f"{fraction_of(grant).mem_units} units{core}; {grant.enforcers}"
 
     def answers(self, resource: str) -> bool:
         """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""

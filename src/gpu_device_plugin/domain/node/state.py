@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, pod_compute_policy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.node.pods import PodRequest
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import RequestError, clip
 
 ANY_CARD = "*"
 
@@ -32,6 +32,8 @@ class EnforcerChoice(StrEnum):
 
 
 _UNPROBED = "no probe has run"
+USUAL_ENFORCER = f"library ({_UNPROBED})"
+"""Who enforces memory where nothing has been set up for it; not told in annotations."""
 _SANDBOX = (
     "runtimeClassName {} is of a sandbox, in which neither the isolation library nor the driver's limit "
     "holds a slice; use another runtime class, or a whole card"
@@ -178,6 +180,17 @@ class NodeState:
                 f"pod {pod.ref} on node {self.node}: {_SANDBOX.format(pod.runtime_class)}",
                 reason="SandboxedRuntime",
             )
+
+    def memory_by(self, uuid: str) -> str:
+        """Who will hold a new slice of a card to its memory: `driver (dmem)`, or why the library does."""
+        limits = self.driver_limits
+        if not self.isolates:
+            return "nobody"
+        if self.memory_choice is EnforcerChoice.LIBRARY:
+            return "library (--memory-enforcer library)"
+        if uuid in limits.backends:
+            return f"driver ({limits.backends[uuid]})"
+        return f"library ({clip(limits.missing or limits.reasons.get(uuid, 'not probed'))})"
 
     @property
     def mps_keeper(self) -> str:
