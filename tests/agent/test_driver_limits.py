@@ -60,6 +60,8 @@ async def test_a_slice_on_a_proven_card_names_its_cdi_device_with_the_hook() -> 
         start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
 
         assert grant.memory_enforcer is MemoryEnforcer.DRIVER
+        limits = rig.run / "slices" / grant.slice_id / "config" / "limits"
+        assert "\nmemory_enforcer=driver\n" in limits.read_text()
         assert f"gpu-device-plugin/slice={grant.slice_id}" in start.cdi_names
         [path] = cdi_files(rig)
         [device] = json.loads(path.read_text())["devices"]
