@@ -41,8 +41,12 @@ static void require(nvmlReturn_t result, const char *what, const char *name)
 /* The host's own where the driver is the host's, else the one of a driver container. */
 static void open_library(const char *root)
 {
-	static const char *const places[] = {"", "/usr/lib64", "/usr/lib/x86_64-linux-gnu",
-					     "/usr/lib/aarch64-linux-gnu", "/usr/lib"};
+	static const char *const places[] = {"",
+					     "/lib64",
+					     "/usr/lib64",
+					     "/usr/lib/x86_64-linux-gnu",
+					     "/usr/lib/aarch64-linux-gnu",
+					     "/usr/lib"};
 	char path[HOOK_PATH_BYTES] = "libnvidia-ml.so.1";
 
 	for (size_t i = 0; strcmp(root, "/") != 0 && i < sizeof(places) / sizeof(places[0]); i++) {
@@ -55,41 +59,59 @@ static void open_library(const char *root)
 		refuse("%s", dlerror());
 }
 
-/* A limit of the card's total or more is none: the driver refuses what is above the total. */
-static void limit_card(const char *leaf, const struct limits_card *card)
+static bool is_held(const struct get_limits *found, uint64_t hard, uint64_t total)
+{
+	if (found->soft_bytes != 0 || found->hard_bytes > hard)
+		return false;
+	return hard == UINT64_MAX ? found->hard_bytes >= total
+				  : hard - found->hard_bytes < ROUNDED_BYTES;
+}
+
+/*
+ * A limit of the card's total or more is none: the driver refuses what is above the total. Whether
+ * it was set: with `is_kept` not where it holds already.
+ */
+static bool limit_card(const char *leaf, const struct limits_card *card, bool is_kept)
 {
 	nvmlDevice_t device;
 	nvmlMemory_t memory;
 
 	TRY(card->uuid, nvmlDeviceGetHandleByUUID, card->uuid, &device);
 	TRY(card->uuid, nvmlDeviceGetMemoryInfo, device, &memory);
-	const bool is_whole = card->memory_bytes >= memory.total;
-	const uint64_t hard = is_whole ? UINT64_MAX : card->memory_bytes;
+	const uint64_t hard = card->memory_bytes >= memory.total ? UINT64_MAX : card->memory_bytes;
 	const struct set_limits given = {leaf, 0, hard};
 	struct get_limits found = {.name_space = leaf};
 
+	if (is_kept && NVML(nvmlDeviceGetMemoryLimits_v1, device, &found) == NVML_SUCCESS &&
+	    is_held(&found, hard, memory.total))
+		return false;
 	TRY(card->uuid, nvmlDeviceSetMemoryLimits_v1, device, &given);
 	TRY(card->uuid, nvmlDeviceGetMemoryLimits_v1, device, &found);
-	if (found.soft_bytes != 0 || found.hard_bytes > hard ||
-	    (is_whole ? found.hard_bytes < memory.total : hard - found.hard_bytes >= ROUNDED_BYTES))
+	if (!is_held(&found, hard, memory.total))
 		refuse("%s: %s has limits of %llu to %llu bytes after 0 to %llu were set",
 		       card->uuid, leaf, found.soft_bytes, found.hard_bytes,
 		       (unsigned long long)hard);
+	return true;
 }
 
 static void start(const char *driver_root)
 {
 	open_library(driver_root);
+	(void)find("nvmlDeviceSetMemoryLimits_v1");
 	TRY(driver_root, nvmlInit_v2);
 }
 
-void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits)
+bool driver_limit(const char *driver_root, const char *leaf, const struct limits *limits,
+		  bool is_kept)
 {
+	bool is_set = false;
+
 	start(driver_root);
 	for (unsigned i = 0; i < limits->card_count; i++)
 		if (limits->cards[i].memory_bytes != LIMITS_NO_CAP)
-			limit_card(leaf, &limits->cards[i]);
+			is_set |= limit_card(leaf, &limits->cards[i], is_kept);
 	NVML(nvmlShutdown);
+	return is_set;
 }
 
 /* With dmem the kernel lists the card as "nvidia/<PCI address>/vidmem"; misc shows nothing. */
@@ -127,9 +149,9 @@ static void probe_card(const char *tree, const char *leaf, nvmlDevice_t device, 
 		return;
 	}
 	card.memory_bytes = memory.total - 1;
-	limit_card(leaf, &card);
+	limit_card(leaf, &card, false);
 	card.memory_bytes = memory.total;
-	limit_card(leaf, &card);
+	limit_card(leaf, &card, false);
 	(void)fprintf(report, "device=%s backend=%s\n", card.uuid,
 		      is_listed(tree, device) ? "dmem" : "misc");
 }

@@ -22,9 +22,11 @@ bool container_runs(const char *leaf);
 /*
  * Sets each card's hard limit of the cgroup, and no soft limit, through the libnvidia-ml below
  * `driver_root`, and reads it back. A card without a cap is left as it is; a slice of a whole card
- * has no limit but the card.
+ * has no limit but the card. With `is_kept` what holds already is not set again. Whether any was
+ * set.
  */
-void driver_limit(const char *driver_root, const char *leaf, const struct limits *limits);
+bool driver_limit(const char *driver_root, const char *leaf, const struct limits *limits,
+		  bool is_kept);
 /*
  * Sets a limit of each card on an empty cgroup of our own, reads it back and takes it away. The
  * report says of each card which backend counts there, dmem or misc, or why it cannot be limited.

@@ -3,14 +3,18 @@
  *process runs. A createRuntime hook of OCI: root on the host, the state on stdin. A container whose
  *hook fails does not start, so none runs without its limit.
  *
- *	gpu-limit-hook --slice DIRECTORY [--driver-root DIRECTORY] [--cgroup-root DIRECTORY]
- *	gpu-limit-hook --probe FILE      [--driver-root DIRECTORY] [--cgroup-root DIRECTORY]
+ *	gpu-limit-hook --slice DIRECTORY [--repair] [--driver-root DIRECTORY] [--cgroup-root
+ *DIRECTORY] gpu-limit-hook --probe FILE      [--driver-root DIRECTORY] [--cgroup-root DIRECTORY]
  *
  * The sizes are those of the slice's limits file on the host, so a restart gets what holds now, and
  * nothing that the container says. What was done stands in the slice's directory, in
  *`driver-limit`:
  *
  *	cgroup=<directory>
+ *	by=repair            where the hook was not run for that cgroup
+ *
+ * --repair is for a container that runs already, the pid on stdin in the same way. It says on
+ *stdout whether the limits were `set` or were `held`, and leaves the hook's own mark as it is.
  *
  * --probe proves that the driver limits memory here, and leaves the report in FILE, for the agent,
  * which has no right to try. Whatever fails then is the report, `reason=<text>`, and no error.
@@ -89,8 +93,11 @@ static void read_limits(const char *slice, struct limits *limits)
 		refuse("%s/config/limits, %s", slice, reason);
 }
 
-/* Each container has the whole of a limit: two at a time would have twice the slice. */
-static void refuse_second(const char *slice, const char *leaf)
+/*
+ * Each container has the whole of a limit: two at a time would have twice the slice. Whether the
+ * mark is of this container.
+ */
+static bool refuse_second(const char *slice, const char *leaf)
 {
 	char mark[HOOK_PATH_BYTES] = "";
 	const ssize_t length = read_file(slice, "driver-limit", mark, sizeof(mark) - 1);
@@ -103,20 +110,25 @@ static void refuse_second(const char *slice, const char *leaf)
 		refuse("%s: the slice is in use by the container of %s; the driver limits the "
 		       "memory of one container only",
 		       slice, other);
+	return strcmp(other, leaf) == 0;
 }
 
-static void limit_container(const char *slice, const char *driver_root, const char *tree)
+static void limit_container(const char *slice, const char *driver_root, const char *tree,
+			    bool is_repair)
 {
 	static struct limits limits;
-	char leaf[HOOK_PATH_BYTES], path[HOOK_PATH_BYTES], mark[HOOK_PATH_BYTES + 16];
+	char leaf[HOOK_PATH_BYTES], path[HOOK_PATH_BYTES], mark[HOOK_PATH_BYTES + 32];
 
 	read_limits(slice, &limits);
 	container_cgroup(cgroup_tree(tree), leaf);
-	refuse_second(slice, leaf);
-	driver_limit(driver_root, leaf, &limits);
+	const bool is_marked = refuse_second(slice, leaf);
+	const bool is_set = driver_limit(driver_root, leaf, &limits, is_repair);
 	(void)snprintf(path, sizeof(path), "%s/driver-limit", slice);
-	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n", leaf);
-	put_file(path, mark);
+	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n%s", leaf, is_repair ? "by=repair\n" : "");
+	if (!is_repair || !is_marked)
+		put_file(path, mark);
+	if (is_repair)
+		(void)puts(is_set ? "set" : "held");
 }
 
 /* In a cgroup of our own, which nobody is in; one that a probe has left is taken again. */
@@ -142,10 +154,12 @@ int main(int count, char **arguments)
 {
 	static const struct option options[] = {{"slice", required_argument, NULL, 's'},
 						{"probe", required_argument, NULL, 'p'},
+						{"repair", no_argument, NULL, 'r'},
 						{"driver-root", required_argument, NULL, 'd'},
 						{"cgroup-root", required_argument, NULL, 'c'},
 						{0}};
 	const char *slice = NULL, *driver_root = "/", *tree = NULL;
+	bool is_repair = false;
 	int option;
 
 	while ((option = getopt_long(count, arguments, "", options, NULL)) != -1) {
@@ -153,6 +167,8 @@ int main(int count, char **arguments)
 			slice = optarg;
 		else if (option == 'p')
 			probed = optarg;
+		else if (option == 'r')
+			is_repair = true;
 		else if (option == 'd')
 			driver_root = optarg;
 		else if (option == 'c')
@@ -165,6 +181,6 @@ int main(int count, char **arguments)
 	if (probed)
 		probe(driver_root, tree);
 	else
-		limit_container(slice, driver_root, tree);
+		limit_container(slice, driver_root, tree, is_repair);
 	return 0;
 }

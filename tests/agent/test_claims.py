@@ -26,7 +26,8 @@ from gpu_device_plugin.domain.node.pods import (
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.errors import DoesNotFitError, RequestError
+from gpu_device_plugin.domain.node.state import DriverLimits, EnforcerChoice
+from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
 from gpu_device_plugin.settings.agent_settings import load_settings
 
 CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(2))
@@ -44,6 +45,7 @@ def wiring(short_dir: Path) -> Wiring:
     directories = {name: str(short_dir / name) for name in names}
     for path in directories.values():
         Path(path).mkdir()
+    directories["cdi_dir"] = str(short_dir / "cdi")
     settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
     edges = replace(real_edges(settings), cluster=lambda *_: NoCluster())
     wiring = Wiring(settings, edges)
@@ -165,3 +167,21 @@ async def test_a_node_that_divides_nothing_refuses_a_claim(wiring: Wiring) -> No
 
     with pytest.raises(RequestError, match=r"node n1 \(mode disabled\) divides no cards"):
         await wiring.admission.reserve(claim("a"), Demand(2, 30))
+
+
+@pytest.mark.parametrize("choice", [EnforcerChoice.AUTO, EnforcerChoice.DRIVER])
+async def test_a_claim_of_one_container_is_limited_by_the_driver_and_a_shared_one_is_not(
+    wiring: Wiring, choice: EnforcerChoice
+) -> None:
+    """The limit is of one container: never silently less than the operator chose."""
+    proven = DriverLimits({card.uuid: "misc" for card in CARDS}, {}, "")
+    wiring.node_store.update(memory_choice=choice, driver_limits=proven)
+    alone = await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    assert alone.enforcers == ("driver", "library")
+    assert wiring.setup.files.has_cdi(alone.slice_id)
+    sharing = wiring.admission.reserve(claim("b"), Demand(2, 30), is_shared=True)
+    if choice is EnforcerChoice.DRIVER:
+        with pytest.raises(NodeError, match="containers that run at once share it"):
+            await sharing
+    else:
+        assert (await sharing).enforcers.memory == "library"

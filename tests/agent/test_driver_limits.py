@@ -1,20 +1,24 @@
 """The promise: on a node where the driver is proven to limit memory, a new slice carries the hook for it.
 
-What the hook does is promised by tests/isolation/test_limit_hook.py.
+And a limit that a running container lacks is set by the limit keeper. What the hook does is promised by
+tests/isolation/test_limit_hook.py, what the keeper does by tests/cards_tools/test_limit_keeper.py.
 """
 
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cards_tools.test_limit_keeper import Container
 from tests.isolation.test_limit_hook import cgroup_tree
-from tools.harness.rig import Rig, running_rig, slice_of, until
+from tools.harness.rig import MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.node.state import MemoryEnforcer
 
 DRIVER = "615.71.09"
@@ -142,3 +146,89 @@ async def test_what_the_cdi_file_says_is_run_and_sets_the_slice_on_the_container
             leaf.rmdir()
         mark = rig.run / "slices" / rig.grant("p").slice_id / "driver-limit"
         assert mark.read_text() == f"cgroup={leaf}\n"
+
+
+@contextmanager
+def keeper(rig: Rig, tree: Path) -> Iterator[None]:
+    """The limit keeper of the node."""
+    command = [sys.executable, "-m", "gpu_device_plugin", "limit-keeper", f"--run-dir={rig.run}"]
+    roots = [f"--driver-root={rig.cards.library.parent}", f"--cgroup-root={tree}"]
+    with (rig.root / "keeper.log").open("wb") as log:
+        process = subprocess.Popen([*command, *roots], stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0, (rig.root / "keeper.log").read_text()
+
+
+async def test_a_running_container_without_its_limit_gets_it_and_the_node_counts_as_unable() -> (
+    None
+):
+    """As where the runtime has CDI switched off; and again after a reload of the driver."""
+    tree = cgroup_tree()
+    async with node(is_proven=False) as rig:
+        with keeper(rig, tree):
+            await rig.until_page("ready", 20)
+            await until(lambda: (rig.run / "driver-limits").is_file(), 20)
+            await rig.restart_agent(cdi_dir=rig.root / "cdi")
+            await rig.admit("p", slice_of(2, 30))
+            grant = rig.grant("p")
+            assert grant.memory_enforcer is MemoryEnforcer.DRIVER
+            directory, files = rig.run / "slices" / grant.slice_id, SliceFiles(rig.run, rig.root)
+            leaf = tree / f"agent-{os.getpid()}"
+            container = Container(leaf, directory / "config", rig.root / "in")
+            try:
+                await rig.until_metric('slice_repairs_total{reason="DriverLimitSet"}', " 1.0", 30)
+                rig.cards.upgrade_driver(DRIVER)
+                await rig.until_metric('slice_repairs_total{reason="DriverLimitSet"}', " 2.0", 30)
+                await rig.admit("q", slice_of(2, 30))
+                assert rig.grant("q").memory_enforcer is MemoryEnforcer.LIBRARY
+                assert files.is_hook_unseen()
+                (directory / "driver-limit").write_text(f"cgroup={leaf}\n")
+                assert not files.is_hook_unseen()
+            finally:
+                container.end()
+
+
+async def test_the_nodes_label_stands_over_the_setting() -> None:
+    """An unknown word changes nothing."""
+    async with node() as rig:
+        await rig.set_labels(memory_enforcer="library")
+        await rig.set_labels(memory_enforcer="nobody")
+        await until(lambda: rig.events("UnknownMemoryEnforcer"), 20)
+        await rig.admit("p", slice_of(2, 30))
+        assert rig.grant("p").memory_enforcer is MemoryEnforcer.LIBRARY
+        (rig.run / "driver-limits").write_text("reason=none\n")
+        await rig.set_labels(memory_enforcer="driver")
+        await rig.until_page("not proven to limit memory here: none", 20)
+
+
+async def test_without_a_directory_for_the_hook_the_library_enforces() -> None:
+    """Whatever the probe has proved."""
+    async with running_rig(is_started=False) as rig:
+        rig.cards.upgrade_driver(DRIVER)
+        probe(rig)
+        (rig.root / "file").touch()
+        await rig.start_agent(cdi_dir=rig.root / "file" / "cdi")
+        await rig.until_ready()
+        await rig.admit("p", slice_of(2, 30))
+        assert rig.grant("p").memory_enforcer is MemoryEnforcer.LIBRARY
+
+
+async def test_a_lost_grant_that_is_made_again_names_the_driver_still() -> None:
+    """Its container restarts with the hook; the proof of another driver proves nothing more."""
+    async with node() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        slice_id = rig.grant("p").slice_id
+        await rig.stop_agent()
+        for path in rig.state.glob("grants*"):
+            path.unlink()
+        await rig.start_agent(memory_enforcer="driver", cdi_dir=rig.root / "cdi")
+        await rig.until_ready()
+        assert (rig.grant("p").slice_id, rig.grant("p").memory_enforcer) == (slice_id, "driver")
+        rig.cards.upgrade_driver("620.10")
+        assert await rig.exit_code() == 75
+        await rig.start_agent(memory_enforcer="driver", cdi_dir=rig.root / "cdi")
+        await rig.until_page("the probe was of driver 615.71.09", 20)
+        assert rig.kubelet.allocatable(MEM) == 0

@@ -141,6 +141,7 @@ def test_the_mps_daemon_has_no_memory_limit_and_resources_of_its_own() -> None:
     [
         ("mps", ("mps.enabled=true", "gfd.enabled=true")),
         ("mig-manager", ("migManager.enabled=true",)),
+        ("limit-keeper", ("memoryEnforcer=driver", "gfd.enabled=true")),
     ],
 )
 def test_commands_that_change_cards_run_as_root(name: str, values: tuple[str, ...]) -> None:
@@ -193,3 +194,34 @@ def test_the_agent_sees_the_imex_channels_that_a_file_asks_for() -> None:
     assert not [v for v in without if v["name"] == "imex-channels"]
     rooted = agent(manifests(asks, "driverRoot=/d", "nvmlLibrary=libnvidia-ml.so.1"))["volumes"]
     assert {"driver-root", "imex-channels"} & {v["name"] for v in rooted} == {"driver-root"}
+
+
+@pytest.mark.parametrize(
+    ("values", "root"),
+    [((), "/"), (("simulate.profile=v100",), "/run/gpu-device-plugin/simulator")],
+)
+def test_the_limit_keeper_is_there_only_where_the_driver_may_enforce(
+    values: tuple[str, ...], root: str
+) -> None:
+    """With no account and no token, and without the kubelet's directories; the agent only reads."""
+    name = f"{NAME}-limit-keeper"
+    assert name not in {each["metadata"]["name"] for each in manifests(*values)}
+    made = manifests("memoryEnforcer=auto", *values)
+    pod = one(made, "DaemonSet", name)["spec"]["template"]["spec"]
+    agents = one(made, "DaemonSet", NAME)["spec"]["template"]["spec"]
+    mounts = {
+        m["mountPath"]: m.get("readOnly", False) for m in agents["containers"][0]["volumeMounts"]
+    }
+
+    assert pod["hostPID"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    assert pod["affinity"] == agents["affinity"]
+    (container,) = pod["containers"]
+    assert container["command"] == ["gpu-device-plugin", "limit-keeper", f"--driver-root={root}"]
+    assert container["securityContext"]["privileged"] is True
+    places = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert places - {root} == {"/run/gpu-device-plugin", "/sys/fs/cgroup"}
+    assert mounts["/sys/fs/cgroup"] is True
+    assert mounts["/var/run/cdi"] is False
+    assert [m["kind"] for m in made if m["metadata"]["name"] == name] == ["DaemonSet"]

@@ -15,6 +15,7 @@ from tools.harness.cluster.binaries import HELM
 from gpu_device_plugin.agent.node_checks.node_settings import file_of
 from gpu_device_plugin.domain.cards.health_values import XidAction
 from gpu_device_plugin.domain.grants.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
+from gpu_device_plugin.domain.node.state import EnforcerChoice
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
@@ -83,7 +84,7 @@ NOT_IN_THE_FILE = {
     ),  # NVIDIA's variables: tests/chart/test_nvidia.py
     "door",  # with dra.enabled only
     "cdi_dir",  # with dra.enabled only
-    "memory_enforcer",  # nothing in the chart runs the probe
+    "without_claims",  # without dra.enabled
     "enable_healthchecks",  # DP_ENABLE_HEALTHCHECKS, by extraEnv
     "disable_healthchecks",  # DP_DISABLE_HEALTHCHECKS, by extraEnv
 }
@@ -151,6 +152,8 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["honorCgpuDisable=true"], "honor_cgpu_disable", True),
         (["computePolicy=work-conserving"], "compute_policy", "work-conserving"),
         (["computePolicy=5"], "compute_policy", "native"),
+        (["memoryEnforcer=driver"], "memory_enforcer", "driver"),
+        (["memoryEnforcer=auto"], "without_claims", True),
         (["honorPodComputePolicy=true"], "honor_pod_compute_policy", True),
         (["driverCapabilities=all"], "driver_capabilities", "all"),
         (["sandboxRuntimeClasses={mine*}"], "sandbox_runtime_classes", "mine*"),
@@ -183,7 +186,9 @@ def test_a_value_reaches_the_agent(
 
 
 def test_the_defaults_of_the_chart_are_those_of_the_agent(tmp_path: Path) -> None:
-    assert settings(tmp_path) == Settings(node_name="n1")
+    """But for what needs a privileged process, which an operator has to ask for."""
+    expected = Settings(node_name="n1", memory_enforcer=EnforcerChoice.LIBRARY)
+    assert settings(tmp_path) == expected
 
 
 def test_every_setting_of_the_agent_is_in_the_file_or_left_out_on_purpose() -> None:

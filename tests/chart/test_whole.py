@@ -16,6 +16,7 @@ PARTS = (
     "gfd.enabled=true",
     "mps.enabled=true",
     "migManager.enabled=true",
+    "memoryEnforcer=auto",
     "networkPolicy.enabled=true",
     "resourceQuota.enabled=true",
     "grafanaDashboard.enabled=true",

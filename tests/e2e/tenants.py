@@ -71,6 +71,8 @@ def cuda_images(program: Path, others: Iterable[Path]) -> tuple[Image, Image]:
         "bin/client": program.read_bytes(),
         **{path.lstrip("/"): Path(path).read_bytes() for path in _needed([program, *others])},
     }
+    (loader,) = (content for name, content in files.items() if "ld-linux" in name)
+    files["bin/without-preload"] = loader.replace(b"/etc/ld.so.preload", b"/etc/ld.so.nothing")
     links = {f"bin/{name}": "busybox" for name in APPLETS}
     own = {**files, "etc/ld.so.preload": b"/usr/lib/of-the-image.so\n"}
     return Image(CUDA_TEST, files, links, ()), Image(OWN_PRELOAD, own, links, ())
@@ -135,13 +137,17 @@ class Tenant:
         assert result == 0
         assert self.told(f"alloc 0 {mib * MIB - (total - free)}") == [0]
 
+    def once_without_preload(self, *lines: str) -> list[list[int]]:
+        """The same, started by a loader that reads no /etc/ld.so.preload: the library is not there."""
+        return self.once(*lines, client="without-preload /bin/client")
+
     def work(self, seconds: int = 600) -> None:
         """Have it keep the card as busy as it may, with kernels of 1 ms."""
         self.tell(f"work stream 1000000 {seconds}")
 
-    def once(self, *lines: str) -> list[list[int]]:
+    def once(self, *lines: str, client: str = "client") -> list[list[int]]:
         """Another process in the container, as `kubectl exec` starts it; its answers."""
-        script = 'printf "%s\\n" "$@" | client'
+        script = f'printf "%s\\n" "$@" | {client}'
         answers = self.run("sh", "-c", script, "sh", *lines).splitlines()
         return [[int(word) for word in answer.split()] for answer in answers]
 

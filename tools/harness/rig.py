@@ -177,6 +177,7 @@ class Rig:
             "schedule": "ack.node.gpu.schedule",
             "placement": "ack.node.gpu.placement",
             "compute_policy": "gpu-device-plugin/compute-policy",
+            "memory_enforcer": "gpu-device-plugin/memory-enforcer",
             "max_pod": "ack.node.gpu.max-pod",
             "config": "nvidia.com/device-plugin.config",
             "mig_profile": "gpu-device-plugin/mig-profile",

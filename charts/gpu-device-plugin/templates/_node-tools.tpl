@@ -3,7 +3,8 @@ A DaemonSet of a command that changes cards: privileged, because NVML changes no
 host's pid namespace, because it has to see every process that uses a card. With its account: it follows the label of its
 own node.
 Takes a dict: root (the chart's), name, command, env, mounts and volumes (lists), resources, rules (of its account, at the API
-server), and which nodes: selector (labels) or label (one that a node has).
+server; without them it has no token and sees nothing of the kubelet's), and which nodes: selector (labels), label (one that a
+node has), or those of the agents.
 */}}
 {{- define "gpu-device-plugin.nodeTool" -}}
 {{- $root := .root }}
@@ -29,8 +30,10 @@ spec:
     metadata:
       labels: *selector
     spec:
+      {{- if $.rules }}
       serviceAccountName: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
-      automountServiceAccountToken: true
+      {{- end }}
+      automountServiceAccountToken: {{ not (empty $.rules) }}
       enableServiceLinks: false
       hostPID: true
       {{- with .Values.imagePullSecrets }}
@@ -54,6 +57,18 @@ spec:
             nodeSelectorTerms:
               - matchExpressions:
                   - {key: {{ . }}, operator: Exists}
+      {{- end }}
+      {{- if not (or $.label $.selector) }}
+      {{- with .Values.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      affinity:
+        {{- if .Values.affinity }}
+        {{- toYaml .Values.affinity | nindent 8 }}
+        {{- else }}
+        {{- include "gpu-device-plugin.affinity" . | nindent 8 }}
+        {{- end }}
       {{- end }}
       {{- with .Values.tolerations }}
       tolerations:
@@ -97,6 +112,7 @@ spec:
           resources:
             {{- toYaml $.resources | nindent 12 }}
           volumeMounts:
+            {{- if $.rules }}
             - name: device-plugins
               mountPath: {{ .Values.kubeletDir }}/device-plugins
               readOnly: true
@@ -106,6 +122,7 @@ spec:
             - name: pods
               mountPath: {{ .Values.kubeletDir }}/pods
               readOnly: true
+            {{- end }}
             {{- if .Values.simulate.profile }}
             - name: simulator
               mountPath: /run/gpu-device-plugin/simulator
@@ -118,6 +135,7 @@ spec:
             {{- toYaml . | nindent 12 }}
             {{- end }}
       volumes:
+        {{- if $.rules }}
         - name: device-plugins
           hostPath:
             path: /var/lib/kubelet/device-plugins
@@ -131,6 +149,7 @@ spec:
           hostPath:
             path: {{ .Values.kubeletDir }}/pods
             type: Directory
+        {{- end }}
         {{- if .Values.simulate.profile }}
         - name: simulator
           hostPath:
@@ -145,6 +164,7 @@ spec:
         {{- with $.volumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+{{- if $.rules }}
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -178,6 +198,7 @@ subjects:
   - kind: ServiceAccount
     name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
     namespace: {{ include "gpu-device-plugin.namespace" . }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -5,6 +5,7 @@ config.yaml: |
   memory_unit: {{ .Values.gpuMemoryUnit }}
   placement: {{ .Values.placement }}
   compute_policy: {{ .Values.computePolicy | quote }}
+  memory_enforcer: {{ .Values.memoryEnforcer }}
   honor_pod_compute_policy: {{ .Values.honorPodComputePolicy }}
   isolation: {{ ternary "on" "off" .Values.isolation.enabled | quote }}
   honor_cgpu_disable: {{ .Values.honorCgpuDisable }}
@@ -23,6 +24,9 @@ config.yaml: |
   recovery_seconds: {{ .Values.recoverySeconds }}
   {{- if .Values.dra.enabled }}
   door: {{ .Values.door }}
+  {{- end }}
+  {{- if include "gpu-device-plugin.usesCdi" . }}
+  without_claims: {{ not .Values.dra.enabled }}
   cdi_dir: {{ .Values.dra.cdiDir }}
   {{- end }}
   kubelet_dir: {{ .Values.kubeletDir }}
@@ -63,6 +67,11 @@ node-{{ $name }}.yaml: |
 xid-table.yaml: |
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* Not empty where the agent writes CDI files: for claims, or with a hook for the driver's memory limits. */}}
+{{- define "gpu-device-plugin.usesCdi" -}}
+{{- if or .Values.dra.enabled (ne .Values.memoryEnforcer "library") }}true{{ end }}
 {{- end }}
 
 {{/* The ConfigMap with NVIDIA's configuration files; empty without one. */}}

@@ -75,7 +75,9 @@ def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -
         checkpoint=lambda: read_checkpoint(plugins / FILE_NAME, resources),
         plugins=PluginDirectory(plugins),
         cluster=lambda signals, on_drop: _cluster(settings, resources, signals, on_drop),
-        nvml=lambda on_report: NvmlSource(_nvml_library(settings), on_report),
+        nvml=lambda on_report: NvmlSource(
+            _nvml_library(settings), on_report, slices=Path(settings.run_dir) / "slices"
+        ),
     )
 
 

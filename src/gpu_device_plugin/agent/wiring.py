@@ -22,7 +22,11 @@ from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, So
 from gpu_device_plugin.agent.kubelet_calls.kubelet_calls import KubeletCalls
 from gpu_device_plugin.agent.kubelet_calls.prestart import HolderCheck, PreStart
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
-from gpu_device_plugin.agent.node_checks.node_checks import LayoutCheck
+from gpu_device_plugin.agent.node_checks.node_checks import (
+    KEEPER_SOCKET,
+    DriverLimitsCheck,
+    LayoutCheck,
+)
 from gpu_device_plugin.agent.node_checks.readiness import Readiness
 from gpu_device_plugin.agent.node_checks.withdrawal import NodeFollower, Withdrawal
 from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driver
@@ -165,7 +169,17 @@ class Wiring:
             settings.run_dir,
             settings.library_dir,
             driver=simulated_driver(settings),
-            driver_root=lambda: in_force.current.driver_root,
+            driver_root=lambda: settings.simulator_dir or in_force.current.driver_root,
+        )
+        cdi = CdiFiles(Path(settings.cdi_dir))
+        self.driver_limits = DriverLimitsCheck(
+            self.node_store,
+            self.recorder,
+            self.cards,
+            self.setup.files,
+            lambda: self.ledger_store.living,
+            Path(settings.run_dir) / KEEPER_SOCKET,
+            lambda: cdi.check() if settings.cdi_dir else "the agent has no --cdi-dir",
         )
         self.admission = Admission(
             self.ledger_store,

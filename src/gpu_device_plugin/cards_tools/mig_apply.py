@@ -1,6 +1,7 @@
 """`gpu-device-plugin mig apply`: cut the cards of this node, where nobody uses them.
 
-With `--watch` as the node's label asks, as soon as they are free.
+With `--watch` as the node's label asks, as soon as they are free. Who uses a card is asked of everything
+that knows: nothing is changed on a card that is somebody's.
 """
 
 import asyncio
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.cards_tools.card_users import refuse_users
 from gpu_device_plugin.cards_tools.node_label import NodeLabel
 from gpu_device_plugin.disk.locks import only_one
+from gpu_device_plugin.domain.cards.reports import CardReport
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.nvidia.mig_devices import Cut, plan
-from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.errors import EdgeError, GpuPluginError
+from gpu_device_plugin.install_hooks.pods_of_kubelet import pods_with_gpus
+from gpu_device_plugin.kubelet.plugin_directory import kubelet_pid
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
 from gpu_device_plugin.nvml.card_session import CardSession, session
@@ -77,6 +80,33 @@ def _carry_out(nvml: CardSession, cut: Cut) -> None:
 
 
 _log = structlog.get_logger(__name__)
+
+
+class InUseError(EdgeError):
+    """A card is not changed, because somebody uses it, or could unseen; the text names every user."""
+
+
+def refuse_where_hidden(kubelet: Path) -> None:
+    """InUseError unless NVML and procfs show the node's processes here, not those of a pod only."""
+    if not kubelet_pid(kubelet / "pod-resources" / "kubelet.sock"):
+        raise InUseError(
+            "not changed: this pid namespace does not show the kubelet, so processes of the node or "
+            "of other containers may use a card unseen; run this on the node, or in a pod with hostPID"
+        )
+
+
+async def refuse_users(nvml: CardSession, cards: Sequence[CardReport], kubelet: Path) -> None:
+    """InUseError if anybody uses these cards, a pod holds a GPU, or users are not seen here."""
+    holders = await pods_with_gpus(kubelet)
+    refuse_where_hidden(kubelet)
+    users = [f"{pod} holds GPUs" for pod in holders]
+    users += [
+        f"{user} uses card {card.index} ({card.uuid})"
+        for card in cards
+        for user in nvml.users(card)
+    ]
+    if users:
+        raise InUseError("in use, and not changed:" + "".join(f"\n  {user}" for user in users))
 
 
 @dataclass(frozen=True, slots=True)

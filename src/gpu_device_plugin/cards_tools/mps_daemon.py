@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.cards_tools.card_users import InUseError, refuse_where_hidden
+from gpu_device_plugin.cards_tools.mig_apply import InUseError, refuse_where_hidden
 from gpu_device_plugin.disk.mps_lock import ModesFile, ServingLock
 from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.cards.reports import CardReport

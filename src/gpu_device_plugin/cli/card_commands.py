@@ -1,7 +1,8 @@
-"""`gpu-device-plugin mig` and `mps-daemon`: the commands that change this node's cards."""
+"""`gpu-device-plugin mig`, `mps-daemon` and `limit-keeper`: the commands that change this node's cards."""
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,34 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     asyncio.run(_serve_mps(places, settings, node_name, cluster))
 
 
+@click.command("limit-keeper")
+@setting_option("run_dir", "The --run-dir of the agent on this node.")
+@click.option(
+    "--driver-root", default="/", show_default=True, help="Where libnvidia-ml.so.1 lies here."
+)
+@click.option("--cgroup-root", default="", hidden=True)
+def limit_keeper(run_dir: str, driver_root: str, cgroup_root: str) -> None:
+    """Prove that NVIDIA's driver limits memory here, and set again what slices lost, until SIGTERM.
+
+    Leaves the proof in the run directory, and sets limits for the agent, which has no right to.
+    Needs root, CAP_SYS_ADMIN, the host's processes and its tree of cgroup v2 at /sys/fs/cgroup.
+
+    Exit codes: 0 ended on request, 1 the kernel has another driver than this container's library.
+    """
+    from gpu_device_plugin.cards_tools.limit_keeper import LimitKeeper
+
+    configure_logs("info", LogFormat.JSON)
+    asyncio.run(_until_sigterm(LimitKeeper(Path(run_dir), driver_root, cgroup_root).run()))
+
+
+async def _until_sigterm(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with suppress(asyncio.CancelledError):
+        await task
+
+
 async def _serve_mps(
     places: Any, settings: NvidiaSettings, node: str, cluster: KubeconfigChoice
 ) -> None:
@@ -170,12 +199,8 @@ async def _serve_mps(
         with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_LABEL_SECONDS):
                 await label.changed.wait()
-    daemon = asyncio.ensure_future(MpsDaemon(places, ChosenConfiguration(settings, label)).run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, daemon.cancel)
     try:
-        with suppress(asyncio.CancelledError):
-            await daemon
+        await _until_sigterm(MpsDaemon(places, ChosenConfiguration(settings, label)).run())
     finally:
         if following is not None:
             following.cancel()

@@ -34,6 +34,7 @@ _ELSEWHERE = {
     "cleanup": "lifecycle",
     "clear-nodes": "lifecycle",
     "demo": "demo",
+    "limit-keeper": "card_commands",
     "mig": "card_commands",
     "mps-daemon": "card_commands",
     "page": "page",

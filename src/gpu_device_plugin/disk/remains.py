@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_device_plugin.errors import storage_errors
 
 _STATE_KINDS = ("grants", "cards", "node", "claims", "settings")
-_SOCKET = "agent.sock"
+_FILES = ("agent.sock", "limits.sock", "driver-limits")
 _SIMULATOR = "simulator"
 
 
@@ -44,7 +44,8 @@ class Remains:
                 for path in _inside(simulator):
                     path.unlink()
                 removed.append(str(simulator))
-            (self._run_dir / _SOCKET).unlink(missing_ok=True)
+            for name in _FILES:
+                (self._run_dir / name).unlink(missing_ok=True)
         for path in (simulator, self._run_dir, self._state_dir):
             remove_empty(path)
         return tuple(removed)

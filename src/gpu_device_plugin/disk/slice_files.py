@@ -227,12 +227,25 @@ class SliceFiles:
     def _cdi_path(self, slice_id: str) -> str:
         return f"{self._cdi}/gpu-slice-{slice_id}.json"
 
+    def has_cdi(self, slice_id: str) -> bool:
+        """Whether the slice has a CDI file of its own: the driver limits its memory."""
+        return _is_file(self._cdi_path(slice_id))
+
     def driver_report(self) -> str:
         """What gpu-limit-hook has found of the driver's memory limits, in its words, or ""."""
         try:
             return self._report.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
+
+    def is_hook_unseen(self) -> bool:
+        """Whether the newest mark of gpu-limit-hook is of a repair: the runtime had not run the hook."""
+        newest, is_repair = 0.0, False
+        for path in self._slices.glob("*/driver-limit"):
+            with contextlib.suppress(OSError):
+                if (at := path.stat().st_mtime) >= newest:
+                    newest, is_repair = at, "by=repair" in path.read_text(errors="replace")
+        return is_repair
 
     def region(self, slice_id: str) -> str:
         """Path of a slice's region, whether it exists or not."""

@@ -81,6 +81,7 @@ class ChildPace:
     wait_seconds = 1.0  # longest wait for an event, and so between two signs of life
     probe_seconds = 5.0  # between two probes of the cards
     reopen_seconds = 10.0  # between two openings of the simulated driver
+    slices = ""  # directory of the slices, where gpu-limit-hook leaves marks
 
 
 class Child:
@@ -146,7 +147,7 @@ class Child:
 
     def _probe(self, driver: nvml.Driver) -> bool:
         """Probe and report every card; returns whether one of them failed."""
-        cards = driver.probe()
+        cards = driver.probe(self._pace.slices)
         self._tell(kind="probes", cards=cards)
         return bool(driver.unreadable) or any(card.get("error") for card in cards)
 
@@ -177,12 +178,13 @@ class Child:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the child; returns its exit status."""
     paces = ("wait-seconds", "probe-seconds", "reopen-seconds")
-    names = [f"{name}=" for name in ("library", "kernel-module", "parent", *paces)]
+    names = [f"{name}=" for name in ("library", "kernel-module", "parent", "slices", *paces)]
     given, _ = getopt(sys.argv[1:] if arguments is None else list(arguments), "", names)
     chosen, pace = dict(given), ChildPace()
     for name in paces:
         if f"--{name}" in chosen:
             setattr(pace, name.replace("-", "_"), float(chosen[f"--{name}"]))
+    pace.slices = chosen.get("--slices", "")
     parent = int(chosen.get("--parent", 0))  # pid to live no longer than
     module = Path(chosen.get("--kernel-module", "/sys/module/nvidia"))
     lifeline = Lifeline(parent)

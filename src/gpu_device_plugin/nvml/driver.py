@@ -7,7 +7,7 @@ missing or not supported is unknown (None); that is never a fault of the card.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -78,9 +78,13 @@ class Driver:
             "links": self._links,
         }
 
-    def probe(self) -> list[dict[str, object]]:
-        """Probe each card. Raises NVMLError if the whole driver is gone."""
-        return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
+    def probe(self, slices: str = "") -> list[dict[str, object]]:
+        """Probe each card. Raises NVMLError if the whole driver is gone.
+
+        In the directory `slices` gpu-limit-hook's marks name cgroups whose limits are read.
+        """
+        places = _marked(Path(slices)) if slices else {}
+        return [self._probe_card(uuid, handle, places) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
         """Whether the driver's version, a card's MIG mode, instances or NVLink domain differ from what was reported."""
@@ -171,15 +175,51 @@ class Driver:
                 uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         return uuid
 
-    def _probe_card(self, uuid: str, handle: Any) -> dict[str, object]:
+    def _probe_card(self, uuid: str, handle: Any, places: Mapping[str, str]) -> dict[str, object]:
         try:
             memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
             used = None if memory is None else int(memory.used)
-            return {"uuid": uuid, "recovery_action": _recovery_action(handle), "used_bytes": used}
+            return {
+                "uuid": uuid,
+                "recovery_action": _recovery_action(handle),
+                "used_bytes": used,
+                "limits": {name: _limits(handle, place) for name, place in places.items()},
+            }
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise
             return {"uuid": uuid, "error": error_name(error)}
+
+
+class _Limits(ctypes.Structure):
+    """As src/nvml_memory_limits.h has it; pynvml of that driver is newer than ours."""
+
+    _fields_ = (
+        ("name_space", ctypes.c_char_p),
+        ("soft_bytes", ctypes.c_ulonglong),
+        ("hard_bytes", ctypes.c_ulonglong),
+        ("used_bytes", ctypes.c_ulonglong),
+    )
+
+
+def _limits(handle: Any, place: str) -> list[int]:
+    """Hard limit and use of a cgroup on a card, in bytes; 2^64 - 1 where it has no limit."""
+    function = getattr(pynvml.nvmlLib, "nvmlDeviceGetMemoryLimits_v1", None)
+    told = _Limits(place.encode())
+    if function is None or function(handle, ctypes.byref(told)) != pynvml.NVML_SUCCESS:
+        return [2**64 - 1, 0]
+    return [told.hard_bytes, told.used_bytes]
+
+
+def _marked(slices: Path) -> dict[str, str]:
+    """Slice -> the cgroup that its mark names, which is there."""
+    found: dict[str, str] = {}
+    for mark in slices.glob("*/driver-limit"):
+        with suppress(OSError):
+            place = mark.read_text().partition("\n")[0].removeprefix("cgroup=")
+            if Path(place).is_dir():
+                found[mark.parent.name] = place
+    return found
 
 
 def driver_version() -> str:

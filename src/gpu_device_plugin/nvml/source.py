@@ -84,7 +84,7 @@ class _Reported:
 class NvmlSource:
     """Inventory, probes, XIDs and use of the node's cards, as reports."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is not the first two is for tests and simulated nodes
         self,
         library: Path | None,
         on_report: Callable[[NvmlReport], None],
@@ -92,7 +92,9 @@ class NvmlSource:
         deadlines: Deadlines | None = None,
         kill: Kill = kill,
         kernel: KernelModule = _KERNEL,
+        slices: Path | None = None,
     ) -> None:
+        self._slices = [] if slices is None else ["--slices", str(slices)]
         self._library = library
         self._on_report = on_report
         self._deadlines = deadlines or Deadlines()
@@ -259,4 +261,5 @@ class NvmlSource:
             *("--probe-seconds", str(pace.probe_seconds)),
             *("--reopen-seconds", str(pace.reopen_seconds)),
             *library,
+            *self._slices,
         ]

@@ -128,7 +128,7 @@ class Settings(NvidiaSettings):
     )
     memory_enforcer: EnforcerChoice = setting(
         EnforcerChoice.AUTO,
-        "Who refuses memory above a slice: `driver` is NVIDIA's (615 or later, by cgroup), and without its proof no slices are offered; `auto` takes it for the cards where it is proven; `library` never.",
+        "Who refuses memory above a slice, if the node has no label `gpu-device-plugin/memory-enforcer`: `driver` is NVIDIA's (615 or later, by cgroup), and without its proof no slices are offered; `auto` takes it for the cards where it is proven; `library` never.",
     )
     door: AllocationApi = setting(
         AllocationApi.DEVICE_PLUGIN,
@@ -136,9 +136,10 @@ class Settings(NvidiaSettings):
     )
     cdi_dir: str = setting(
         "/var/run/cdi",
-        "Directory of the container runtime's CDI files, for the claims of allocation API `dra`; empty: this node serves none.",
+        "Directory of the container runtime's CDI files, for claims and for the driver's memory limits; empty: this node has neither.",
         convert=optional_directory,
     )
+    without_claims: bool = setting(False, "Serve no claims, whatever the node's label says.")
     driver_capabilities: str = setting(
         "compute,utility",
         "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they get. The use of any other is limited by neither cap.",

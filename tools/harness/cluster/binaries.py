@@ -24,6 +24,7 @@ CERT_MANAGER = "1.18.2"
 KUBE_SCORE = "1.20.0"
 SYFT = "1.52.0"
 NVIDIA = "0.17.4"
+NVIDIA_CDI_HOOK = "1.20.1"
 NVIDIA_COMMANDS = ("nvidia-device-plugin", "config-manager", "gpu-feature-discovery")
 # The version that it requires cannot be had everywhere; the labeller writes to a file without it.
 NVIDIA_REPLACED = {"sigs.k8s.io/node-feature-discovery": "0.15.4"}
@@ -128,6 +129,13 @@ def provide_linter() -> Path:
     return _provided_tool(linter_path(), "github.com/zegl/kube-score", KUBE_SCORE)
 
 
+def provide_cdi_hook() -> Path:
+    """Build NVIDIA's hook that limits memory too, which ours is tried beside, and say where it stands."""
+    program = _tool_path("nvidia-cdi-hook", NVIDIA_CDI_HOOK)
+    module = "github.com/NVIDIA/nvidia-container-toolkit"
+    return _provided_tool(program, module, NVIDIA_CDI_HOOK, is_cgo=True)
+
+
 def provide_syft() -> Path:
     """Build syft, which tells what an image holds, where the cache lacks it."""
     flags = ("-ldflags", f"-s -w -X main.version={SYFT}")
@@ -161,12 +169,16 @@ def _tool_path(name: str, version: str) -> Path:
     return cache_directory() / f"{name}-{version}" / "bin" / name
 
 
-def _provided_tool(program: Path, module: str, version: str, flags: Sequence[str] = ()) -> Path:
+def _provided_tool(
+    program: Path, module: str, version: str, flags: Sequence[str] = (), *, is_cgo: bool = False
+) -> Path:
     cache = cache_directory()
     with _one_builder(cache):
         if not program.exists():
             with _workspace(cache, module, version) as workspace:
-                _build(workspace, f"{module}/cmd/{program.name}", program.parent, flags)
+                _build(
+                    workspace, f"{module}/cmd/{program.name}", program.parent, flags, is_cgo=is_cgo
+                )
     return program
 
 

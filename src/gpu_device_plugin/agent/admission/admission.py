@@ -18,7 +18,13 @@ from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.reservation import Pending
 from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant, WeChooseDevices
-from gpu_device_plugin.domain.node.state import NodeState, StateReader, chosen_enforcer
+from gpu_device_plugin.domain.node.state import (
+    EnforcerChoice,
+    MemoryEnforcer,
+    NodeState,
+    StateReader,
+    why_library,
+)
 from gpu_device_plugin.domain.registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
 
@@ -48,11 +54,18 @@ class Admission:
         return self.ledger_store.may_lack_grants
 
     async def reserve(
-        self, holder: Holder, demand: Demand, devices: Collection[str] = (), slice_id: str = ""
+        self,
+        holder: Holder,
+        demand: Demand,
+        devices: Collection[str] = (),
+        slice_id: str = "",
+        *,
+        is_shared: bool = False,
     ) -> Grant:
         """The grant of a holder; the same one again if it has it already.
 
-        `devices` are UUIDs that somebody has chosen already; without them the scheme chooses.
+        `devices` are UUIDs that somebody has chosen already; without them the scheme chooses. With
+        `slice_id` its containers run already. `is_shared`: several of them at once.
         """
         async with self._reserving:  # of two at once the second must see what the first took
             held = self.ledger.of_holder(holder)
@@ -61,9 +74,13 @@ class Admission:
             state = self.state()
             scheme, view = self.schemes.find_reserving(state)
             chosen = scheme.reserve(holder, demand, self.ledger, view, devices)
-            slice_id = slice_id or secrets.token_hex(_SLICE_ID_BYTES)
-            new = NewGrant(slice_id, self.wall_seconds(), state.isolates)
+            new_id = slice_id or secrets.token_hex(_SLICE_ID_BYTES)
+            new = NewGrant(new_id, self.wall_seconds(), state.isolates)
             grant = scheme.with_size(scheme.grant(chosen, new, view), view)
+            if slice_id:
+                grant = self.setup.with_enforcer_found(grant)
+            else:
+                grant = _with_enforcer(grant, state, is_shared=is_shared)
             _check_library(grant, state)
             failpoint("allocate.before-grant")
             await self.ledger_store.hold(grant)
@@ -130,11 +147,18 @@ class Admission:
         return (others | before) - {grant.slice_id}
 
 
-def _with_enforcer(grant: Grant, state: NodeState) -> Grant:
+def _with_enforcer(grant: Grant, state: NodeState, *, is_shared: bool = False) -> Grant:
+    """NodeError: the operator wants the driver, and it cannot; never silently less."""
     if not grant.is_isolated:
         return grant
     sizes = {share.device: share.memory_bytes or 0 for share in grant.shares}
-    enforcer = chosen_enforcer(state.memory_choice, state.driver_limits, sizes)
+    why = why_library(state.memory_choice, state.driver_limits, sizes, is_shared=is_shared)
+    if why and state.memory_choice is EnforcerChoice.DRIVER:
+        raise NodeError(
+            f"NVIDIA's driver cannot limit the memory of this slice, as --memory-enforcer asks: {why}",
+            reason="DriverLimitsMissing",
+        )
+    enforcer = MemoryEnforcer.LIBRARY if why else MemoryEnforcer.DRIVER
     return replace(grant, memory_enforcer=enforcer)
 
 

@@ -56,6 +56,12 @@ class ContainerSetup:
             spec = replace(spec, cdi=json.dumps(cdi))
         return self.files.make(spec) or was_missing
 
+    def with_enforcer_found(self, grant: Grant) -> Grant:
+        """A grant that is made again, whose containers run: by whether the slice has a CDI file."""
+        is_driver = grant.is_isolated and self.files.has_cdi(grant.slice_id)
+        enforcer = MemoryEnforcer.DRIVER if is_driver else MemoryEnforcer.LIBRARY
+        return replace(grant, memory_enforcer=enforcer)
+
     def edits(self, scheme: WeChooseDevices, grant: Grant, state: NodeState) -> ContainerEdits:
         """The whole answer for a container, by the scheme of its grant."""
         cards = tuple(card for card in map(state.card, grant.devices) if card is not None)

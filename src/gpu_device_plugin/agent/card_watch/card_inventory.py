@@ -52,6 +52,8 @@ class CardInventory:
         self._health = Health(self.boot_id)
         self._inventory: Inventory | None = None
         self._used: dict[str, int | None] = {}
+        self.memory_limits: dict[str, Mapping[str, tuple[int, int]]] = {}
+        """Card -> `Probe.limits`, by its last probe."""
         self.driver_version = ""
         self.cuda_version = ""
         self.has_inventory = False
@@ -87,6 +89,7 @@ class CardInventory:
                 self.missing = report.reason
             case Probe():
                 self._used[report.uuid] = report.used_bytes
+                self.memory_limits[report.uuid] = report.limits
             case Stalled():
                 self._used.clear()
             case _:
@@ -112,6 +115,14 @@ class CardInventory:
     def _taken(self, inventory: Inventory) -> frozenset[str]:
         cut = (report for report in inventory.cards if report.is_mig)
         return frozenset(report.uuid for report in cut if self.takes_mig(report))
+
+    @property
+    def driver_load(self) -> tuple[object, ...]:
+        """Differs after each load of the driver, and with other cards."""
+        found = self._inventory
+        if found is None:
+            return ()
+        return found.driver_version, found.driver_load, frozenset(c.uuid for c in found.cards)
 
     @property
     def machine(self) -> tuple[Sequence[Card], str, str] | None:

@@ -40,6 +40,7 @@ from gpu_device_plugin.domain.node.modes import (
     parse_policy,
 )
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import MEMORY_ENFORCER_LABEL, EnforcerChoice
 from gpu_device_plugin.settings.agent_settings import Settings
 
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
@@ -146,6 +147,7 @@ class ModeFollower:
             PLACEMENT_LABEL,
             MAX_PODS_LABEL,
             COMPUTE_POLICY_KEY,
+            MEMORY_ENFORCER_LABEL,
             ALLOCATION_API_LABEL,
         )
         self._is_synced = True
@@ -177,6 +179,7 @@ class ModeFollower:
             unit=unit.value,
             policy=self._policy(),
             compute_policy=self._compute_policy(),
+            memory_choice=self._memory_choice(),
             max_pods=self._max_pods(),
             door=self.allocation_api_choice.decide(
                 self._labels.get(ALLOCATION_API_LABEL), mode.value
@@ -220,6 +223,15 @@ class ModeFollower:
         kept = self.node_store.read().compute_policy
         wrong = f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. Known: {KNOWN_POLICIES}"
         self._note("compute policy", "UnknownComputePolicy", wrong if wanted is None else None)
+        return wanted or kept
+
+    def _memory_choice(self) -> EnforcerChoice:
+        text, known = (self._labels or {}).get(MEMORY_ENFORCER_LABEL), tuple(EnforcerChoice)
+        wanted = self.settings.memory_enforcer if text is None else None
+        wanted = next((each for each in known if each == text), wanted)
+        kept = self.node_store.read().memory_choice
+        wrong = f"label {MEMORY_ENFORCER_LABEL}={text} names none; it stays {kept}. Known: {', '.join(known)}"
+        self._note("memory enforcer", "UnknownMemoryEnforcer", wrong if wanted is None else None)
         return wanted or kept
 
     def _check_foreign(self) -> None:
@@ -292,8 +304,9 @@ class AllocationApiChoice:
         self._note("slice", "SliceRefused", text if refused else None)
 
     def _lacks_claims(self, mode: NodeMode) -> str:
-        if self.settings.standalone or not self.settings.cdi_dir:
-            return "this agent serves none (--standalone, or no --cdi-dir: dra.enabled of the chart sets it)"
+        wanted = self.settings.cdi_dir and not self.settings.without_claims
+        if self.settings.standalone or not wanted:
+            return "this agent serves none (--standalone, no --cdi-dir, or --without-claims: dra.enabled of the chart cures both)"
         if is_whole(mode):
             return f"mode {mode} gives whole cards"
         if self.kubelet_version and not has_claims_api(self.kubelet_version):

@@ -65,7 +65,7 @@ class ClaimParts:
     @property
     def is_served(self) -> bool:
         """Whether this agent can prepare claims and give them back at all."""
-        return bool(self.mode.settings.cdi_dir)
+        return bool(self.mode.settings.cdi_dir) and not self.mode.settings.without_claims
 
 
 class Preparation:
@@ -201,7 +201,10 @@ class Preparation:
             is_part = any(needed.units_per_card < card.capacity(state.unit) for card in cards)
             if is_part or 0 < needed.core_percent < 100:  # a whole card needs no enforcer
                 state.check_runtime(await self._spec(pod))
-        return await self._parts.admission.reserve(holder, needed, uuids, slice_id)
+        is_shared = not slice_id and await self._is_shared(holder)
+        return await self._parts.admission.reserve(
+            holder, needed, uuids, slice_id, is_shared=is_shared
+        )
 
     def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
         """The claim's cards of this node. RequestError: none, one twice, or an unknown one."""
@@ -241,7 +244,16 @@ class Preparation:
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:
         known = self._parts.specs().get(pod.key)
-        return known or await self._parts.fetch_spec(pod.namespace, pod.name)
+        return known or await self._parts.fetch_spec(*pod.key)
+
+    async def _is_shared(self, holder: Holder) -> bool:
+        """Whether containers that may run at once name the claim; not known is yes."""
+        spec = await self._spec(holder.pod)
+        if spec is None:
+            return True
+        kinds = [c.kind for c in spec.containers if holder.claim_name in c.claims]
+        has_sidecar = ContainerKind.SIDECAR in kinds and len(kinds) > 1
+        return has_sidecar or kinds.count(ContainerKind.APP) > 1
 
     def _check_alone(self, holder: Holder) -> None:
         """RequestError where a container names another claim of ours: it would see the cards of one."""

@@ -23,7 +23,6 @@ from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.mps_lock import kept_by_daemon, waits_for
 from gpu_device_plugin.disk.selinux import SecurityLabels
 from gpu_device_plugin.disk.slice_files import has_own_file_system
-from gpu_device_plugin.domain.node.state import read_report, unmet_choice
 from gpu_device_plugin.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:  # the wiring makes the parts that the checks here look at
@@ -54,7 +53,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         Check(partial(_look_for_imex, of)),
         Check(of.cards.follow_mig),
         Check(of.layout.run),
-        Check(partial(_follow_driver_limits, of), "DriverLimitsMissing"),
+        Check(of.driver_limits.follow, "DriverLimitsMissing"),
         Check(
             lambda: too_old_text(cluster.node.kubelet_version) if cluster.node else None,
             "KubeletTooOld",
@@ -80,17 +79,9 @@ def _disk_checks(of: Wiring) -> Sequence[Check[Awaitable[str | None]]]:
         Check(partial(_keep_state_directory, of)),
         Check(of.library.run),
         Check(of.features.run),
+        Check(of.driver_limits.repair),
         Check(partial(_label, of, labels), "LabelsMissing"),
     ]
-
-
-def _follow_driver_limits(of: Wiring) -> str | None:
-    """The probe needs rights that the agent does not have, so it leaves a report."""
-    limits = read_report(of.setup.files.driver_report(), of.cards.driver_version)
-    of.node_store.update(driver_limits=limits)
-    state = of.node_store.read()
-    cards = [card.uuid for card in state.cards]
-    return unmet_choice(state.memory_choice, limits, cards) if state.isolates else None
 
 
 def _disk_fault(of: Wiring) -> str | None:

@@ -5,18 +5,37 @@ and accepts that variable from unprivileged containers, each of them sees all ca
 settings cannot be read from here. But the agent is such a container itself: it is unprivileged,
 asks for no GPU, and sets the variable. If the default runtime gave it the driver's device nodes,
 it gives them to every such container.
+
+NVIDIA's driver as the enforcer of memory: the agent may set no limit. The limit keeper does
+(`gpu-device-plugin limit-keeper`), asked for slices by their ids; it takes size and cgroup from the
+files of the slice and from the processes that have these mounted.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
+from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
+from gpu_device_plugin.disk.slice_files import SliceFiles
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.state import (
+    DriverLimits,
+    EnforcerChoice,
+    MemoryEnforcer,
+    read_report,
+    unmet_choice,
+    unproven,
+)
 from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.errors import EdgeError, NodeError
 
 CHECK_SECONDS = 5.0
 OLDEST_KUBELET = (1, 34)
@@ -160,3 +179,103 @@ class LayoutCheck:
         for text in texts:
             if text not in before:
                 self.recorder.node_note(reason, text)
+
+
+KEEPER_SOCKET = "limits.sock"
+PROBE_SECONDS = 60.0
+SET, NONE = "set", "none"
+"""The keeper's answers: the limit was set (again); no container of the slice runs."""
+_HELD = "held"
+_NO_HOOK = (
+    "a container was started without the limit that its CDI device sets, and was limited afterwards: "
+    "is CDI switched off in the container runtime?"
+)
+
+
+@dataclass(eq=False)
+class DriverLimitsCheck:
+    """Follows the probe's report, and has limits set again. `cdi_trouble` says why no CDI file can be written."""
+
+    node_store: NodeStore
+    recorder: EventRecorder
+    cards: CardInventory
+    files: SliceFiles
+    ledger: Callable[[], Ledger]
+    socket: Path
+    cdi_trouble: Callable[[], str]
+
+    def __post_init__(self) -> None:
+        self._probed: tuple[object, ...] = ()
+        self._probed_at = float("-inf")
+        self._told: Mapping[str, str] = {}
+
+    def follow(self) -> str | None:
+        """Publish what is proved; why the node cannot do what the operator wants, or None."""
+        limits = read_report(self.files.driver_report(), self.cards.driver_version)
+        if limits.backends:
+            hook = _NO_HOOK if self.files.is_hook_unseen() else ""
+            trouble = self.cdi_trouble() or hook
+            limits = DriverLimits(missing=trouble) if trouble else limits
+        self.node_store.update(driver_limits=limits)
+        state = self.node_store.read()
+        cards = [card.uuid for card in state.cards]
+        return unmet_choice(state.memory_choice, limits, cards) if state.isolates else None
+
+    async def repair(self) -> None:
+        """Have the probe repeated where that is due, and each lost limit of a running container set again."""
+        if self._needs_probe():
+            self._probed, self._probed_at = self.cards.driver_load, _now()
+            await self._ask("probe")
+        grants = self.ledger().grants.values()
+        lost = {g.slice_id: g for g in grants if _is_by_driver(g) and not self._is_held(g)}
+        told = await self._ask("limit", *lost) if lost else {}
+        if told is None:  # only of those whose cgroup is there it is known that they run
+            running = frozenset().union(*self.cards.memory_limits.values()) & lost.keys()
+            told = dict.fromkeys(running, f"no limit keeper answers on {self.socket}")
+        for slice_id in lost.keys() & told.keys():
+            self._report(lost[slice_id], told[slice_id])
+        self._told = told
+
+    def _needs_probe(self) -> bool:
+        state = self.node_store.read()
+        if state.memory_choice is EnforcerChoice.LIBRARY or not self.cards.driver_load:
+            return False
+        report = read_report(self.files.driver_report(), self.cards.driver_version)
+        is_missing = any(
+            unproven(report, [c.uuid]) and c.uuid not in report.reasons for c in state.cards
+        )
+        is_new = self.cards.driver_load != self._probed
+        return is_new or (is_missing and _now() - self._probed_at >= PROBE_SECONDS)
+
+    def _is_held(self, grant: Grant) -> bool:
+        """Whether the driver has a limit of each of its cards, by the last probe of the cards."""
+        card = self.node_store.read().card
+        for share in grant.shares:
+            found = self.cards.memory_limits.get(share.device, {}).get(grant.slice_id)
+            size, whole = share.memory_bytes or 0, card(share.device)
+            is_whole = whole is not None and size >> 20 >= whole.memory_mib
+            if found is None or (found[0] > size and not is_whole):
+                return False
+        return True
+
+    async def _ask(self, command: str, *slices: str) -> Mapping[str, str] | None:
+        """What the keeper says, by slice; None where none answers."""
+        try:
+            told = json.loads(await ask(self.socket, {"command": command, "slices": slices}))
+        except (EdgeError, ValueError):
+            return None
+        return told if isinstance(told, dict) else None
+
+    def _report(self, grant: Grant, told: str) -> None:
+        if told == SET:
+            self.recorder.limit_set(grant)
+        elif told not in (_HELD, NONE, self._told.get(grant.slice_id)):
+            self.recorder.slice_broken(grant, NodeError(told, reason="DriverLimitLost"))
+
+
+def _is_by_driver(grant: Grant) -> bool:
+    return grant.memory_enforcer is MemoryEnforcer.DRIVER
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -243,7 +243,8 @@ class Reconciler:
         for grant in filter(self.schemes.decider, adopted):
             self.recorder.adopted(grant)  # of a scheme that records this is the usual way
         now = self.wall_seconds()
-        return [replace(grant, created_seconds=now) for grant in adopted]
+        found = map(self.setup.with_enforcer_found, adopted)
+        return [replace(grant, created_seconds=now) for grant in found]
 
     def _kubelet_since(self) -> float | None:
         identity = self.kubelet_identity()

@@ -174,6 +174,13 @@ class EventRecorder:
         _log.error("slice broken", **_fields(grant), error=str(error))
         self.post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
 
+    def limit_set(self, grant: Grant) -> None:
+        """A container ran without its driver's memory limit, which was set now."""
+        text = f"{grant.holder}: ran without the driver's memory limit of slice {grant.slice_id}; it was set"
+        _log.warning("limit set again", **_fields(grant))
+        self.metrics.count("slice_repairs", "DriverLimitSet")
+        self.post(EventNote(grant.pod if grant.pod.name else None, "DriverLimitSet", text))
+
     def library_made_again(self, grant: Grant, ours: str) -> None:
         """The version that a slice mounts was missing from the node."""
         text = f"version {grant.library_version} of the isolation library was missing and was installed again"

@@ -9,7 +9,7 @@ from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.node.state import DriverLimits, NodeState
+from gpu_device_plugin.domain.node.state import DriverLimits, EnforcerChoice, NodeState
 from gpu_device_plugin.settings.agent_settings import Isolation, Settings
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ class NodeStateChange(TypedDict, total=False):
     unhealthy: Mapping[str, str]
     faults: Mapping[str, str]
     library_version: str
+    memory_choice: EnforcerChoice
     driver_limits: DriverLimits
     mark: str
     mps_root: str

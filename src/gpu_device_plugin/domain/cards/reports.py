@@ -4,6 +4,7 @@
 come and go.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNumber, Hardware
@@ -60,6 +61,8 @@ class Probe:
     Attributes:
         recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
         used_bytes: Memory of the card that is in use; None where NVML does not tell.
+        limits: Slice -> the driver's hard limit of its cgroup and what it uses, in bytes; 2^64 - 1 is
+            no limit. Of slices with a mark of gpu-limit-hook whose cgroup is there.
     """
 
     uuid: str
@@ -67,6 +70,7 @@ class Probe:
     recovery_action: int | None = None
     # Probes that say the same of a card's health are equal.
     used_bytes: int | None = field(default=None, compare=False)
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

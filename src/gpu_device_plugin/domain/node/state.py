@@ -1,6 +1,6 @@
 """The node state: what the agent knows of its node, as one immutable value."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -14,6 +14,8 @@ from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.errors import RequestError, clip
 
 ANY_CARD = "*"
+MEMORY_ENFORCER_LABEL = "gpu-device-plugin/memory-enforcer"
+"""Of a node, over `--memory-enforcer`."""
 
 
 class MemoryEnforcer(StrEnum):
@@ -80,30 +82,37 @@ def read_report(text: str, driver_version: str) -> DriverLimits:
     return DriverLimits(found["backend"], found["reason"], "")
 
 
-def chosen_enforcer(
-    choice: EnforcerChoice, limits: DriverLimits, sizes: Mapping[str, int]
-) -> MemoryEnforcer:
-    """Who enforces a new slice; `sizes` are its bytes by card.
+def unproven(limits: DriverLimits, cards: Iterable[str]) -> str:
+    """Why the driver is not proven to limit the memory of each of these cards, or ""."""
+    missing = [uuid for uuid in cards if uuid not in limits.backends]
+    each = (f"{uuid}: {limits.reasons.get(uuid, 'not probed')}" for uuid in missing)
+    return (limits.missing or "; ".join(each)) if missing else ""
+
+
+def why_library(
+    choice: EnforcerChoice, limits: DriverLimits, sizes: Mapping[str, int], *, is_shared: bool
+) -> str:
+    """Why the driver does not enforce the memory of a new slice, or ""; `sizes` are its bytes by card.
 
     The driver's variables, which keep NVIDIA's own hook from lifting the limit, have one size for
-    all cards of a container.
+    all cards of a container; and the limit is of one container, `is_shared` among several or not.
     """
-    is_proven = sizes.keys() <= limits.backends.keys() and len(set(sizes.values())) == 1
-    if choice is EnforcerChoice.LIBRARY or not is_proven:
-        return MemoryEnforcer.LIBRARY
-    return MemoryEnforcer.DRIVER
+    if choice is EnforcerChoice.LIBRARY:
+        return f"--memory-enforcer {choice}"
+    if why := unproven(limits, sizes):
+        return why
+    if len(set(sizes.values())) > 1:
+        return "its parts of the cards differ in size, and NVIDIA's hook has one size for all"
+    return "containers that run at once share it, and the limit is of one" if is_shared else ""
 
 
 def unmet_choice(
     choice: EnforcerChoice, limits: DriverLimits, cards: Collection[str]
 ) -> str | None:
     """Why the node cannot do what was chosen: `driver` is never silently less."""
-    unproven = {uuid: limits.reasons.get(uuid, "not probed") for uuid in cards}
-    missing = [f"{u}: {why}" for u, why in unproven.items() if u not in limits.backends]
-    if choice is not EnforcerChoice.DRIVER or not missing:
-        return None
-    why = limits.missing or "; ".join(missing)
-    return f"--memory-enforcer driver: NVIDIA's driver is not proven to limit memory here: {why}"
+    why = unproven(limits, cards) if choice is EnforcerChoice.DRIVER else ""
+    text = "--memory-enforcer driver: NVIDIA's driver is not proven to limit memory here"
+    return f"{text}: {why}" if why else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +192,12 @@ class NodeState:
 
     def memory_by(self, uuid: str) -> str:
         """Who will hold a new slice of a card to its memory: `driver (dmem)`, or why the library does."""
-        limits = self.driver_limits
         if not self.isolates:
             return "nobody"
-        if self.memory_choice is EnforcerChoice.LIBRARY:
-            return "library (--memory-enforcer library)"
-        if uuid in limits.backends:
-            return f"driver ({limits.backends[uuid]})"
-        return f"library ({clip(limits.missing or limits.reasons.get(uuid, 'not probed'))})"
+        limits = self.driver_limits
+        why = why_library(self.memory_choice, limits, {uuid: 0}, is_shared=False)
+        text = clip(why.removeprefix(f"{uuid}: "))
+        return f"library ({text})" if why else f"driver ({limits.backends[uuid]})"
 
     @property
     def mps_keeper(self) -> str:

@@ -1,0 +1,158 @@
+"""The limit keeper proves limits, and sets those of running containers, asked by the slice's id alone.
+
+A process with the slice's directory mounted, in a cgroup of the machine, stands for a container.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.conftest import MakeNode
+from tests.isolation.test_limit_hook import cgroup_tree
+from tools.harness.waiting import until
+
+from gpu_device_plugin.agent.node_checks.admin_socket import ask
+from gpu_device_plugin.cards_tools.limit_keeper import LimitKeeper
+from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.simulation.driver_library import set_fields
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+
+_SLICE = "00000000000022aa"
+_MIB = 1 << 20
+
+
+class Container:
+    """A process in a cgroup of its own that has a slice's directory mounted somewhere."""
+
+    def __init__(self, leaf: Path, source: Path, place: Path) -> None:
+        leaf.mkdir()
+        place.mkdir()
+        mount = f"mount --bind {source} {place} && echo up && exec sleep 600"
+        into = f'echo $$ >{leaf}/cgroup.procs && exec unshare --mount sh -c "{mount}"'
+        self.leaf = leaf
+        self.process = subprocess.Popen(["sh", "-c", into], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            assert self.process.stdout.readline() == "up\n"
+
+    def end(self) -> None:
+        """Neither process nor cgroup is left."""
+        self.process.kill()
+        self.process.wait()
+        self.leaf.rmdir()
+
+
+class Place:
+    """A node, a run directory with one slice of it, and its containers."""
+
+    def __init__(self, node: SimulatedNode, directory: Path) -> None:
+        self.node, self.directory, self.tree = node, directory, cgroup_tree()
+        self.run = directory / "run"
+        self.slice = self.run / "slices" / _SLICE
+        (self.slice / "config").mkdir(parents=True)
+        uuid = node.view().cards[0].uuid
+        text = (
+            f"version=1\nslice={_SLICE}\npolicy=fixed\ndevice={uuid} memory_bytes={2154 * _MIB}\n"
+        )
+        (self.slice / "config" / "limits").write_text(text)
+        self.made: list[Container] = []
+
+    def container(self, source: Path | None = None) -> Container:
+        """One more; by default of the slice."""
+        leaf = self.tree / f"keeper-{os.getpid()}-{len(self.made)}"
+        place = self.directory / f"in-{len(self.made)}"
+        self.made.append(Container(leaf, source or self.slice / "config", place))
+        return self.made[-1]
+
+    @asynccontextmanager
+    async def keeper(self) -> AsyncIterator[Callable[..., Awaitable[object]]]:
+        """One that has probed and answers."""
+        root = str(self.node.library.parent)
+        running = asyncio.ensure_future(LimitKeeper(self.run, root, str(self.tree)).run())
+        socket = self.run / "limits.sock"
+
+        async def told(command: str, *slices: str) -> object:
+            return json.loads(await ask(socket, {"command": command, "slices": slices}))
+
+        try:
+            await until(socket.is_socket, 20)
+            yield told
+        finally:
+            running.cancel()
+
+
+@pytest.fixture
+def place(make_node: MakeNode, tmp_path: Path) -> Iterator[Place]:
+    """On driver 615."""
+    place = Place(make_node("v100", cards=2, driver_version="615.71.09"), tmp_path)
+    yield place
+    for each in place.made:
+        each.end()
+
+
+async def test_a_running_container_without_its_limit_gets_it_and_the_mark_says_by_whom(
+    place: Place,
+) -> None:
+    """Again after a reload of the driver; what holds is not set twice."""
+    async with place.keeper() as told:
+        mark = place.slice / "driver-limit"
+        assert await told("limit", _SLICE) == {_SLICE: "none"}
+        leaf = place.container().leaf
+        assert await told("limit", _SLICE) == {_SLICE: "set"}
+        assert mark.read_text() == f"cgroup={leaf}\nby=repair\n"
+        assert await told("limit", _SLICE) == {_SLICE: "held"}
+        mark.write_text(f"cgroup={leaf}\n")
+        place.node.upgrade_driver("615.71.09")
+        assert await told("limit", _SLICE) == {_SLICE: "set"}
+        assert mark.read_text() == f"cgroup={leaf}\n"
+
+
+async def test_only_slices_of_this_node_are_named_and_only_root_asks(place: Place) -> None:
+    """No path, no size; a directory that only looks like a slice's is none."""
+    other = place.directory / "slices" / _SLICE / "config"
+    other.mkdir(parents=True)
+    async with place.keeper() as told:
+        assert (place.run / "limits.sock").stat().st_mode & 0o777 == 0o600
+        place.container(place.directory / "run" / "slices" / _SLICE)
+        assert await told("limit", "..", f"../slices/{_SLICE}", "/etc") == {}
+        assert await told("limit", _SLICE) == {_SLICE: "none"}
+
+
+async def test_what_cannot_be_set_is_told_in_the_hooks_words(place: Place) -> None:
+    """The agent reports it."""
+    async with place.keeper() as told:
+        place.container()
+        set_fields(place.node.state, ["memory_accounting=2"])
+        assert "answers 3 (Not Supported)" in str(await told("limit", _SLICE))
+
+
+async def test_it_probes_at_its_start_and_when_it_is_asked(place: Place) -> None:
+    """The report is for the agent."""
+    report = place.run / "driver-limits"
+    async with place.keeper() as told:
+        assert report.read_text().startswith("driver=615.71.09\ndevice=GPU-")
+        place.node.upgrade_driver("620.10")
+        assert await told("probe") == {}
+        assert report.read_text().startswith("driver=620.10\n")
+
+
+async def test_it_ends_where_its_library_is_of_another_driver(place: Place) -> None:
+    """A container that is started again gets the new one."""
+    report = place.run / "driver-limits"
+    keeper = LimitKeeper(place.run, str(place.directory), str(place.tree))
+    stand_in = place.directory / "hook"
+    stand_in.mkdir()
+    text = f"#!/bin/sh\necho 'reason=/: nvmlInit_v2 answers 18 (x)' >{report}\n"
+    (stand_in / "gpu-limit-hook").write_text(text)
+    (stand_in / "gpu-limit-hook").chmod(0o755)
+    os.environ["GPU_DEVICE_PLUGIN_NATIVE"] = str(stand_in)
+    try:
+        with pytest.raises(EdgeError, match="for the new driver's library"):
+            await asyncio.wait_for(keeper.run(), 60)
+    finally:
+        del os.environ["GPU_DEVICE_PLUGIN_NATIVE"]

@@ -1,0 +1,219 @@
+"""On a node of driver 615 NVIDIA's driver holds a slice's memory, with the preload switched off too.
+
+NVIDIA's own hook runs beside ours in every container. This machine has a hybrid tree of cgroups, so both
+hooks, the limit keeper and the agent see the unified one at /sys/fs/cgroup, in a mount namespace of theirs.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import STATE, at_work
+from tests.e2e.tenants import (
+    MIB,
+    OUT_OF_MEMORY,
+    SLICE_MIB,
+    Tenant,
+    cuda_images,
+    start_tenant,
+    tenant_pod,
+)
+from tests.told import compile_program
+from tools.harness.cluster.agent import PROGRAM, Agent, AgentDirectories
+from tools.harness.cluster.binaries import BinaryError, provide_cdi_hook
+from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.pods import slice_of
+from tools.harness.cluster.processes import Program
+from tools.harness.cluster.waiting import wait_for
+
+from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
+from gpu_device_plugin.simulation.containers import cdi_spec
+from gpu_device_plugin.simulation.driver_library import set_fields
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
+
+DRIVER = "615.71.09"
+TREE = "/sys/fs/cgroup"
+WHOLE = f"alloc 0 {SLICE_MIB * MIB}"
+FITS = f"alloc 0 {1024 * MIB}"
+
+
+def inside(*before: str) -> list[str]:
+    """A command that runs what follows where the tree of cgroup v2 is at its usual place."""
+    bind = f"[ ! -d {TREE}/unified ] || mount --bind {TREE}/unified {TREE}"
+    script = " && ".join((bind, *before, 'exec "$@"'))
+    return ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", f"{script}", "sh"]
+
+
+def wrapper(path: Path, *command: str, before: tuple[str, ...] = ()) -> Path:
+    """A program that runs the command there, with its own arguments."""
+    words = " ".join(f"'{word}'" for word in (*inside(*before), *command))
+    path.write_text(
+        f'#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH\nexec {words} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """The agent of that node and its limit keeper."""
+
+    agent: Agent
+    keeper: Program
+
+    def mark(self, name: str) -> str:
+        """What the hook left for the pod's slice."""
+        (grant,) = (each for each in self.agent.grants() if each.pod.name == name)
+        path = self.agent.directories.run / "slices" / grant.slice_id / "driver-limit"
+        return path.read_text() if path.is_file() else ""
+
+
+def nvidias_devices(node: SimulatedNode, place: Path) -> dict[str, Any]:
+    """The cards as NVIDIA's tools of 1.20.1 describe them: each with its hook for memory limits."""
+    root, libraries = place / "driver", node.library.parent
+    (root / "usr/lib64").mkdir(parents=True)
+    mount = f"mount --bind {libraries} {root}/usr/lib64"
+    hook = wrapper(place / "nvidia-hook", str(provide_cdi_hook()), before=(mount,))
+    spec: dict[str, Any] = cdi_spec(node)
+    for device in spec["devices"]:
+        words = ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", str(root)]
+        args = [*words, "--gpu-id", device["name"]]
+        made = {"hookName": "createRuntime", "path": str(hook), "args": args}
+        device["containerEdits"]["hooks"] = [] if device["name"] == "all" else [made]
+    return spec
+
+
+def native_with_wrapped_hook(place: Path) -> Path:
+    """Our libraries and programs, as the agent installs them."""
+    native = place / "native"
+    native.mkdir()
+    for path in native_library("libgpuslice.so").parent.iterdir():
+        (native / path.name).symlink_to(path)
+    (native / "gpu-limit-hook").unlink()
+    wrapper(native / "gpu-limit-hook", str(native_library("gpu-limit-hook")))
+    return native
+
+
+def load_image(cluster: Cluster, cards: Path, place: Path) -> None:
+    """The tenants'."""
+    libraries = [*cards.glob("*.so.1"), native_library("libgpuslice.so")]
+    for image in cuda_images(compile_program(place), libraries):
+        cluster.node.load(image)
+
+
+@pytest.fixture(scope="module")
+def limited_node(
+    cluster: Cluster, serving_agent: Agent, results: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Limited]:
+    """In the usual agent's place one whose slices the driver limits."""
+    serving_agent.stop()
+    place = tmp_path_factory.mktemp("hooks")
+    native = native_with_wrapped_hook(place)
+    directories = AgentDirectories(STATE / "limited", results / "limited")
+    cards = directories.simulated_node
+    flags = {
+        "device-list-strategy": "cdi-cri",
+        "memory-enforcer": "driver",
+        "cdi-dir": str(cluster.node.cdi_directory),
+        "simulator-dir": str(cards),
+    }
+    environment = {"GPU_DEVICE_PLUGIN_NATIVE": str(native)}
+    agent = Agent(cluster, directories, flags, environment)
+    agent.program.command = [*inside(), *agent.program.command]
+    agent.prepare("--driver-version", DRIVER)
+    try:
+        spec = nvidias_devices(SimulatedNode(cards / STATE_NAME), place)
+    except BinaryError as error:
+        serving_agent.start()
+        pytest.skip(str(error))
+    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
+    load_image(cluster, cards, place)
+    command = [*inside(), str(PROGRAM), "limit-keeper"]
+    command += [f"--run-dir={directories.run}", f"--driver-root={cards}"]
+    keeper = Program(
+        "keeper", command, results / "limited" / "keeper.log", serving_agent.environment
+    )
+    keeper.start()
+    agent.start()
+    yield Limited(agent, keeper)
+    agent.stop()
+    keeper.stop()
+
+
+@pytest.fixture
+def limited(cluster: Cluster, limited_node: Limited) -> Iterator[Limited]:
+    """That node, empty; whatever a test leaves is removed."""
+    for _ in at_work(cluster, limited_node.agent):
+        yield limited_node
+
+
+def start(cluster: Cluster, name: str, **spec: Any) -> Tenant:
+    """A tenant whose container begins again when it ends."""
+    made = tenant_pod(name, slice_of(2, 30), pod_restartPolicy="Always", **spec)
+    return start_tenant(cluster, made)
+
+
+def check_held(tenant: Tenant) -> None:
+    """Without the library the driver refuses what the slice does not have, and tells the slice."""
+    answers = tenant.once_without_preload("init", "retain", "info", WHOLE, FITS)
+
+    assert answers[:2] == [[0], [0]]
+    assert answers[2][2] == SLICE_MIB * MIB
+    assert answers[3:] == [[OUT_OF_MEMORY], [0]]
+
+
+def test_a_slice_is_held_by_the_driver_also_after_a_restart_and_whatever_the_pod_sets(
+    cluster: Cluster, limited: Limited
+) -> None:
+    """NVIDIA's hook runs first and alone would lift the limit by the pod's own variable."""
+    env = [{"name": "NVIDIA_GPU_MEMORY_REQUEST", "value": "100"}]
+    tenant = start(cluster, "held", env=env)
+    before = limited.mark("held")
+
+    assert {grant.memory_enforcer for grant in limited.agent.grants()} == {MemoryEnforcer.DRIVER}
+    assert "by=repair" not in before
+    check_held(tenant)
+    tenant.run("sh", "-c", "kill 1")
+    wait_for("its next container has a limit", lambda: limited.mark("held") not in ("", before), 90)
+    wait_for("it listens", lambda: "out" in tenant.run("ls", "/told").split(), 60)
+    check_held(tenant)
+
+
+def test_a_container_whose_hook_fails_does_not_start(cluster: Cluster, limited: Limited) -> None:
+    """It is tried again by the kubelet, and starts when the hook can do its work."""
+    set_accounting(limited, 2)
+    cluster.apply(tenant_pod("waiting", slice_of(2, 30), pod_restartPolicy="Always"))
+    wait_for("the kubelet tells why", lambda: "Not Supported" in told(cluster, "waiting"), 60)
+    assert limited.mark("waiting") == ""
+    set_accounting(limited, 0)
+    cluster.wait_for_phase("waiting", "Running")
+    assert limited.mark("waiting").startswith(f"cgroup={TREE}/")
+
+
+def test_what_a_reload_of_the_driver_took_is_set_again(cluster: Cluster, limited: Limited) -> None:
+    """By the limit keeper, for a container that runs."""
+    tenant = start(cluster, "kept")
+    mark = limited.mark("kept")
+    limited.agent.simulate("driver-upgrade", DRIVER)
+
+    def is_held() -> bool:
+        return tenant.once_without_preload("init", "retain", WHOLE)[2] == [OUT_OF_MEMORY]
+
+    wait_for("the limit is set again", is_held, 60, 1)
+    assert limited.mark("kept") == mark
+
+
+def set_accounting(limited: Limited, mode: int) -> None:
+    """Of the simulated driver: 0 misc, 1 dmem, 2 off."""
+    state = limited.agent.directories.simulated_node / STATE_NAME
+    set_fields(state, [f"memory_accounting={mode}"])
+
+
+def told(cluster: Cluster, name: str) -> str:
+    """Why a pod's container waits."""
+    found = cluster.find("pod", name) or {}
+    return json.dumps(found.get("status", {}).get("containerStatuses", []))
