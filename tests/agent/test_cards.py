@@ -68,10 +68,12 @@ async def test_informational_xids_are_told_and_take_nothing_out() -> None:
 
 
 async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agent() -> None:
-    """XID 48: no clean probe brings it back; the operator's word does."""
+    """XID 48, whose Event has the cure: no clean probe brings it back; a reset does."""
     async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
         rig.cards.xid(2, 48)
         await rig.until_offered(THREE)
+        await until(lambda: rig.events("XID48"), 10)
+        assert "reset the card with `nvidia-smi --gpu-reset`" in str(rig.events("XID48"))
         await rig.stop_agent()
         await rig.start_agent(recovery_seconds=1)
         await rig.until_ready()

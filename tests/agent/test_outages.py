@@ -49,6 +49,24 @@ async def test_a_rule_that_needs_the_pods_text_is_checked_at_its_start() -> None
             await rig.kubelet.start_container(pod.uid, "main-0")
 
 
+async def test_a_kubelet_that_tells_what_its_pods_ask_does_for_the_api_server() -> None:
+    """As one of 1.37 does: an agent that starts during the outage decides by the pod's own text."""
+    async with running_rig() as rig:
+        await rig.api.stop()
+        await rig.stop_agent()
+        rig.kubelet.has_pods_api = True
+        await rig.kubelet.restart()
+        await rig.start_agent()
+        await rig.until_ready()
+        two = rig.pod("two", slice_of(2, 30), slice_of(3, 20))
+        assert (await rig.kubelet.admit(two)).is_admitted
+        refused = await rig.kubelet.admit(rig.pod("memory-only", slice_of(2)))
+
+        assert rig.grant("two", "main-0").is_checked
+        assert fraction_of(rig.grant("two", "main-1")).mem_units == 3
+        assert "core_mem" in refused.message
+
+
 async def test_without_its_text_a_pod_is_named_once_and_its_refused_start_is_told_by_why() -> None:
     """The kubelet tries the start again and again; `why` has it once."""
     async with running_rig() as rig:

@@ -99,7 +99,7 @@ def test_who_may_make_claims_is_a_value_and_whole_cards_have_a_rule_of_their_own
     assert first["expression"] == "request.userInfo.username in ['someone-else']"
 
     whole = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-claims-whole")
-    (condition,) = whole["spec"]["matchConditions"]
+    condition, _ = whole["spec"]["matchConditions"]
     assert "in ['gpu-card']" in condition["expression"]
     assert "gpu-slice" not in condition["expression"]
     first, *_ = whole["spec"]["validations"]
@@ -107,6 +107,16 @@ def test_who_may_make_claims_is_a_value_and_whole_cards_have_a_rule_of_their_own
     assert "ownerReferences" in first["expression"]
     names = {each["metadata"]["name"] for each in manifests(ON)}
     assert "gpu-device-plugin-claims-whole" not in names
+
+
+def test_a_pod_with_claims_gets_the_scheduler_profile_of_the_values_unless_it_names_one() -> None:
+    """A profile that scores no node places claims faster; manifests stay as they are."""
+    name = "gpu-device-plugin-slices"
+    for settings, is_there in (((ON,), False), ((ON, "dra.schedulerName=first-fit"), True)):
+        policy = one(manifests(*settings), "MutatingAdmissionPolicy", name)
+        applied = policy["spec"]["mutations"][0]["applyConfiguration"]["expression"]
+        chosen = "== 'default-scheduler' ? 'first-fit' : object.spec.schedulerName"
+        assert (chosen in applied) is is_there
 
 
 def test_slices_by_claims_and_the_name_of_whole_cards_count_among_gpu_resources() -> None:
@@ -145,7 +155,7 @@ def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:
         ON, "dra.wholeCards=nvidia.com/gpu", values={"policies": {"validationActions": ["Warn"]}}
     )
     found = {}
-    for name in ("made", "kept", "held", "whole"):
+    for name in ("made", "elsewhere", "kept", "held", "whole"):
         full = f"gpu-device-plugin-claims-{name}"
         spec = one(made, "ValidatingAdmissionPolicy", full)["spec"]
         (rule,) = spec["matchConstraints"]["resourceRules"]
@@ -154,11 +164,13 @@ def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:
         binding = one(made, "ValidatingAdmissionPolicyBinding", full)["spec"]
         assert binding == {"policyName": full, "validationActions": ["Deny"]}
         # Whose a claim is holds for whole cards too: the kubelet prepares a claim once.
-        (condition,) = spec["matchConditions"]
-        assert ("'gpu-card'" in condition["expression"]) is (name != "made")
+        condition, breaks = spec["matchConditions"]
+        assert ("'gpu-card'" in condition["expression"]) is (name not in {"made", "elsewhere"})
+        assert breaks["expression"].count("!(") >= len(spec["validations"])
 
     assert found == {
         "made": ("CREATE", "resourceclaims"),
+        "elsewhere": ("CREATE", "resourceclaims"),
         "kept": ("UPDATE", "resourceclaims"),
         "held": ("UPDATE", "resourceclaims/status"),
         "whole": ("CREATE", "resourceclaims"),

@@ -41,7 +41,7 @@ CHOICES: Mapping[str, Sequence[str]] = {
     ),
 }
 OURS = {"/var/lib/gpu-device-plugin", "/run/gpu-device-plugin", "/usr/local/lib/gpu-device-plugin"}
-KUBELETS = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
+KUBELETS = {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "pod-resources", "pods-api")}
 
 
 # What the agent itself reads, and no answer of it names.
@@ -95,14 +95,15 @@ def test_nothing_but_the_listed_directories_of_the_node_is_mounted() -> None:
 def test_the_kubelets_root_directory_moves_pod_resources_and_not_device_plugins() -> None:
     """Where the kubelet serves device plugins is a constant of it, whatever its --root-dir is."""
     moved = host_paths(agent(manifests("kubeletDir=/data/kubelet")))
-    assert moved == OURS | {"/var/lib/kubelet/device-plugins", "/data/kubelet/pod-resources"}
+    at_root = {"/data/kubelet/pod-resources", "/data/kubelet/pods-api"}
+    assert moved == OURS | {"/var/lib/kubelet/device-plugins"} | at_root
 
 
 def test_what_others_may_write_is_mounted_read_only() -> None:
     (container,) = agent(manifests(*CHOICES["driver elsewhere"]))["containers"]
     read_only = {m["mountPath"] for m in container["volumeMounts"] if m.get("readOnly")}
-    kubelets = "/var/lib/kubelet/pod-resources"
-    assert read_only == {"/driver-root", kubelets, "/etc/gpu-device-plugin"}
+    kubelets = KUBELETS - {"/var/lib/kubelet/device-plugins"}
+    assert read_only == {"/driver-root", "/etc/gpu-device-plugin"} | kubelets
 
 
 def test_directories_of_the_node_have_the_same_path_in_the_agent(pod: Mapping[str, Any]) -> None:

@@ -85,6 +85,25 @@ def test_every_command_has_help_that_fits_80_columns(words: tuple[str, ...]) -> 
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("words", [("agent",), ("controller",), ("mig", "apply")])
+def test_help_breaks_no_name_at_a_hyphen(words: tuple[str, ...]) -> None:
+    """So that it can be found and copied."""
+    output = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80).output
+
+    assert not re.findall(r"[A-Za-z]-$", output, re.MULTILINE)
+    assert output.isascii()
+
+
+@pytest.mark.parametrize("words", [(), ("mig",)])
+def test_a_call_without_a_verb_shows_help_and_succeeds(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    code, output, errors = run(capsys, *words)
+
+    assert (code, errors) == (0, "")
+    assert output == run(capsys, *words, "--help")[1]
+
+
 def test_the_list_of_commands_is_whole() -> None:
     """Each with a sentence that was not cut off."""
     result = CliRunner().invoke(cli, ["--help"], terminal_width=80)
@@ -117,6 +136,7 @@ def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
     [
         (("agent", "--bogus"), "--bogus"),
         (("bogus",), "bogus"),
+        (("dmo",), "Did you mean 'demo'?"),
         (("agent",), "--node-name (NODE_NAME)"),
         (("agent", "--node-name", "n", "--mode", "cgpuu"), "--mode: 'cgpuu'"),
         (("agent", "--node-name", "n", "--recovery-seconds", "0"), "--recovery-seconds"),
@@ -153,6 +173,17 @@ def test_an_unknown_key_of_the_file_is_named(
 
     assert code == 2
     assert f"{file}: unknown key 'memory-unit'" in errors
+
+
+def test_mig_apply_without_a_driver_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("mig", "apply", "MIG1g", "--kubelet-dir", str(tmp_path), "--nvml-library", "/no.so")
+    code, _, errors = run(capsys, *words)
+
+    assert code == 1
+    assert re.match(r"gpu-device-plugin: libnvidia-ml\.so\.1 is not (in|on) this ", errors)
+    assert "/no.so: cannot open" in errors
 
 
 @pytest.mark.parametrize("words", [("why", "default/a"), ("recover", "0")])

@@ -10,12 +10,15 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 from rich.console import Console
 from tests.overview.test_inspection import view
 from tools.harness.api_server import FakeApiServer, Json, Seen, kubeconfig, running, status, working
 from tools.harness.objects import held, node, path, pod
+from tools.harness.page.clusters import place
 from tools.harness.waiting import until
 
 from gpu_device_plugin import __version__
@@ -82,11 +85,18 @@ class Cluster:
         }
         await self.server.put(f"/api/v1/namespaces/{namespace}/events/{name}-{reason}", event)
 
-    async def run(self, *words: str, columns: int = 80, command: click.Command = gpu) -> Result:
+    async def run(
+        self, *words: str, columns: int = 80, command: click.Command = gpu, **options: Any
+    ) -> Result:
         """A command on a terminal of that width, without colours."""
         environment = {"KUBECONFIG": str(self._config), "COLUMNS": str(columns), "TERM": "dumb"}
         return await asyncio.to_thread(
-            CliRunner().invoke, command, list(words), env=environment, catch_exceptions=False
+            CliRunner().invoke,
+            command,
+            list(words),
+            env=environment,
+            catch_exceptions=False,
+            **options,
         )
 
     async def golden(self, name: str, *words: str, columns: int = 80) -> None:
@@ -295,7 +305,7 @@ async def test_the_map_shows_who_holds_whole_cards_replicas_and_instances(
     found = await whole_cards.run("map", "gpu-c", "-o", "json")
     (shown,) = json.loads(found.output)["nodes"]
     assert [each["name"] for each in shown["cards"][0]["pods"]] == ["eval", "train"]
-    assert shown["instances"] == [{"uuid": "MIG-1", "namespace": "ns", "name": "cut"}]
+    assert shown["instances"] == [{"uuid": "MIG-1", "pods": [{"namespace": "ns", "name": "cut"}]}]
 
 
 async def test_replicas_and_free_instances_are_counted_where_the_node_tells_them(
@@ -483,7 +493,7 @@ async def test_capacity_says_what_a_node_is_short_of(
     await cluster.server.put("/api/v1/nodes/gpu-few", ready(node("gpu-few", 1), few))
     await cluster.server.put("/api/v1/nodes/gpu-sick", ready(node("gpu-sick", 1, sick=(0,))))
     words = ["capacity", *asked.split(), "-o", "json"]
-    told = json.loads((await cluster.run(*words, columns=200)).output)
+    told = json.loads((await cluster.run(*words, columns=200)).output)["nodes"]
 
     (then,) = [each["then"] for each in told if each["node"] == node_name]
     assert why in then
@@ -669,7 +679,7 @@ async def test_doctor_names_the_cure_of_each_problem(cluster: Cluster) -> None:
 async def test_doctor_without_an_installation_says_so(cluster: Cluster) -> None:
     found = await cluster.run("doctor", "-o", "json")
 
-    assert "no DaemonSet runs the agent" in json.loads(found.output)[0]["what"]
+    assert "no DaemonSet runs the agent" in json.loads(found.output)["findings"][0]["what"]
 
 
 async def test_inspect_shows_a_node_or_all(cluster: Cluster) -> None:
@@ -687,7 +697,7 @@ def test_kubectl_completes_commands_and_options(capsys: pytest.CaptureFixture[st
     complete(["map", "--wa"])
     assert capsys.readouterr().out.startswith("--watch\t")
     complete(["map", "-o", ""])
-    assert capsys.readouterr().out == "json\nwide\n:4\n"
+    assert capsys.readouterr().out == "json\nyaml\nwide\nname\n:4\n"
 
 
 def test_errors_are_one_line_and_an_exit_code(
@@ -700,6 +710,8 @@ def test_errors_are_one_line_and_an_exit_code(
         (["map"], 1, f"kubectl gpu: no kubeconfig: {tmp_path}/gone is not there"),
         (["why", "a/b/c"], 2, "kubectl gpu: 'a/b/c' is not [NAMESPACE/]POD"),
         (["map", "-w", "-o", "json"], 2, "it does not go with -o json"),
+        (["top", "-w", "-o", "yaml"], 2, "it does not go with -o yaml"),
+        (["top", "-A", "-n", "ns"], 2, "give either --namespace or --all-namespaces"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(words)
@@ -732,6 +744,119 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
             await asyncio.to_thread(program, [*words, "--kubeconfig", config])
         assert ended.value.code == code, words
         assert text in capsys.readouterr().err
+
+
+async def answers(cluster: Cluster, *words: str) -> tuple[Any, Any]:
+    """What a verb answers as JSON and as YAML."""
+    as_json, as_yaml = [(await cluster.run(*words, "-o", form)).output for form in ("json", "yaml")]
+    return json.loads(as_json), yaml.safe_load(as_yaml)
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "names"),
+    [
+        ("map", "gpu-a", ["node/gpu-a", "node/gpu-b"]),
+        ("capacity 4", "gpu-b", ["node/gpu-b"]),
+        ("capacity 4 30", "gpu-a", ["node/gpu-a"]),
+    ],
+)
+async def test_programs_get_the_facts_of_the_text_in_its_order(
+    cluster: Cluster, words: str, first: str, names: list[str]
+) -> None:
+    """As JSON, the same as YAML, or names alone; `wide` is a text."""
+    value, same = await answers(cluster, *words.split())
+    assert value == same
+    assert first in str(value["nodes"][0])
+    text = (await cluster.run(*words.split(), columns=200)).output
+    last = value["summary"] if words == "map" else f"{value['pods']} more pod"
+    assert text.splitlines()[-1].startswith(last)
+    assert (await cluster.run(*words.split(), "-o", "name")).output.splitlines() == names
+    assert (await cluster.run(*words.split(), "-o", "wide")).output.splitlines()[-1] in text
+
+
+async def test_why_and_doctor_answer_programs_too(cluster: Cluster) -> None:
+    story, same = await answers(cluster, "why", "ns/big")
+    assert story == same
+    assert (story["pod"], story["nodes"][0]["node"]) == ("ns/big", "gpu-a")
+    found, same = await answers(cluster, "doctor")
+    assert found == same
+    assert (found["findings"][0]["level"], found["examined"]) == (
+        "problem",
+        "0 agents, 2 nodes with cards",
+    )
+
+
+async def test_the_map_shows_nodes_of_a_namespace_or_with_labels(cluster: Cluster) -> None:
+    """Where there are none it says so, with exit code 3."""
+    other = place(pod("theirs", 1, on="gpu-b", annotations=held(0, 1, 0)), "other")
+    await cluster.server.put(path(other), other)
+    for words, names in (
+        ("-n other", ["node/gpu-b"]),
+        ("-A", ["node/gpu-a", "node/gpu-b"]),
+        ("-l ack.node.gpu.schedule=core_mem", ["node/gpu-a"]),
+    ):
+        found = await cluster.run("map", *words.split(), "-o", "name")
+        assert found.output.splitlines() == names
+    capacity = await cluster.run(
+        "capacity", "1", "-l", "ack.node.gpu.schedule=core_mem", "-o", "json"
+    )
+    assert [each["node"] for each in json.loads(capacity.output)["nodes"]] == ["gpu-a"]
+    for words, text in (
+        ("-n nobody", "holds anything of namespace nobody"),
+        ("-l a=b", "has these labels"),
+    ):
+        with pytest.raises(NotKnownError, match=text):
+            await cluster.run("map", *words.split())
+
+
+async def test_who_asks_may_be_somebody_else_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """As kubectl's `--as` and `--request-timeout` have it."""
+    asked: set[str] = set()
+
+    async def silent(request: web.Request) -> web.Response:
+        asked.add(request.headers.get("Impersonate-User", ""))
+        await asyncio.Event().wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", silent)
+    async with TestServer(app) as server:
+        config = kubeconfig(tmp_path / "config", str(server.make_url("")), {"as": "jane"})
+        cluster = Cluster(FakeApiServer(), config)
+        with pytest.raises(ClusterError, match=r"does not answer GET .* in time"):
+            await cluster.run("map", "--as", "dev", "--request-timeout", "300ms")
+        assert asked == {"dev"}
+        with pytest.raises(click.UsageError, match="'soon' is no time such as 500ms, 5s or 1m"):
+            await cluster.run("map", "--request-timeout", "soon", standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["map", "gpu-"], ["gpu-a", "gpu-b"]),
+        (["map", "-n", "o"], ["other"]),
+        (["why", "ns/b"], ["ns/batch", "ns/big"]),
+        (["why", "-n", "ns", "cuda"], ["cuda-sample"]),
+    ],
+)
+async def test_kubectl_completes_names_of_the_cluster(
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    words: list[str],
+    shown: list[str],
+) -> None:
+    """Of nodes, pods and namespaces."""
+    for name in ("other", "ns"):
+        await cluster.server.put(f"/api/v1/namespaces/{name}", {"metadata": {"name": name}})
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    await asyncio.to_thread(complete, words)
+    assert capsys.readouterr().out.splitlines()[:-1] == shown
+    await cluster.server.stop()
+    await asyncio.to_thread(complete, words)
+    assert capsys.readouterr().out == ":4\n"
 
 
 async def test_an_empty_cluster_points_to_the_doctor(cluster: Cluster) -> None:
@@ -788,7 +913,7 @@ async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["map"], ["top"], ["why"], ["doctor"], ["capacity"], ["page"]]
+    "words", [[], ["map"], ["top"], ["why"], ["doctor"], ["capacity"], ["page"], ["version"]]
 )
 def test_help_fits_80_columns(words: list[str]) -> None:
     result = CliRunner().invoke(gpu, [*words, "--help"], terminal_width=80)

@@ -175,7 +175,9 @@ async def test_why_of_a_pod_with_a_claim_says_what_it_holds(cluster: Cluster) ->
 
 
 async def test_capacity_counts_each_node_by_its_own_door(cluster: Cluster) -> None:
-    found: list[Json] = json.loads((await cluster.run("capacity", "3", "10", "-o", "json")).output)
+    found: list[Json] = json.loads((await cluster.run("capacity", "3", "10", "-o", "json")).output)[
+        "nodes"
+    ]
     assert {each["node"]: each["pods"] for each in found} == {"dra": 6, "plain": 2}
 
 
@@ -244,7 +246,7 @@ DOORS = (" claims", " door")
 
 async def of_doors(cluster: Cluster) -> list[tuple[str, str]]:
     """Level and text of what doctor says of allocation APIs."""
-    found: list[Json] = json.loads((await cluster.run("doctor", "-o", "json")).output)
+    found: list[Json] = json.loads((await cluster.run("doctor", "-o", "json")).output)["findings"]
     return [(f["level"], f["what"]) for f in found if any(word in f["what"] for word in DOORS)]
 
 

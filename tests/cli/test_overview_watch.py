@@ -10,15 +10,19 @@ from tools.harness.api_server import running, working
 from tools.harness.objects import node
 from tools.harness.waiting import until
 
+from gpu_device_plugin.cli.kubeconfig_options import Found, ask_again
 from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.node_cards import ClusterCards
 from gpu_device_plugin.overview.questions import FollowedCards, follow_cards
+from gpu_device_plugin.overview.why import PodStory
 
 TEN_NODES = ClusterCards(tuple(view(f"gpu-{n}", [16160] * 4, []) for n in range(10)))
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
-def drawn(cards: ClusterCards, stale: str, rows: int, columns: int = 80) -> list[str]:
+def drawn(cards: ClusterCards | Found, stale: str, rows: int, columns: int = 80) -> list[str]:
     """The lines on a terminal of that size."""
     file = io.StringIO()
     console = Console(
@@ -45,6 +49,38 @@ def test_a_node_that_is_higher_than_the_terminal_is_cut() -> None:
     assert len(lines) <= 6
     assert lines[-3].startswith("no room for cards")
     assert lines[-1] == "not up to date since 12:00:00: gone"
+
+
+def test_another_text_is_cut_by_lines() -> None:
+    story = PodStory("ns/big", "Pending", said=tuple(f"line {n}" for n in range(40)))
+    lines = drawn(Found({}, lambda screen: screen.story(story)), "not up to date", 12)
+
+    assert len(lines) <= 12
+    assert lines[0] == "ns/big  Pending"
+    assert lines[-2].startswith("no room for 31 of 41 lines; enlarge")
+    assert lines[-1] == "not up to date"
+
+
+async def test_while_nobody_answers_the_last_answer_stays_and_says_so() -> None:
+    told: list[tuple[Found, str]] = []
+    states = iter(["first", "", "second"])
+
+    async def read(_: ApiServer) -> Found:
+        state = next(states, "second")
+        if not state:
+            raise ClusterError("connection refused")
+        return Found(state, lambda _: None)
+
+    async with running() as (_, api):
+
+        async def watch() -> None:
+            await ask_again(read, api, lambda *drawn: told.append(drawn), 0.01)
+
+        async with working(watch):
+            await until(lambda: told and told[-1][0].value == "second")
+    assert told[0][0].value == "first"
+    assert re.fullmatch(r"not up to date since .*: connection refused", told[0][1])
+    assert told[-1][1] == ""
 
 
 def test_without_a_terminal_each_change_is_printed_below_the_last() -> None:

@@ -24,7 +24,10 @@ from tools.harness.cluster.waiting import wait_for
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 
 NOWHERE = {"e2e": "nowhere"}
-POLICIES = ("claims-made", "claims-kept", "claims-held", "claims-whole", "agent-slices", "pods")
+POLICIES = (
+    *("claims-made", "claims-elsewhere", "claims-kept", "claims-held", "claims-whole"),
+    *("agent-slices", "pods"),
+)
 MUTATING = ("slices", "claims")
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 OWN_CLAIM = {"name": "disk", "resourceClaimTemplateName": "disks"}

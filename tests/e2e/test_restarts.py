@@ -1,12 +1,14 @@
 """Nothing is lost when the agent, the kubelet or a container ends at a bad moment."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e.views import check_agreement, granted, held
 from tools.harness.cluster.agent import Agent
-from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.pods import FOREVER, TELL, container, environment_of, pod, slice_of
 from tools.harness.cluster.waiting import wait_for
 
@@ -137,3 +139,27 @@ def test_a_boot_ends_the_pods_with_slices_in_the_words_of_the_pages_and_controll
             assert status["reason"] == "UnexpectedAdmissionError"
             assert any(each in status["message"] for each in words), (page, status["message"])
     assert {name for name, _ in check_agreement(agent)} == running()
+
+
+def test_a_new_agent_knows_what_a_pod_asks_while_the_api_server_is_away(
+    cluster: Cluster, agent: Agent
+) -> None:
+    """A kubelet of 1.37 tells it by its Pods API: no watch and no GET can."""
+    if int(cluster.binaries.kubernetes_version.split(".")[1]) < 37:
+        pytest.skip("kubelets before 1.37 have no Pods API unless a feature gate is on")
+    bodies = [container(name, FOREVER, resources=slice_of(2, 30)) for name in ("first", "second")]
+    manifest, holder = cluster.node.static_pods / "static.json", f"static-{NODE}"
+    cluster.control_plane.server.stop()
+    try:
+        agent.kill()
+        agent.start()
+        manifest.write_text(json.dumps(pod("static", *bodies)))
+        both = {(holder, "first"), (holder, "second")}
+        wait_for("both containers are held", lambda: both <= granted(agent).keys(), 60, 0.5)
+        assert all(granted(agent)[each].is_checked for each in both)
+    finally:
+        manifest.unlink(missing_ok=True)
+        cluster.control_plane.server.start()
+        cluster.control_plane.wait_until_ready()
+    wait_for("the kubelet has let it go", lambda: not held(cluster.node), 60, 0.5)
+    cluster.wait_until_ready()

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from tests.page.test_access import TOKEN, TOKENS, Exposed, Users, ask, place_of
+from tests.page.test_access import TOKEN, TOKENS, Exposed, Users, ask, place_of, refusal_of
 from tests.page.test_access import exposed as exposed
 from tools.harness.api_server import running
 from tools.harness.waiting import until
@@ -21,14 +21,14 @@ async def test_an_address_has_a_few_guesses_whatever_it_tries(guesses: int) -> N
     async with running() as (server, api):
         server.fault = Users()
         access = Access(api, 10)
-        tried = [access.refusal(f"guess-{number}", "10.0.0.9") for number in range(guesses)]
+        tried = [refusal_of(access, f"guess-{number}", "10.0.0.9") for number in range(guesses)]
         refused = {each.status for each in await asyncio.gather(*tried) if each}
 
         assert refused == {401, 503}
-        late = [await access.refusal(f"late-{number}", "10.0.0.9") for number in range(40)]
+        late = [await refusal_of(access, f"late-{number}", "10.0.0.9") for number in range(40)]
         assert late[-1]
         assert late[-1].status == 429
-        assert await access.refusal(TOKEN, "10.0.0.1") is None
+        assert await refusal_of(access, TOKEN, "10.0.0.1") is None
         assert len(server.seen("POST", TOKENS)) <= 40
 
 
@@ -37,7 +37,7 @@ async def test_guesses_from_many_addresses_delay_no_reader() -> None:
     async with running() as (server, api):
         server.fault = Users()
         access = Access(api, kept_seconds=0)
-        assert await access.refusal(TOKEN, "10.0.0.1") is None
+        assert await refusal_of(access, TOKEN, "10.0.0.1") is None
         may_answer, users = asyncio.Event(), server.fault
 
         class Late(web.Response):
@@ -49,11 +49,11 @@ async def test_guesses_from_many_addresses_delay_no_reader() -> None:
             Late(text='{"status": {}}') if "guess" in str(seen.body) else users(seen)
         )
         guesses = [
-            asyncio.ensure_future(access.refusal(f"guess-{number}", f"10.0.1.{number}"))
+            asyncio.ensure_future(refusal_of(access, f"guess-{number}", f"10.0.1.{number}"))
             for number in range(200)
         ]
         await until(lambda: sum(each.done() for each in guesses) == 200 - 32)
-        assert await access.refusal(TOKEN, "10.0.0.1") is None
+        assert await refusal_of(access, TOKEN, "10.0.0.1") is None
         may_answer.set()
         statuses = [int(each.status) for each in await asyncio.gather(*guesses) if each]
         assert (statuses.count(401), statuses.count(503)) == (32, 168)
@@ -64,11 +64,11 @@ async def test_guesses_do_not_fill_the_memory() -> None:
     async with running() as (server, api):
         server.fault = Users()
         access = Access(api, kept_seconds=3600)
-        assert await access.refusal(TOKEN, "10.0.0.1") is None
+        assert await refusal_of(access, TOKEN, "10.0.0.1") is None
         for number in range(1010):
-            await access.refusal(f"guess-{number}", f"10.0.{number >> 8}.{number & 255}")
+            await refusal_of(access, f"guess-{number}", f"10.0.{number >> 8}.{number & 255}")
         before = len(server.seen("POST", TOKENS))
-        assert await access.refusal(TOKEN, "10.0.0.1") is None
+        assert await refusal_of(access, TOKEN, "10.0.0.1") is None
         assert len(server.seen("POST", TOKENS)) == before
         assert len(access._others) == len(access._refused) == 1000
 

@@ -74,7 +74,7 @@ def test_the_host_application_is_left_alone(name: str) -> None:
 
 
 def test_one_look_runs_at_load() -> None:
-    """The compiler's own frame_dummy, and the look at who stands before us (hook/preload_order.c); no more."""
+    """The compiler's own frame_dummy, and the look at who stands before us (hook/start.c); no more."""
     if shutil.which("readelf") is None:
         pytest.skip("no readelf")
     sections = subprocess.run(

@@ -127,24 +127,3 @@ def test_arrays_take_pages_too(any_box: Box, figures: Figures) -> None:
         assert program(f"array_destroy {number}") == [0]
 
     assert figures() == start
-
-
-def test_a_driver_that_takes_no_whole_pages_is_found_out(box: Box) -> None:
-    """By the first look that shows less than they would be: then only what was asked counts."""
-    program = box.start(GPU_SIMULATOR_BLOCK_BYTES="512")  # takes what is asked, and no more
-    region = Region(box.root / "state" / "region")
-    start = region.held(0)
-    size = MIB + 512
-    for number in range(PIECES):
-        assert program(f"alloc {number} {size}") == [0]
-    asked_for_all(program)
-    full = region.held(0)
-    for number in range(PIECES, 2 * PIECES):
-        assert program(f"alloc {number} {size}") == [0]
-    fuller = region.held(0)
-    for number in range(2 * PIECES):
-        assert program(f"free {number}") == [0]
-    end = region.held(0)
-    region.close()
-
-    assert (full, fuller, end) == (start + PIECES * size, start + 2 * PIECES * size, start)

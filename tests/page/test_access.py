@@ -13,13 +13,19 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 from tools.harness.api_server import FakeApiServer, Seen, running, status, working
-from tools.harness.page.clusters import small
+from tools.harness.objects import held, path, pod
+from tools.harness.page.clusters import place, small
 from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.credentials import Credentials
+from gpu_device_plugin.overview.node_cards import ClusterCards
+from gpu_device_plugin.overview.questions import read_cluster
 from gpu_device_plugin.page.access import NEEDED, Access
 from gpu_device_plugin.page.run_page import Page, PageSettings, PageTimes
 from gpu_device_plugin.web.authority import renew
+from gpu_device_plugin.web.page.page_server import Refusal
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -27,7 +33,7 @@ Exposed = tuple[FakeApiServer, "Users", str]
 
 
 TOKEN = "good-token"  # noqa: S105 of no cluster
-_NAMES = {TOKEN: "good-user", "poor": "poor-user"}
+_NAMES = {TOKEN: "good-user", "poor": "poor-user", "team": "team-user"}
 
 
 class Users:
@@ -37,6 +43,7 @@ class Users:
         self.rights = {
             TOKEN: {str(right) for right in NEEDED},
             "poor": {"list pods", "list events"},
+            "team": {"list pods -n vision", "list events -n vision"},
         }
 
     def __call__(self, seen: Seen) -> web.Response | None:
@@ -53,7 +60,9 @@ class Users:
                 (self.rights.get(t, set()) for t, name in _NAMES.items() if name == spec["user"]),
                 set(),
             )
-            allowed = f"{asked['verb']} {asked['resource']}" in granted
+            right = f"{asked['verb']} {asked['resource']}"
+            where = f" -n {asked['namespace']}" if asked["namespace"] else ""
+            allowed = not granted.isdisjoint({right, right + where})
             return web.json_response({"status": {"allowed": allowed}}, status=201)
         return None
 
@@ -79,6 +88,90 @@ async def ask(url: str, token: str = "", **options: Any) -> tuple[int, str]:
         session.get(url, headers=headers, **options) as answer,
     ):
         return answer.status, await answer.text()
+
+
+async def refusal_of(access: Access, token: str, address: str) -> Refusal | None:
+    """Why who has that token may not read; None for who may read all."""
+    found = await access.scope(token, address)
+    return found if isinstance(found, Refusal) else None
+
+
+def signed_in(namespace: str = "") -> aiohttp.ClientSession:
+    """A browser in which somebody of team `vision` has signed in, for one namespace or for all."""
+    cookies = {"gpu-page-token": "team", "gpu-page-namespace": namespace}
+    return aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True), cookies=cookies)
+
+
+async def seen_in(session: aiohttp.ClientSession, url: str, status: int = 200) -> str:
+    """The page's text, which has that status."""
+    async with session.get(url) as answer:
+        assert answer.status == status
+        return await answer.text()
+
+
+async def test_who_may_list_one_namespace_names_it_in_the_form(exposed: Exposed) -> None:
+    """Without one, or with another one, they are told what they lack."""
+    url = exposed[2]
+    async with signed_in() as session:
+        assert "name one whose pods and Events you may list" in await seen_in(session, url, 403)
+    async with signed_in("ads") as session:
+        assert "may not list pods -n ads, list events -n ads" in await seen_in(session, url, 403)
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        form = {"token": "team", "namespace": " vision "}
+        async with session.post(f"{url}/login", data=form) as answer:
+            assert "of namespace vision" in await answer.text()
+        await session.post(f"{url}/logout")
+        await seen_in(session, url, 401)
+
+
+async def test_who_may_list_one_namespace_sees_theirs_and_nothing_of_others(
+    exposed: Exposed,
+) -> None:
+    """No other pod, nothing of what is free, and no totals but their own."""
+    server, _, url = exposed
+    api = ApiServer(lambda: asyncio.sleep(0, Credentials(server.url)))
+    nodes = (await read_cluster(api)).cards.nodes
+    await api.close()
+    own = ClusterCards(tuple(n.of_namespace("vision") for n in nodes if "vision" in n.namespaces))
+    async with signed_in("vision") as session:
+        page = await seen_in(session, url)
+        assert {pod.partition("/")[0] for pod in re.findall(r'data-pod="([^"]+)"', page)} == {
+            "vision"
+        }
+        assert own.summary in page
+        assert set(re.findall(r'data-(?:free|largest)="(\d+)"', page)) == {"0"}
+        assert "data-room" not in page
+        assert not re.search(r"search/|ads/|batch/|speech/|notebooks/", page)
+        assert "vision/starting-1" in page
+        assert "gpu-007" not in page
+
+        assert "has no card" not in await seen_in(session, f"{url}/pod/vision/starting-1")
+        await seen_in(session, f"{url}/pod/batch/big-1", 404)
+        assert "the whole card" in await seen_in(session, f"{url}/node/gpu-006")
+        await seen_in(session, f"{url}/node/gpu-007", 404)
+
+
+async def test_what_others_do_does_not_reach_who_sees_one_namespace(exposed: Exposed) -> None:
+    """What their own pods do does."""
+    server, _, url = exposed
+    async with signed_in("vision") as session:
+        at = re.search(r'data-at="([^"]+)"', await seen_in(session, url))
+        assert at
+        theirs = place(pod("theirs", 1, 10, on="gpu-006", annotations=held(3, 1, 10)), "ads")
+        await server.put(path(theirs), theirs)
+
+        async def all_know() -> bool:
+            return "ads/theirs" in (await ask(url, TOKEN))[1]
+
+        await until(all_know)
+        assert f'data-at="{at[1]}"' in await seen_in(session, url)
+        await server.delete("/api/v1/namespaces/vision/pods/finetune-1")
+
+        async def is_gone() -> bool:
+            return "finetune-1" not in await seen_in(session, url)
+
+        await until(is_gone)
 
 
 async def place_of(url: str) -> str:
@@ -151,15 +244,15 @@ async def test_an_answer_is_kept_for_seconds_and_the_token_never() -> None:
         server.fault = users
         access = Access(api, kept_seconds=0)
         with capture_logs() as logs:
-            assert await access.refusal(TOKEN, "::1") is None
+            assert await refusal_of(access, TOKEN, "::1") is None
             users.rights[TOKEN].clear()
-            assert await access.refusal(TOKEN, "::1") is not None
+            assert await refusal_of(access, TOKEN, "::1") is not None
         assert TOKEN not in repr(logs) + repr(vars(access))
 
 
 async def test_while_the_api_server_is_away_nobody_new_gets_in() -> None:
     async with running(is_up=False) as (_, api):
-        refusal = await Access(api, 10).refusal(TOKEN, "::1")
+        refusal = await refusal_of(Access(api, 10), TOKEN, "::1")
         assert refusal is not None
         assert refusal.status == 503
         assert "cannot be checked now" in refusal.text
@@ -169,7 +262,7 @@ async def test_a_page_that_may_not_ask_says_so() -> None:
     """Its own rights are missing: the operator's mistake, not the reader's."""
     async with running() as (server, api):
         server.fault = lambda seen: status(403, "tokenreviews is forbidden") if seen.body else None
-        refusal = await Access(api, 10).refusal(TOKEN, "::1")
+        refusal = await refusal_of(Access(api, 10), TOKEN, "::1")
         assert refusal is not None
         assert "tokenreviews is forbidden" in refusal.text
 

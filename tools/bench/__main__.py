@@ -10,10 +10,10 @@ from functools import partial
 
 from tools.bench import (
     allocate,
+    allocation_apis,
     card_choice,
     churn,
     claims,
-    doors,
     extender,
     footprint,
     health,
@@ -48,7 +48,7 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "rejections": rejections.measure,
     "refusals": refusals.measure,
     "claims": claims.measure,
-    "doors": doors.measure,
+    "allocation_apis": allocation_apis.measure,
     "placement": placement.measure,
     "extender": extender.measure,
     "page": page.measure,

@@ -32,7 +32,7 @@ METHOD = (
     "The same C program against the simulated driver, with and without libgpuslice.so, in turn, "
     f"{ROUNDS} rounds; the cost is the difference of the medians. The simulated driver's own calls "
     "take locks and cost more than a real one's, so its noise is in these figures. Idle neighbours are "
-    "pages of slices that take leases and want nothing. Shares are "
+    "pages of slices that take leases and want nothing; several threads have a stream each. Shares are "
     "simulated as well: 10 s on a clock that stands still while anything computes; kernels of "
     "20 ms, each waited for, streams of 100 µs kernels, graphs of ten, and copies of 32,000,000 bytes; tenants together have 100 %. "
     "Slices take leases of up to 8 ms; turns of 2,090 µs, changes of process and events cost what they cost on an H100.\n\n"
@@ -52,6 +52,7 @@ VARYING = (
 )
 PERCENTS = (10, 30, 50, 70, 90)
 IDLE_NEIGHBOURS = (0, 3, 15)
+THREADS = (1, 4)
 COPIES = ((30, f"copying@{COPY_NS}"), (60, "stream"))
 TENANTS = (1, 2, 3)
 
@@ -71,16 +72,16 @@ def _figures(box: Box, *words: str) -> tuple[list[float], list[float]]:
     return without, with_us
 
 
-def _beside_idle(directory: Path, node: Node, neighbours: int) -> float:
+def _beside_idle(directory: Path, node: Node, neighbours: int, threads: int) -> float:
     """Microseconds that a launch costs more under a cap, with so many idle slices on the card."""
-    box = Box(directory / f"beside{neighbours}", node, directory)
+    box = Box(directory / f"beside{neighbours}-{threads}", node, directory)
     box.allow(None, 99)
     card = box.root / "cards" / node.uuids[0]
     card.mkdir(parents=True)
     (card / box.root.name).write_bytes(bytes(activity.BYTES))
     for i in range(neighbours):
         (card / f"idle{i}").write_bytes(activity.claim())
-    plain, ours = _figures(box, "bench", "launch", "40000")
+    plain, ours = _figures(box, "bench", "launch", "40000", str(threads))
     return (ours[0] - plain[0]) / 1000
 
 
@@ -94,12 +95,12 @@ def _rows(directory: Path) -> tuple[Row, ...]:
     )
     metered = [
         at_most(
-            f"… with a cap that does not bite, beside {count} idle slices",
-            _beside_idle(directory, node, count),
+            f"… with a cap that does not bite, beside {count} idle slices, threads: {threads}",
+            _beside_idle(directory, node, count, threads),
             0.45,
             "µs",
         )
-        for count in IDLE_NEIGHBOURS
+        for threads, count in itertools.product(THREADS, IDLE_NEIGHBOURS)
     ]
     plain, ours = _figures(free, "bench", "alloc", "20000")
     allocate = at_most("hook cost of cuMemAlloc, p50", (ours[0] - plain[0]) / 1000, 0.5, "µs")

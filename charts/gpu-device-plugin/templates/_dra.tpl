@@ -119,6 +119,9 @@ spec:
                 c.name + ': ' + string(mem(c)) + (core(c) > 0 ? ', ' + string(core(c)) + ' %' : '')).join('; ')}
             },
             spec: Object.spec{
+              {{- with .Values.dra.schedulerName }}
+              schedulerName: object.spec.schedulerName == 'default-scheduler' ? {{ squote . }} : object.spec.schedulerName,
+              {{- end }}
               resourceClaims: variables.claims.map(n,
                 Object.spec.resourceClaims{name: n, resourceClaimTemplateName: 'gpu-slice'}),
               containers: lists.range(variables.apps.size()).filter(i, variables.appsClaims[i] != '').map(i,

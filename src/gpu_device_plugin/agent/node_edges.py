@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gpu_device_plugin.agent.publish.api_cluster import (
     AgentIdentity,
     ApiCluster,
@@ -20,12 +22,14 @@ from gpu_device_plugin.domain.cards.reports import NvmlReport
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.node.pods import known_here
+from gpu_device_plugin.domain.node.pods import PodRequest, known_here
 from gpu_device_plugin.domain.registry import OUR_RESOURCES
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
-from gpu_device_plugin.kubelet.podresources import PodResources
+from gpu_device_plugin.kubelet.podresources import PodResources, PodsApi
 from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.wire import Pod
+from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.nvml.source import NvmlSource
 from gpu_device_plugin.settings.agent_settings import Settings, may_take_mig
 
@@ -44,8 +48,10 @@ class Edges:
     """The node around the agent."""
 
     clock: Clock
+    resources: Collection[str]  # those that this agent may offer
     boot_id: str  # the kernel's id of this boot, or "" where it does not tell
     pods: PodResources
+    pods_api: PodsApi
     checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
     """The kubelet's checkpoint, None where there is none. Raises KubeletError."""
     plugins: PluginDirectory
@@ -57,6 +63,17 @@ class Edges:
     def specs(self, cluster: Cluster) -> Specs:
         """Pods as the API server has them; of a forged mirror only that it is there."""
         return known_here(cluster.specs(), self.pods.listed)
+
+    async def fetch_spec(self, cluster: Cluster, namespace: str, name: str) -> PodRequest | None:
+        """A pod that the watch lacks: from the kubelet if it tells (1.37), else from the API server.
+
+        Raises:
+            ClusterError: No answer in time, or a limit that is no quantity.
+        """
+        found = await self.pods_api.find(namespace, name)
+        if found is None:
+            return await cluster.fetch_spec(namespace, name)
+        return pod_request(msgspec.convert(found, Pod), self.resources)
 
     def kubelet_identity(self) -> object | None:
         """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""
@@ -70,8 +87,10 @@ def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -
     plugins = kubelet / "device-plugins"
     return Edges(
         clock=Clock(),
+        resources=resources,
         boot_id=boot_id(),
         pods=PodResources(kubelet / "pod-resources" / "kubelet.sock", resources),
+        pods_api=PodsApi(kubelet / "pods-api" / "pods-api.sock"),
         checkpoint=lambda: read_checkpoint(plugins / FILE_NAME, resources),
         plugins=PluginDirectory(plugins),
         cluster=lambda signals, on_drop: _cluster(settings, resources, signals, on_drop),

@@ -145,6 +145,7 @@ class Agent:
             node=self._settings.node_name,
             mode=str(wiring.node_store.read().mode or self._settings.mode),
             isolation=self._settings.isolation.value,
+            memory_enforcer=self._settings.memory_enforcer.value,
             grants=len(wiring.ledger_store.ledger.grants),
             is_new_boot=loaded.is_new_boot,
         )

@@ -194,7 +194,8 @@ class Wiring:
         edges, ledger_store = self.edges, self.ledger_store
         self.gate, self.registrations = CallGate(), Registrations()
         self.specs = partial(edges.specs, self.cluster)
-        sources = Sources(edges.pods.list, self.specs, self.cluster.fetch_spec)
+        self.fetch_spec = partial(edges.fetch_spec, self.cluster)
+        sources = Sources(edges.pods.list, self.specs, self.fetch_spec)
         self.caller_lookup = CallerLookup(sources, self.live)
         self.reconciler = Reconciler(
             ledger_store=ledger_store,
@@ -224,7 +225,7 @@ class Wiring:
             self.recorder,
             state,
             self.schemes,
-            fetch_spec=self.cluster.fetch_spec,
+            fetch_spec=self.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
         self.calls = KubeletCalls(
@@ -258,7 +259,7 @@ class Wiring:
                 cards=self.cards,
                 memory=Memory(memory, self.writer),
                 specs=self.specs,
-                fetch_spec=self.cluster.fetch_spec,
+                fetch_spec=self.fetch_spec,
                 mode=self.mode,
                 republish=republish,
             ),

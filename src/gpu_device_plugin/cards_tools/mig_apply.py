@@ -154,12 +154,13 @@ class MigWatch:
             self._tell("MigProfileWaits", f"{profile}: {error}", is_warning=True)
             return False
         for line in lines:
-            _log.info("mig", text=line)
+            _log.info("MIG of a card", text=line)
         self._tell("MigProfileApplied", f"the cards are cut as {profile} asks", is_warning=False)
         return True
 
     def _tell(self, reason: str, text: str, *, is_warning: bool) -> None:
         if text != self._said:
             self._said = text
-            _log.warning("mig", text=text) if is_warning else _log.info("mig", text=text)
+            log = _log.warning if is_warning else _log.info
+            log("MIG profile", reason=reason, text=text)
             self._events.post(EventNote(None, reason, text, is_warning))

@@ -189,7 +189,7 @@ class MpsDaemon:
         if reason != self._said:
             self._said = reason
             if reason:
-                _log.warning(what, reason=reason)
+                _log.warning(what, error=reason)
 
     async def _serve(self) -> None:
         """Serve until something else is to be served. GpuPluginError: it cannot, or a server ended."""
@@ -239,7 +239,7 @@ class MpsDaemon:
                 await daemon.stop()
             self._restore_modes()
         except GpuPluginError as error:
-            _log.error("compute modes cannot be restored", reason=str(error))
+            _log.error("compute modes cannot be restored", error=str(error))
 
     def _take_out(self, cards: Sequence[CardReport]) -> None:
         """Have the agent offer nothing of these cards: they are taken, and nothing of them is served."""
@@ -272,7 +272,7 @@ class MpsDaemon:
             with session(self._places.library) as nvml:
                 wanted, _ = _servers_for(nvml.cards, configuration)
         except GpuPluginError as error:
-            _log.warning("the cards cannot be read", reason=str(error))
+            _log.warning("the cards cannot be read", error=str(error))
             return False
         return not set(wanted.splitlines()) <= set(text.splitlines())
 
@@ -332,7 +332,7 @@ class MpsDaemon:
         try:
             nvml.set_compute_mode(card, before[card.uuid])
         except NvmlError as error:
-            _log.error("a compute mode cannot be restored", reason=str(error))
+            _log.error("a compute mode cannot be restored", error=str(error))
         else:
             del before[card.uuid]
 

@@ -47,6 +47,16 @@ _ELSEWHERE = {
 class _Program(click.Group):
     """Imports a command of another module when it is asked for: an agent has no use for it."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word; an unknown one is compared with every name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            names = self.list_commands(ctx)
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=names, ctx=ctx) from error
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None."""
         if cmd_name in _ELSEWHERE:

@@ -9,16 +9,22 @@ import gpu_device_plugin.cli.plain_structlog  # noqa: F401  # first
 # isort: split
 import dataclasses
 import datetime
-import json
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.kubeconfig_options import (
+    Found,
+    KubeconfigChoice,
+    Listing,
+    kubeconfig_options,
+    listing,
+    suggest,
+)
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
 from gpu_device_plugin.domain.wording import count_noun
@@ -26,12 +32,13 @@ from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.domain.node.pods import PodRef
     from gpu_device_plugin.kubernetes.client.api import ApiServer
-    from gpu_device_plugin.overview.node_cards import CardView, ClusterCards
+    from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
+    from gpu_device_plugin.overview.questions import FollowedCards
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NODES, _PODS = suggest("/api/v1/nodes"), suggest("/api/v1/namespaces/{namespace}/pods")
 _TYPES = frozenset({"pod", "pods", "po"})
 
 
@@ -56,34 +63,25 @@ def parse_pod(
     return found
 
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _output(*formats: str) -> Callable[[_Command], _Command]:
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(formats),
-        help="Output format instead of the default text.",
-    )
-
-
-def _screen() -> "OverviewScreen":
-    from rich.console import Console
-
-    from gpu_device_plugin.cli.overview_screen import OverviewScreen
-
-    return OverviewScreen(Console(highlight=False))
-
-
-def _choose_nodes(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
-    """The nodes of these names; all where none is given."""
+def _choose_nodes(
+    found: "ClusterCards",
+    names: Collection[str],
+    namespace: str = "",
+    labelled: Collection[tuple[str, str]] | None = None,
+) -> "ClusterCards":
+    """The nodes of these names that hold something of the namespace; all where none is given."""
+    names = [name.removeprefix("node/") for name in names]
     known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(known) or "none"
         raise NotKnownError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
-    return found.only(names)
+    wanted = [n for n in names or known if labelled is None or ("", n) in labelled]
+    chosen = found.only(wanted, namespace)
+    if known and not (chosen.nodes or chosen.unreadable):
+        what = f"holds anything of namespace {namespace}" if wanted else "has these labels"
+        raise NotKnownError(f"no node with cards {what}; nodes with cards: {', '.join(known)}")
+    return chosen
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -97,58 +95,46 @@ def gpu() -> None:
 
 
 @gpu.command("map")
-@click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@_output("json", "wide")
-@click.option("-w", "--watch", is_flag=True, help="Draw again with every change, until Ctrl-C.")
-@kubeconfig_options
-def card_map(
-    nodes: Sequence[str], output: str | None, *, watch: bool, cluster: KubeconfigChoice
-) -> None:
+@click.argument("nodes", nargs=-1, metavar="[NODE]...", shell_complete=_NODES)
+@listing("-n -A -l -o -w", "nodes")
+def card_map(nodes: Sequence[str], listing: Listing) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
     A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
-    out of service.
+    out of service. With -n only nodes are shown on which a pod of that namespace holds or waits for something.
     """
-    from gpu_device_plugin.overview.questions import read_cluster
+    from gpu_device_plugin.overview.questions import follow_cards, labelled, read_cluster
 
-    if watch and output == "json":
-        raise ConfigError("--watch draws on a terminal; it does not go with -o json")
-    screen = _screen()
-    is_wide = output == "wide"
-    found = _choose_nodes(cluster.ask(read_cluster).cards, nodes)
-    if not watch:
-        if output == "json":
-            _echo_json(json_cards(found))
-        else:
-            screen.cards(found, is_wide=is_wide)
-        return
+    async def choose(api: "ApiServer", found: "ClusterCards") -> "ClusterCards":
+        names = await labelled(api, "/api/v1/nodes", listing.labels)
+        return _choose_nodes(found, nodes, listing.namespace, names)
 
-    cluster.ask(lambda api: _watch(api, found, nodes, is_wide=is_wide))
+    async def read(api: "ApiServer") -> Found:
+        found = await choose(api, (await read_cluster(api)).cards)
+        names = [node.name for node in found.nodes] + [name for name, _ in found.unreadable]
+        return Found(
+            json_cards(found),
+            lambda screen: screen.cards(found, is_wide=listing.is_wide),
+            [f"node/{name}" for name in names],
+        )
 
+    async def follow(api: "ApiServer", draw: Callable[[Any, str], None]) -> None:
+        from gpu_device_plugin.cli.overview_screen import stale_text
 
-async def _watch(
-    api: "ApiServer", first: "ClusterCards", nodes: Collection[str], *, is_wide: bool
-) -> None:
-    """Draw the nodes of these names (all where none is given) until cancelled, and `first` before."""
-    import logging
+        shown = await choose(api, (await read_cluster(api)).cards)
+        there = {node.name for node in shown.nodes} | {name for name, _ in shown.unreadable}
+        names = there if listing.labels or nodes else None
 
-    import structlog
-    from rich.console import Console
-
-    from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
-    from gpu_device_plugin.overview.questions import FollowedCards, follow_cards
-
-    # What the log would say of the API server is on the screen.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    with WatchScreen(Console(highlight=False), is_wide=is_wide).drawing() as draw:
-
-        def tell(found: FollowedCards) -> None:
+        def tell(found: "FollowedCards") -> None:
+            nonlocal shown
+            if found.cards is not None:
+                shown = found.cards.only(names, listing.namespace)
             now = datetime.datetime.now().astimezone()
-            stale = stale_text(found.trouble, found.trouble_seconds, now)
-            draw(first if found.cards is None else found.cards.only(nodes), stale)
+            draw(shown, stale_text(found.trouble, found.trouble_seconds, now))
 
-        draw(first, "")
         await follow_cards(api, tell)
+
+    listing.show(read, follow)
 
 
 @gpu.command()
@@ -157,45 +143,63 @@ async def _watch(
     metavar="URL|NAMESPACE/SERVICE:PORT",
     help="Ask this Prometheus instead of each agent.",
 )
-@kubeconfig_options
-def top(prometheus: str | None, cluster: KubeconfigChoice) -> None:
+@listing("-n -A -l -o -w", "pods")
+def top(prometheus: str | None, listing: Listing) -> None:
     """Show what slices use of what they may.
 
     Asks the agents' metrics endpoints through the API server's proxy, which needs the right `get`
     on `pods/proxy` (with --prometheus: on `services/proxy`).
     """
-    from gpu_device_plugin.overview.questions import read_uses
+    from gpu_device_plugin.overview.questions import labelled, read_uses
 
-    uses, silent = cluster.ask(lambda api: read_uses(api, prometheus))
-    _screen().uses(uses, silent)
-    if silent and not uses:
+    is_answered = True
+
+    async def read(api: "ApiServer") -> Found:
+        chosen = await labelled(api, "/api/v1/pods", listing.labels)
+        every, silent = await read_uses(api, prometheus)
+        uses = [
+            use
+            for use in every
+            if listing.namespace in ("", use.namespace)
+            and (chosen is None or (use.namespace, use.pod) in chosen)
+        ]
+        nonlocal is_answered
+        is_answered = bool(every) or not silent
+        value = {"slices": list(map(dataclasses.asdict, uses)), "not_asked": list(silent)}
+        names = [f"{use.namespace}/{use.pod}" for use in uses]
+        return Found(value, lambda screen: screen.uses(uses, silent), names)
+
+    listing.show(read)
+    if not is_answered:
         sys.exit(EXIT_FAILED)
 
 
 @gpu.command()
-@click.argument("pod", metavar="[NAMESPACE/]POD")
-@click.option("-n", "--namespace", help="Default: the namespace of the context.")
-@kubeconfig_options
-def why(pod: str, namespace: str | None, cluster: KubeconfigChoice) -> None:
+@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=_PODS)
+@listing("-n -o -w", formats=("json", "yaml"), usual="the namespace of the context")
+def why(pod: str, listing: Listing) -> None:
     """Show why a pod is pending, was refused, or runs where it does.
 
     For each node and card: what is free, what is missing, and what would fit.
     """
     from gpu_device_plugin.overview.questions import read_story
 
-    where, name = parse_pod(pod, namespace, cluster.namespace)
-    found = cluster.ask(lambda api: read_story(api, where, name))
-    if found is None:
-        # As `kubectl get -o name` names pods, the type was taken for the namespace.
-        hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
-        raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
-    _screen().story(found)
+    where, name = parse_pod(pod, listing.namespace or None, listing.cluster.namespace)
+
+    async def read(api: "ApiServer") -> Found:
+        found = await read_story(api, where, name)
+        if found is None:
+            # As `kubectl get -o name` names pods, the type was taken for the namespace.
+            hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
+            raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
+        return Found(dataclasses.asdict(found), lambda screen: screen.story(found))
+
+    listing.show(read)
 
 
 @gpu.command()
-@_output("json")
-@kubeconfig_options
-def doctor(output: str | None, cluster: KubeconfigChoice) -> None:
+@listing("-o", formats=("json", "yaml"))
+def doctor(listing: Listing) -> None:
     """Look for what is wrong with the installation, and name the cure of each.
 
     Agents that are missing or not ready, versions that differ, cards out of service, other device
@@ -203,15 +207,20 @@ def doctor(output: str | None, cluster: KubeconfigChoice) -> None:
     """
     from gpu_device_plugin.overview.questions import read_findings
 
-    found, reading = cluster.ask(lambda api: read_findings(api, __version__))
-    if output == "json":
-        _echo_json([dataclasses.asdict(finding) for finding in found])
-    else:
+    has_problem = False
+
+    async def read(api: "ApiServer") -> Found:
+        nonlocal has_problem
+        found, reading = await read_findings(api, __version__)
         agents = sum(pod.agent is not None for pod in reading.pods)
         nodes = count_noun(len(reading.cards.nodes), "node")
         examined = f"{count_noun(agents, 'agent')}, {nodes} with cards"
-        _screen().findings(found, examined)
-    if any(finding.level == "problem" for finding in found):
+        has_problem = any(finding.level == "problem" for finding in found)
+        value = {"findings": list(map(dataclasses.asdict, found)), "examined": examined}
+        return Found(value, lambda screen: screen.findings(found, examined))
+
+    listing.show(read)
+    if has_problem:
         sys.exit(EXIT_FAILED)
 
 
@@ -224,34 +233,46 @@ def doctor(output: str | None, cluster: KubeconfigChoice) -> None:
     default=1,
     help="Divide each pod's units equally over this many cards.",
 )
-@_output("json")
-@kubeconfig_options
-def capacity(
-    units: int, percent: int, cards: int, output: str | None, cluster: KubeconfigChoice
-) -> None:
+@listing("-l -o", "nodes")
+def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
 
     A node that is cordoned or not ready takes none. Looks at the cards only, not at CPU, memory
-    or taints of the nodes.
+    or taints of the nodes. With `-o name` only nodes are named that take one.
     """
     from gpu_device_plugin.overview.capacity import capacities
-    from gpu_device_plugin.overview.questions import read_cluster
+    from gpu_device_plugin.overview.questions import labelled, read_cluster
 
-    reading = cluster.ask(read_cluster)
-    facts = {node.metadata.name: node for node in reading.nodes}
-    found = capacities(reading.cards.nodes, facts, units, percent, cards)
-    if output == "json":
-        _echo_json([dataclasses.asdict(each) for each in found])
-        return
-    over = f" over {cards} cards" if cards > 1 else ""
-    _screen().capacity(found, f"{count_noun(units, 'unit')} and {percent} %{over}")
+    async def read(api: "ApiServer") -> Found:
+        reading = await read_cluster(api)
+        chosen = await labelled(api, "/api/v1/nodes", listing.labels)
+        nodes = _choose_nodes(reading.cards, (), "", chosen).nodes
+        facts = {node.metadata.name: node for node in reading.nodes}
+        found = capacities(nodes, facts, units, percent, cards)
+        over = f" over {cards} cards" if cards > 1 else ""
+        asked = f"{count_noun(units, 'unit')} and {percent} %{over}"
+        value = {
+            "nodes": list(map(dataclasses.asdict, found)),
+            "asked": asked,
+            "pods": sum(each.pods for each in found),
+        }
+        names = [f"node/{each.node}" for each in found if each.pods]
+        return Found(value, lambda screen: screen.capacity(found, asked), names)
+
+    listing.show(read)
+
+
+@gpu.command()
+def version() -> None:
+    """Print the version of this program; `doctor` compares it with the agents'."""
+    click.echo(f"kubectl gpu {__version__}")
 
 
 gpu.add_command(page)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("node", default="")
+@click.argument("node", default="", shell_complete=_NODES)
 @click.option("-d", "--details", is_flag=True, help="One table for each node, with its pods.")
 @kubeconfig_options
 def inspect_cgpu(node: str, *, details: bool, cluster: KubeconfigChoice) -> None:
@@ -286,10 +307,6 @@ def complete(arguments: Sequence[str] | None = None) -> None:
     click.echo(":4")  # no names of files
 
 
-def _echo_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))
-
-
 def json_cards(found: "ClusterCards") -> dict[str, object]:
     """Every node with its cards and who holds them, as plain values."""
     nodes = [
@@ -297,18 +314,22 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
             "name": node.name,
             "mode": node.mode,
             "unit_mib": node.unit_mib,
-            "cards": [_json_card(card) for card in node.cards],
+            "cards": [_json_card(node, card) for card in node.cards],
             "waiting": [_json_pod(pod) | {"units": units} for pod, units in node.waiting],
-            "instances": [{"uuid": uuid} | _json_pod(pod) for uuid, pod in node.instances],
+            "instances": [
+                {**each} | {"pods": list(map(_json_pod, pods))}
+                for each, pods in node.told_instances
+            ],
         }
         for node in found.nodes
     ]
     unreadable = [{"name": name, "error": error} for name, error in found.unreadable]
-    return {"nodes": nodes, "unreadable": unreadable}
+    return {"nodes": nodes, "unreadable": unreadable, "summary": found.summary}
 
 
-def _json_card(card: "CardView") -> dict[str, object]:
-    plain = dataclasses.asdict(card)
+def _json_card(node: "NodeCards", card: "CardView") -> dict[str, object]:
+    device = node.offer.devices.get(card.uuid)
+    plain = dataclasses.asdict(card) | {"replicas": device.replicas if device else 1}
     plain["holders"] = [
         _json_pod(holder.pod)
         | {name: getattr(holder, name) for name in ("units", "percent", "is_granted", "enforcers")}

@@ -4,8 +4,10 @@ With `map --watch` as many nodes as the terminal has room for, and since when th
 """
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -106,7 +108,7 @@ class OverviewScreen:
             return
         table = _table("node", right=("more pods",))
         table.add_column("then", overflow="fold")
-        for each in sorted(capacities, key=lambda each: (-each.pods, each.node)):
+        for each in capacities:
             style = "green" if each.pods else "dim"
             table.add_row(each.node, Text(str(each.pods), style=style), each.then)
         self._print(self._lines(table, self._width_for(table)))
@@ -175,16 +177,17 @@ def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
 
 
 def _instances(node: NodeCards) -> Iterator[str]:
-    """A line a MIG instance, free ones too; of a node that does not tell them, those that are held."""
-    for uuid, device in node.offer.devices.items():
-        if device.profile:
-            of = f" of {device.replicas}" if device.replicas > 1 else ""
-            pods = node.pods_of(uuid)
-            held = ", ".join(map(str, pods)) + (f" ({len(pods)}{of} replicas)" if of else "")
-            yield f"card {device.card} {device.profile}: {held if pods else 'free'}"
-    for uuid, pod in node.instances:
-        if uuid not in node.offer.devices:
-            yield f"instance {uuid}: {pod}"
+    """A line a MIG instance."""
+    for told, pods in node.told_instances:
+        held = ", ".join(map(str, pods)) or "free"
+        replicas = told.get("replicas", 1)
+        of = f" ({len(pods)} of {replicas} replicas)" if pods and replicas != 1 else ""
+        name = (
+            f"card {told['card']} {told['profile']}"
+            if "profile" in told
+            else f"instance {told['uuid']}"
+        )
+        yield f"{name}: {held}{of}"
 
 
 def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
@@ -280,9 +283,6 @@ def _table(*headings: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
-Draw = Callable[[ClusterCards, str], None]
-
-
 def stale_text(trouble: str, seconds: float, now: datetime.datetime) -> str:
     """Since when what is shown may be out of date, and why; empty where there is no trouble."""
     if not trouble:
@@ -291,8 +291,20 @@ def stale_text(trouble: str, seconds: float, now: datetime.datetime) -> str:
     return f"not up to date since {since:%H:%M:%S}: {trouble}"
 
 
+class Drawn(Protocol):
+    """What a screen can draw."""
+
+    @property
+    def draw(self) -> Callable[[OverviewScreen], None]:
+        """Draws it."""
+
+
+Shown = ClusterCards | Drawn
+Draw = Callable[[Shown, str], None]
+
+
 class WatchScreen:
-    """Draws the map again and again: on a terminal in place, else one below the other."""
+    """Draws the map or another text again and again: on a terminal in place, else one below the other."""
 
     def __init__(self, console: Console, *, is_wide: bool) -> None:
         self._console = console
@@ -301,14 +313,14 @@ class WatchScreen:
 
     @contextmanager
     def drawing(self) -> Iterator[Draw]:
-        """A function that draws these nodes, and since when they are old, unless they are drawn already."""
+        """A function that draws this, and since when it is old, unless that is drawn already."""
         last: object = None
 
-        def draw(cards: ClusterCards, stale: str) -> None:
+        def draw(shown: Shown, stale: str) -> None:
             nonlocal last
-            if last != (cards, stale, self._console.size):
-                last = (cards, stale, self._console.size)
-                show(cards, stale)
+            if last != (shown, stale, self._console.size):
+                last = (shown, stale, self._console.size)
+                show(shown, stale)
 
         if not self._console.is_terminal:
             show = self._print
@@ -316,32 +328,55 @@ class WatchScreen:
             return
         with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
 
-            def show(cards: ClusterCards, stale: str) -> None:
-                live.update(self._fit(cards, stale), refresh=True)
+            def show(shown: Shown, stale: str) -> None:
+                live.update(self._fit(shown, stale), refresh=True)
 
             yield draw
 
-    def _print(self, cards: ClusterCards, stale: str) -> None:
-        self._screen.cards(cards, is_wide=self._is_wide)
+    def _print(self, shown: Shown, stale: str) -> None:
+        if isinstance(shown, ClusterCards):
+            self._screen.cards(shown, is_wide=self._is_wide)
+        else:
+            shown.draw(self._screen)
         if stale:
             self._console.print(Text(stale, style="bold yellow"))
 
-    def _fit(self, cards: ClusterCards, stale: str) -> RenderableType:
-        """Whole nodes until the terminal is full, then how many are left out; the first one may be cut."""
-        below = [Text(cards.summary), *([Text(stale, style="bold yellow")] if stale else [])]
+    def _fit(self, shown: Shown, stale: str) -> RenderableType:
+        """Whole nodes, or lines, until the terminal is full, then how many are left out; the first may be cut."""
+        blocks, total, what, last = self._blocks(shown)
+        below = [Text(last)] if last else []
+        below += [Text(stale, style="bold yellow")] if stale else []
         heights = (len(self._console.render_lines(line)) for line in below)
         room = self._console.height - sum(heights) - 1  # for what is left out
-        width, lines = self._console.width, list[list[Segment]]()
-        shown, total = 0, len(cards.nodes) + len(cards.unreadable)
-        for node in self._screen.drawn_nodes(cards, is_wide=self._is_wide):
-            drawn = [Segment.adjust_line_length(line, width, pad=False) for line in node]
+        width, lines, count = self._console.width, list[list[Segment]](), 0
+        for block in blocks:
+            drawn = [Segment.adjust_line_length(line, width, pad=False) for line in block]
             if lines and len(lines) + len(drawn) > room:
                 break
             lines += drawn
-            shown += 1
+            count += 1
         parts = [Segments([part for line in lines[:room] for part in (*line, Segment.line())])]
-        if shown < total or len(lines) > room:
-            left = f"{total - shown} of {total} nodes" if shown < total else "cards"
-            hint = f"no room for {left}; name the nodes to be shown, or enlarge the terminal"
+        if count < total or len(lines) > room:
+            left = f"{total - count} of {total} {what}" if count < total else "cards"
+            names = "name the nodes to be shown, or " if what == "nodes" else ""
+            hint = f"no room for {left}; {names}enlarge the terminal"
             below.insert(0, Text(hint, style="yellow", overflow="ellipsis", no_wrap=True))
         return Group(*parts, *below)
+
+    def _blocks(self, shown: Shown) -> tuple[Iterable[Lines], int, str, str]:
+        """What is shown whole or not at all, how many there are, their name, and what stands below them."""
+        if isinstance(shown, ClusterCards):
+            nodes = self._screen.drawn_nodes(shown, is_wide=self._is_wide)
+            return nodes, len(shown.nodes) + len(shown.unreadable), "nodes", shown.summary
+        size, colours = self._console.size, self._console.color_system
+        own = Console(
+            width=size.width,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system=colours,  # type: ignore[arg-type]
+        )
+        with own.capture() as drawn:
+            shown.draw(OverviewScreen(own))
+        text = Text.from_ansi(drawn.get().rstrip("\n"))
+        lines = [list(line.render(self._console)) for line in text.split("\n", allow_blank=True)]
+        return ([line] for line in lines), len(lines), "lines", ""

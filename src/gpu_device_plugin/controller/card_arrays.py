@@ -78,7 +78,7 @@ class _Nodes(NamedTuple):
 
     def where(self, mask: _Bools) -> "_Nodes":
         """Some of them."""
-        return self if mask.all() else _Nodes(*(each[..., mask] for each in self))
+        return self if mask.all() else _Nodes(*(each.compress(mask, -1) for each in self))
 
     def fitting(self, demand: Demand, *, is_bounded: bool = True) -> _Bools:
         """The cards on which a container of this demand fits, as `Room.lack` says.
@@ -133,7 +133,9 @@ class _Nodes(NamedTuple):
             may = now.fitting(needed)
             fits &= may.sum(0) >= needed.cards
             left = now.left_milli(needed) if is_fgd else now.milli
-            order = now.order(asked.policy, needed, left) + np.where(on, 0, _NO_BOUND)
+            order = now.order(asked.policy, needed, left)
+            if on.any():
+                order += np.where(on, 0, _NO_BOUND)
             chosen = _least(np.where(may, order, _NEVER), needed.cards)
             now = now._replace(
                 mem=now.mem - chosen * needed.units_per_card,
@@ -141,7 +143,7 @@ class _Nodes(NamedTuple):
                 milli=np.where(chosen, left, now.milli),
             )
             on |= chosen
-        free = np.where(on, now.mem, 0).sum(0) / np.maximum(np.where(on, self.size, 0).sum(0), 1)
+        free = (now.mem * on).sum(0) / np.maximum((self.size * on).sum(0), 1)
         found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
         if is_fgd:
             found[_FGD] = self._grades(now.milli, asked.pod.cpu_milli) / 100
@@ -258,6 +260,7 @@ class CardArrays:
     def __init__(self) -> None:
         self._cards = np.zeros((len(_NO_CARD), 0, 0), dtype=np.int64)
         self._nodes = np.zeros((len(_Nodes._fields) - len(_NO_CARD), 0), dtype=np.int64)
+        self._names = np.zeros(0, dtype=object)
         self._at: dict[str, int] = {}
         self._unused: list[int] = []
         # Each mode and policy has a number; one node stands for all that have it.
@@ -292,25 +295,33 @@ class CardArrays:
             spare = nodes // 4 + 1
             self._cards = np.pad(self._cards, ((0, 0), (0, 0), (0, spare)))
             self._nodes = np.pad(self._nodes, ((0, 0), (0, spare)))
-            self._unused = list(range(nodes, nodes + spare))
+            self._names = np.pad(self._names, (0, spare))
+            self._unused = [*reversed(range(nodes, nodes + spare))]
         if name not in self._at:
-            self._at[name] = self._unused.pop()
+            at = self._at[name] = self._unused.pop()
+            self._names[at] = name
         return self._at[name]
+
+    def _of(self, at: NDArray[np.intp]) -> tuple[_Ints, _Ints]:
+        """The arrays of these places, which ascend; of the first so many without a copy."""
+        if len(at) and at[-1] == len(at) - 1:
+            return self._cards[..., : len(at)], self._nodes[..., : len(at)]
+        return self._cards.take(at, -1), self._nodes.take(at, -1)
 
     def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
         """Whether and how well a pod fits each of these nodes."""
-        every = np.array(names, dtype=object)
         at = np.fromiter(map(self._at.get, names, repeat(-1)), np.intp, len(names))
-        found = Judged([], [], [], every[at < 0].tolist())
-        every, at = every[at >= 0], at[at >= 0]
-        rules = self._nodes[-1, at]
-        for number in np.unique(rules).tolist():
-            here, asked = rules == number, checks.of(self._examples[number])
+        unknown = [name for name in names if name not in self._at] if (at < 0).any() else []
+        found, asked_about = Judged([], [], [], unknown), np.zeros(len(self._names), dtype=bool)
+        asked_about[at[at >= 0]] = True
+        for number in np.unique(self._nodes[-1, asked_about]).tolist():
+            here = np.flatnonzero(asked_about & (self._nodes[-1] == number))
+            these, asked = self._names[here], checks.of(self._examples[number])
             if isinstance(asked, Misfit):
-                found.misfits.append((asked, every[here].tolist()))
+                found.misfits.append((asked, these.tolist()))
             else:
-                cards, nodes = (each.take(at[here], -1) for each in (self._cards, self._nodes))
-                found.add(every[here], _Nodes(*cards, *nodes), asked)
+                cards, nodes = self._of(here)
+                found.add(these, _Nodes(*cards, *nodes), asked)
         return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from gpu_device_plugin import __version__
 from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.leader import Leader
@@ -208,6 +209,7 @@ async def run_controller(settings: ControllerSettings) -> None:
         AccessError: There is no usable kubeconfig and no service account, so nothing to wait for.
     """
     await load_credentials([Path(settings.kubeconfig)] if settings.kubeconfig else [])
+    _log.info("starting", version=__version__, placement=settings.placement.value)
     _give_large_blocks_back()
     work = asyncio.ensure_future(Controller(settings).run())
     loop = asyncio.get_running_loop()

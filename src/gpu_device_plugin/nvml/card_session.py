@@ -7,7 +7,7 @@ asks it through a child.
 import ctypes
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.cards.reports import CardReport, Inventory
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.driver import Driver, error_name, open_driver
 from gpu_device_plugin.nvml.driver_queries import ask, mig_handles, openers
-from gpu_device_plugin.nvml.messages import decode, reports
+from gpu_device_plugin.nvml.messages import decode, driver_trouble, reports
 
 EXCLUSIVE_PROCESS: int = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
 MODE_NAMES = {
@@ -64,7 +64,11 @@ def session(
     library: str, kernel_module: Path = Path("/sys/module/nvidia"), proc: Path = Path("/proc")
 ) -> Iterator["CardSession"]:
     """NVML opened; see `CardSession`."""
-    with open_driver(library or None, kernel_module) as driver:
+    with ExitStack() as stack:
+        try:
+            driver = stack.enter_context(open_driver(library or None, kernel_module))
+        except NvmlError as error:
+            raise NvmlError(driver_trouble(str(error))) from error
         yield CardSession(driver, proc)
 
 

@@ -4,6 +4,7 @@ The child writes them as plain dictionaries, because msgspec would cost it memor
 A field that is missing or of another type is an error here, so the two sides cannot diverge.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
@@ -28,9 +29,20 @@ MISMATCH = "LIB_RM_VERSION_MISMATCH"
 _TEXTS = {
     _UNLOADED: "the NVIDIA kernel driver is not loaded",
     MISMATCH: "libnvidia-ml.so.1 and the NVIDIA kernel driver are of different versions",
-    "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not in this container: no driver, or not injected",
+    "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not {place}: no driver, or not injected",
     "FUNCTION_NOT_FOUND": "libnvidia-ml.so.1 lacks a function that every driver since 418 has",
 }
+
+
+_CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
+
+
+def driver_trouble(error: str) -> str:
+    """What it means that NVML cannot be opened: its error, which may have details after a colon."""
+    name, _, details = error.partition(": ")
+    place = "in this container" if any(map(os.path.exists, _CONTAINERS)) else "on this machine"
+    text = _TEXTS.get(name, f"NVML says {name}").format(place=place)
+    return f"{text} ({details})" if details else text
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
@@ -104,7 +116,7 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
         case XidLine():
             return (Xid(line.uuid, line.code),)
         case NoDriver():
-            reason = _TEXTS.get(line.error, f"NVML says {line.error}")
+            reason = driver_trouble(line.error)
             return (DriverMissing(reason, is_unloaded=line.error == _UNLOADED),)
         case Starting() | Beat():
             return ()

@@ -41,17 +41,18 @@ def capacities(
     percent: int,
     cards: int,
 ) -> tuple[NodeCapacity, ...]:
-    """For each node, how many pods of that size (as in `sized_pod`) fit beside what it holds.
+    """For each node, how many pods of that size (as in `sized_pod`) fit beside what it holds, the most first.
 
     A node of `facts` that is cordoned or not ready takes none.
     """
     closed = {name: node.closed for name, node in facts.items() if node.closed}
-    return tuple(
+    found = (
         NodeCapacity(node.name, 0, closed[node.name])
         if node.name in closed
         else _capacity(node, units, percent, cards)
         for node in nodes
     )
+    return tuple(sorted(found, key=lambda each: (-each.pods, each.node)))
 
 
 def _capacity(node: NodeCards, units: int, percent: int, cards: int) -> NodeCapacity:

@@ -6,7 +6,7 @@ for while they have not.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
 from operator import ge
 from string import ascii_letters
@@ -113,7 +113,8 @@ class NodeCards:
         units = "" if self.is_whole else f"units of {unit}, "
         counts = Counter(card.model for card in self.cards)
         models = ", ".join(f"{count} x {model}" for model, count in counts.items())
-        door = allocation_api_text(len(self.offer.by_claims), len(self.cards))
+        by_claims = sum(card.door is AllocationApi.DRA for card in self.cards)
+        door = allocation_api_text(by_claims, len(self.cards))
         return f"{self.mode}, {units}{models}{door}"
 
     @property
@@ -131,9 +132,40 @@ class NodeCards:
         """Its mode."""
         return self.offer.mode.value
 
-    def pods_of(self, uuid: str) -> tuple[PodRef, ...]:
-        """Who holds an instance."""
-        return tuple(pod for each, pod in self.instances if each == uuid)
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Of the pods that hold something of it, or wait for a card."""
+        pods = (
+            *self.letters,
+            *(pod for pod, _ in self.waiting),
+            *(pod for _, pod in self.instances),
+        )
+        return frozenset(pod.namespace for pod in pods)
+
+    def of_namespace(self, namespace: str) -> "NodeCards":
+        """Only what its pods hold or wait for; what others hold of their cards is not to be told from what is free."""
+        cards = []
+        for card in self.cards:
+            holders = tuple(h for h in card.holders if h.pod.namespace == namespace)
+            pods = tuple(pod for pod in card.pods if pod.namespace == namespace)
+            if holders or pods:
+                free = card.units - sum(holder.units for holder in holders)
+                cards.append(
+                    replace(card, free_units=free, free_percent=0, holders=holders, pods=pods)
+                )
+        waiting = tuple(each for each in self.waiting if each[0].namespace == namespace)
+        instances = tuple(each for each in self.instances if each[1].namespace == namespace)
+        return NodeCards(self.name, self.offer, (), (), tuple(cards), waiting, instances)
+
+    @property
+    def told_instances(self) -> Sequence[tuple[Mapping[str, object], tuple[PodRef, ...]]]:
+        """Each MIG instance with who holds it, free ones too; where the node does not tell them, those held."""
+        by_uuid: dict[str, tuple[PodRef, ...]] = {}
+        for uuid, pod in self.instances:
+            by_uuid[uuid] = (*by_uuid.get(uuid, ()), pod)
+        told = {u: {"uuid": u, **asdict(d)} for u, d in self.offer.devices.items() if d.profile}
+        rest = {uuid: {"uuid": uuid} for uuid in by_uuid if uuid not in told}
+        return [(each, by_uuid.get(uuid, ())) for uuid, each in (told | rest).items()]
 
     def devices_of(self, pod: PodRef) -> frozenset[str]:
         """UUIDs of the cards and instances that a pod holds whole, or replicas of which."""
@@ -297,12 +329,16 @@ class ClusterCards:
         nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
         return f"{nodes}, {count_noun(cards, 'card')}: {', '.join(parts)}"
 
-    def only(self, names: Collection[str]) -> "ClusterCards":
-        """The nodes of these names; all where none is given."""
-        if not names:
-            return self
-        nodes = tuple(node for node in self.nodes if node.name in names)
-        return ClusterCards(nodes, tuple(each for each in self.unreadable if each[0] in names))
+    def only(self, names: Collection[str] | None, namespace: str = "") -> "ClusterCards":
+        """The nodes of these names (None: all) that hold something of the namespace ("": of any, or nothing)."""
+        nodes = tuple(
+            node
+            for node in self.nodes
+            if (names is None or node.name in names)
+            and (not namespace or namespace in node.namespaces)
+        )
+        unreadable = (each for each in self.unreadable if names is None or each[0] in names)
+        return ClusterCards(nodes, () if namespace else tuple(unreadable))
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:

@@ -1,7 +1,7 @@
 """A person's questions about the whole cluster, each answered by reading it once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,6 +10,8 @@ from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL, AllocationApi
 from gpu_device_plugin.errors import AccessError, ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.listing import list_items
+from gpu_device_plugin.kubernetes.client.wire import Bare
 from gpu_device_plugin.kubernetes.objects.survey import (
     MUTATING_POLICIES,
     NAMESPACES,
@@ -55,6 +57,14 @@ async def read_cluster(api: ApiServer) -> Reading:
     nodes, pods = await asyncio.gather(survey.nodes(), survey.pods())
     with_cards = [found for node in nodes if (found := node.with_cards())]
     return Reading(nodes, pods, cluster_cards(with_cards, filter(None, map(asking_of, pods))))
+
+
+async def labelled(api: ApiServer, path: str, labels: str) -> Collection[tuple[str, str]] | None:
+    """Namespace and name of the objects of a list that a label selector leaves; None without one."""
+    if not labels:
+        return None
+    items = list_items(api, path, Bare, {"labelSelector": labels})
+    return {(each.metadata.namespace, each.metadata.name) async for each in items}
 
 
 @dataclass(frozen=True, slots=True)

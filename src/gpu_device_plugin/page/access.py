@@ -1,17 +1,19 @@
-"""Who may read the page: those who may list what it shows. The API server decides."""
+"""Who may read which part of the page: what they may list themselves. The API server decides."""
 
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.objects.access_review import Right, is_allowed, user_of
+from gpu_device_plugin.kubernetes.objects.access_review import Right, User, is_allowed, user_of
 from gpu_device_plugin.web.page.page_server import Refusal
 
 NEEDED = (Right("list", "nodes"), Right("list", "pods"), Right("list", "events"))
+NEEDED_OF_NAMESPACE = ("pods", "events")
 _MOST_KEPT = 1000
 _AT_ONCE = 8
 _MOST_WAITING = 32
@@ -23,7 +25,7 @@ _TOO_MANY_WAIT = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are be
 _TOO_MANY_REFUSED = Refusal(
     HTTPStatus.TOO_MANY_REQUESTS, "too many refused tokens came from your address; wait a minute"
 )
-_Answer = tuple[float, Refusal | None]
+_Answer = tuple[float, Refusal | str]
 _Key = TypeVar("_Key")
 _Kept = TypeVar("_Kept")
 
@@ -46,29 +48,29 @@ class Access:
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
 
-    async def refusal(self, token: str, address: str) -> Refusal | None:
-        """Why the reader with this token may not read; None if they may.
+    async def scope(self, token: str, address: str, wanted: str = "") -> Refusal | str:
+        """What the reader with this token may see: "" for all, or the namespace `wanted`; or why nothing.
 
         Without an answer of the API server nobody may: a right may have been taken away.
         """
         if not token or len(token) > _LONGEST_TOKEN:
             return _NO_TOKEN
-        key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        key = hashlib.sha256(f"{wanted}/{token}".encode("utf-8", "surrogateescape")).digest()
         is_reader = key in self._readers
-        until, answer = (self._readers if is_reader else self._others).get(key, (0.0, None))
+        until, answer = (self._readers if is_reader else self._others).get(key, (0.0, ""))
         if self._now() < until:
             return answer
-        if not is_reader and (answer := self._turned_away(address)):
-            return answer
+        if not is_reader and (away := self._turned_away(address)):
+            return away
         try:
-            answer = await (self._ask_at_once if is_reader else self._ask_in_turn)(token)
+            answer = await (self._ask_at_once if is_reader else self._ask_in_turn)(token, wanted)
         except ClusterError as error:
             text = f"your token cannot be checked now: {error}"
             return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
-        if answer is not None:
+        if isinstance(answer, Refusal):
             self._readers.pop(key, None)
             self._note_refused(address)
-        kept = self._others if answer else self._readers
+        kept = self._others if isinstance(answer, Refusal) else self._readers
         _keep(kept, key, (self._now() + self._kept_seconds, answer))
         return answer
 
@@ -84,32 +86,42 @@ class Access:
             until, count = self._now() + _REFUSED_SECONDS, 0
         _keep(self._refused, address, (until, count + 1))
 
-    async def _ask_at_once(self, token: str) -> Refusal | None:
+    async def _ask_at_once(self, token: str, wanted: str) -> Refusal | str:
         async with self._reader_gate:
-            return await self._ask(token)
+            return await self._ask(token, wanted)
 
-    async def _ask_in_turn(self, token: str) -> Refusal | None:
+    async def _ask_in_turn(self, token: str, wanted: str) -> Refusal | str:
         self._waiting += 1
         try:
             async with self._gate:
-                return await self._ask(token)
+                return await self._ask(token, wanted)
         finally:
             self._waiting -= 1
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _ask(self, token: str) -> Refusal | None:
+    async def _ask(self, token: str, wanted: str) -> Refusal | str:
         user = await user_of(self._api, token)
         if user is None:
             text = "the API server does not accept this token; it may have expired"
             return Refusal(HTTPStatus.UNAUTHORIZED, text)
-        allowed = await asyncio.gather(*(is_allowed(self._api, user, each) for each in NEEDED))
-        lacking = [str(r) for r, is_granted in zip(NEEDED, allowed, strict=True) if not is_granted]
+        lacking = await self._lacking(user, NEEDED)
         if not lacking:
-            return None
+            return ""
         text = f"{user.username} may not {', '.join(lacking)} in all namespaces"
-        return Refusal(HTTPStatus.FORBIDDEN, text)
+        if not wanted:
+            return Refusal(
+                HTTPStatus.FORBIDDEN, f"{text}; name one whose pods and Events you may list"
+            )
+        rights = [Right("list", each, namespace=wanted) for each in NEEDED_OF_NAMESPACE]
+        if lacking := await self._lacking(user, rights):
+            return Refusal(HTTPStatus.FORBIDDEN, f"{text}, and may not {', '.join(lacking)}")
+        return wanted
+
+    async def _lacking(self, user: User, rights: Sequence[Right]) -> list[str]:
+        allowed = await asyncio.gather(*(is_allowed(self._api, user, each) for each in rights))
+        return [str(r) for r, is_granted in zip(rights, allowed, strict=True) if not is_granted]
 
 
 def _keep(kept: OrderedDict[_Key, _Kept], key: _Key, value: _Kept) -> None:

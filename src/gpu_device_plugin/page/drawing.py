@@ -2,13 +2,16 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gpu_device_plugin.errors import AccessError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.overview.live_cluster import UNBOUND, LiveCluster
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.questions import NodesAndFacts, read_story
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
@@ -92,6 +95,7 @@ class PageParts:
 
 
 _LEAST_SECONDS_BETWEEN = 0.25
+_MOST_SCOPES = 64
 _MOST_WITHOUT_CARD = 50
 _MOST_VERDICTS = 20
 _MOST_IN_LEGEND = 16
@@ -100,39 +104,34 @@ _AT_ONCE = 20
 
 
 class Drawing:
-    """The page as it is now."""
+    """The page as it is now, as readers of everything see it or those of one namespace (`scope`).
 
-    def __init__(
-        self, api: ApiServer, live: LiveCluster, uses: Uses, html: Html, beat_seconds: float
+    `is_kept` ends when nobody draws it any more.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it draws from, and for whom
+        self,
+        api: ApiServer,
+        live: LiveCluster,
+        uses: Uses,
+        html: Html,
+        *,
+        beat_seconds: float,
+        scope: str = "",
     ) -> None:
-        self._beat_seconds = beat_seconds
+        self.is_kept = True
+        self._beat_seconds, self._scope = beat_seconds, scope
         self._api, self._live, self._uses, self._html = api, live, uses, html
         self._parts = PageParts()
         self._colours = Colours()
         self._namespaces: dict[str, tuple[str, ...]] = {}
         self._is_drawn = False
-        self._redraw: set[str] = set()
-
-    def use_changed(self, pods: Iterable[tuple[str, str]]) -> None:
-        """Something else is known of what these pods use."""
-        self._redraw |= self._live.nodes_of(set(pods)) | {UNBOUND}
-        self._live.changed.set()
-
-    async def run(self) -> None:
-        """Draw what changes, until cancelled."""
-        while True:
-            await self._live.changed.wait()
-            self._live.changed.clear()
-            if self._live.is_synced:
-                touched = self._live.take_touched() | self._redraw
-                self._redraw = set()
-                await self._draw(touched)
-            await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
 
     def page(self) -> Mapping[str, object]:
         """Values of `page.html`, but for what the server adds."""
         return {
             "at": self._parts.at,
+            "scope": self._scope,
             "summary": self._html.own(self._parts.html("summary")),
             "legend": self._html.own(self._parts.html("legend")),
             "unplaced": self._html.own(self._parts.html("unplaced")),
@@ -143,7 +142,7 @@ class Drawing:
     async def events(self, at: str) -> AsyncIterator[ServerSentEvent]:
         """What a reader at that place has not seen, and what changes from then on."""
         while True:
-            missing = self._parts.since(at)
+            missing = self._parts.since(at) if self.is_kept else None
             if missing is None:
                 yield ServerSentEvent("restart", {}, self._parts.at)
                 return
@@ -156,6 +155,8 @@ class Drawing:
 
     async def pod(self, namespace: str, name: str) -> str | None:
         """A pod's story as HTML; None where there is no such pod."""
+        if self._scope not in ("", namespace):
+            return None
         story = await read_story(self._api, namespace, name, self._nodes)
         if story is None:
             return None
@@ -173,7 +174,8 @@ class Drawing:
         """A node's cards as HTML, with what was said of them; None where it publishes none."""
         if (row := self._row(name)) is None:
             return None
-        events = await Survey(self._api).events("default", "Node", name)
+        survey = Survey(self._api)
+        events = () if self._scope else await survey.events("default", "Node", name)
         said = {each.card.uuid: "" for each in row.cards}
         said |= {uuid: event_line(e) for e in events for uuid in said if uuid in e.message}
         rest = [e for e in events if e.reporter == AGENT and not any(u in e.message for u in said)]
@@ -188,11 +190,14 @@ class Drawing:
         return self._live.trouble or ("" if self._is_drawn else "reading the cluster")
 
     async def _nodes(self) -> NodesAndFacts:
+        if self._scope:
+            raise AccessError(f"this page shows you namespace {self._scope} only")
         return self._live.cards(), dict(self._live.nodes)
 
-    async def _draw(self, touched: set[str]) -> None:
+    async def draw(self, touched: Iterable[str]) -> None:
+        """Draw what has changed: these nodes, and what is about all of them."""
         has_changed = False
-        for count, name in enumerate(sorted(touched - {UNBOUND})):
+        for count, name in enumerate(sorted({*touched} - {UNBOUND})):
             has_changed |= self._parts.put(f"node-{name}", self._node(name))
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # others are served meanwhile
@@ -211,13 +216,25 @@ class Drawing:
         return self._html.render("node", node=row)
 
     def _row(self, name: str) -> NodeRow | None:
-        view, node = self._live.view(name), self._live.nodes.get(name)
+        view, node = self._view(name), self._live.nodes.get(name)
         if view is None or node is None:
             return None
-        return node_row(node, view, self._uses.of_slice, self._colours)
+        uses, is_whole = self._uses.of_slice, not self._scope
+        return node_row(node, view, uses, self._colours, is_whole=is_whole)
+
+    def _view(self, name: str) -> NodeCards | str | None:
+        view = self._live.view(name)
+        if not self._scope:
+            return view
+        if not isinstance(view, NodeCards) or self._scope not in view.namespaces:
+            return None
+        return view.of_namespace(self._scope)
 
     def _unplaced(self) -> str:
-        waiting, refused = self._live.without_card()
+        waiting, refused = (
+            [pod for pod in pods if self._scope in ("", pod.metadata.namespace)]
+            for pods in self._live.without_card()
+        )
         pods = [pod_row(pod, is_refused=False) for pod in waiting]
         pods += [pod_row(pod, is_refused=True) for pod in refused]
         return self._html.render("unplaced", pods=pods, most=_MOST_WITHOUT_CARD)
@@ -229,9 +246,54 @@ class Drawing:
 
     def _summary(self) -> str:
         cards = self._live.cards()
+        if self._scope:
+            own = map(self._view, sorted(self._namespaces))
+            cards = ClusterCards(tuple(view for view in own if isinstance(view, NodeCards)))
         return self._html.render(
             "summary",
-            text=cards.summary,
+            text=cards.summary if cards.nodes or not self._scope else "",
             faulty=sum(not card.is_healthy for node in cards.nodes for card in node.cards),
             use_hint=self._uses.trouble if self._uses.is_wanted else "",
         )
+
+
+class Drawings:
+    """The page for each scope that somebody reads: "" is everything, others are namespaces."""
+
+    def __init__(self, live: LiveCluster, make: Callable[[str], Drawing]) -> None:
+        self.all = make("")
+        self._live, self._make = live, make
+        self._by_scope: OrderedDict[str, Drawing] = OrderedDict()
+        self._redraw: set[str] = set()
+
+    async def of(self, scope: str) -> Drawing:
+        """The page for a scope, which was drawn at least once; the one that was longest not asked for is given up."""
+        if not scope:
+            return self.all
+        found = self._by_scope.get(scope)
+        if found is None:
+            found = self._by_scope[scope] = self._make(scope)
+            if self._live.is_synced:
+                await found.draw(self._live.nodes)
+        self._by_scope.move_to_end(scope)
+        while len(self._by_scope) > _MOST_SCOPES:
+            _, gone = self._by_scope.popitem(last=False)
+            gone.is_kept = False
+        return found
+
+    def use_changed(self, pods: Iterable[tuple[str, str]]) -> None:
+        """Something else is known of what these pods use."""
+        self._redraw |= self._live.nodes_of(set(pods)) | {UNBOUND}
+        self._live.changed.set()
+
+    async def run(self) -> None:
+        """Draw what changes, until cancelled."""
+        while True:
+            await self._live.changed.wait()
+            self._live.changed.clear()
+            if self._live.is_synced:
+                touched = self._live.take_touched() | self._redraw
+                self._redraw = set()
+                for drawing in (self.all, *self._by_scope.values()):
+                    await drawing.draw(touched)
+            await asyncio.sleep(_LEAST_SECONDS_BETWEEN)

@@ -167,24 +167,33 @@ class PodRow:
     is_refused: bool
 
 
-def node_row(node: SurveyedNode, view: NodeCards | str, use_of: UseOf, colours: Colours) -> NodeRow:
-    """A node with its cards, or with the reason why they cannot be read."""
+def node_row(
+    node: SurveyedNode,
+    view: NodeCards | str,
+    use_of: UseOf,
+    colours: Colours,
+    *,
+    is_whole: bool = True,
+) -> NodeRow:
+    """A node with its cards, or with the reason why they cannot be read.
+
+    Of one that is not shown whole (`NodeCards.of_namespace`) nobody sees what is free.
+    """
     name, marks, places = node.metadata.name, tuple(_marks(node)), dict(_places(node))
     if isinstance(view, str):
         return NodeRow(name, marks=marks, states=("faulty",), trouble=view, places=places)
     sick = sum(not card.is_healthy for card in view.cards)
     if sick:
         marks += (f"{sick} out of service",)
-    pods = {*view.letters, *(pod for pod, _ in view.waiting), *(pod for _, pod in view.instances)}
     return NodeRow(
         name,
         view.kind_text,
         marks,
-        tuple(_states(view, has_marks=bool(marks))),
-        tuple(sorted({pod.namespace for pod in pods})),
+        tuple(_states(view, has_marks=bool(marks), is_whole=is_whole)),
+        tuple(sorted(view.namespaces)),
         view.held_units,
         0 if view.is_whole else view.units,
-        tuple(_cards(view, use_of, colours, takes_pods=not node.closed)),
+        tuple(_cards(view, use_of, colours, takes_pods=is_whole and not node.closed)),
         view.waiting,
         view.instances,
         places=places | {"model": few(sorted({card.model for card in view.cards}))},
@@ -210,10 +219,11 @@ def _places(node: SurveyedNode) -> Iterator[tuple[str, str]]:
     yield "pool", next((node.labels[key] for key in _POOL_LABELS if key in node.labels), "")
 
 
-def _states(view: NodeCards, *, has_marks: bool) -> Iterator[str]:
-    healthy = [card for card in view.cards if card.is_healthy]
-    is_free = any(not c.pods if view.is_whole else c.free_units > 0 for c in healthy)
-    yield "free" if is_free else "full"
+def _states(view: NodeCards, *, has_marks: bool, is_whole: bool) -> Iterator[str]:
+    if is_whole:
+        healthy = [card for card in view.cards if card.is_healthy]
+        is_free = any(not c.pods if view.is_whole else c.free_units > 0 for c in healthy)
+        yield "free" if is_free else "full"
     if view.waiting:
         yield "waiting"
     if has_marks:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.objects.survey import Survey, query_path
 from gpu_device_plugin.overview.live_cluster import LiveCluster
 from gpu_device_plugin.page.access import Access
-from gpu_device_plugin.page.drawing import Drawing
+from gpu_device_plugin.page.drawing import Drawing, Drawings
 from gpu_device_plugin.page.rows import Uses
-from gpu_device_plugin.web.page.page_server import Content, Html, PageServer
+from gpu_device_plugin.web.page.page_server import Content, Html, PageServer, ServerSentEvent
 from gpu_device_plugin.web.tls import ServingTls
 
 _CERTIFICATE_SECONDS = 30.0
@@ -54,21 +54,33 @@ class Page:
         html = Html()
         self._live = LiveCluster(api)
         self._uses = Uses(Survey(api), settings.prometheus, times.use_seconds)
-        self._drawing = Drawing(api, self._live, self._uses, html, times.beat_seconds)
-        drawing = self._drawing
-        content = Content(
-            page=lambda: {**drawing.page(), "cluster": settings.cluster},
-            events=drawing.events,
-            pod=drawing.pod,
-            node=drawing.node,
-            refusal=Access(api, times.kept_seconds).refusal,
-            readiness=drawing.readiness,
+        drawings = self._drawings = Drawings(
+            self._live,
+            lambda scope: Drawing(
+                api, self._live, self._uses, html, beat_seconds=times.beat_seconds, scope=scope
+            ),
         )
+
+        async def page(scope: str) -> Mapping[str, object]:
+            return {**(await drawings.of(scope)).page(), "cluster": settings.cluster}
+
+        async def events(scope: str, at: str) -> AsyncIterator[ServerSentEvent]:
+            async for event in (await drawings.of(scope)).events(at):
+                yield event
+
+        async def pod(scope: str, namespace: str, name: str) -> str | None:
+            return await (await drawings.of(scope)).pod(namespace, name)
+
+        async def node(scope: str, name: str) -> str | None:
+            return await (await drawings.of(scope)).node(name)
+
+        scope = Access(api, times.kept_seconds).scope
+        content = Content(page, events, pod, node, scope, drawings.all.readiness)
         self.server = PageServer(settings.address, content, html, self._tls)
 
     def readiness(self) -> tuple[bool, str]:
         """Whether there is something to show, and in words why not."""
-        return self._drawing.readiness()
+        return self._drawings.all.readiness()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled."""
@@ -78,8 +90,8 @@ class Page:
             on_ready()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._live.run())
-                group.create_task(self._drawing.run())
-                group.create_task(self._uses.run(self._drawing.use_changed))
+                group.create_task(self._drawings.run())
+                group.create_task(self._uses.run(self._drawings.use_changed))
                 group.create_task(self._renew())
         finally:
             await self.server.stop()

@@ -19,6 +19,7 @@ import grpc
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
+from gpu_device_plugin.kubelet._proto import pods_pb2
 from gpu_device_plugin.simulation.kubelet_allocation import Allocation
 from gpu_device_plugin.simulation.kubelet_book import Book, Held, read_book
 from gpu_device_plugin.simulation.kubelet_pods import (
@@ -143,6 +144,22 @@ def _message(pod: StandInPod, holds: Iterable[Mapping[str, Held]]) -> pb.PodReso
     )
 
 
+def _spec(pod: StandInPod) -> pods_pb2.Pod:
+    found = pods_pb2.Pod(
+        metadata=pods_pb2.ObjectMeta(
+            name=pod.name, namespace=pod.namespace, uid=pod.uid, labels=pod.labels
+        )
+    )
+    for each in pod.containers:
+        is_app = each.kind is Kind.APP
+        written = (found.spec.containers if is_app else found.spec.init_containers).add(
+            name=each.name, restart_policy="Always" if each.kind is Kind.SIDECAR else ""
+        )
+        for name, amount in each.limits.items():
+            written.resources.limits[name].string = str(amount)
+    return found
+
+
 class StandInKubelet:
     """A node's kubelet as its plugins see it, in a directory of its own.
 
@@ -150,6 +167,7 @@ class StandInKubelet:
         plugin_dir: Where plugins register and the checkpoint lies.
         pods_dir: Has a directory, named by its uid, of every pod that was admitted and not removed.
         pod_resources: Its server; `has_get = False` before `start` makes an old kubelet.
+        has_pods_api: Whether it serves its pods' specs from the next `start` on, as kubelet 1.37 does.
         registry: Plugins and their lists; `keys_by_socket = True` makes a newer kubelet.
         sources_ready: False between a restart and the moment the pods are known again.
     """
@@ -167,6 +185,9 @@ class StandInKubelet:
         self.pod_resources_socket = root / "pod-resources" / "kubelet.sock"
         self.pods: dict[str, StandInPod] = {}
         self.sources_ready = True
+        self.has_pods_api = False
+        self._pods_socket = root / "pods-api" / "pods-api.sock"
+        self._pods_server: Any = None
         self._times = times or KubeletTimes()
         self._finished: set[str] = set()
         self._running: set[tuple[str, str]] = set()
@@ -193,11 +214,18 @@ class StandInKubelet:
         book = read_book(self.plugin_dir / CHECKPOINT_NAME)
         await self.registry.start(book)
         await self.pod_resources.start(book)
+        if self.has_pods_api:
+            self._pods_socket.parent.mkdir(exist_ok=True)
+            calls = {"ListPods": (self._list_pods, pods_pb2.ListPodsRequest)}
+            self._pods_server = await serve(self._pods_socket, "v1alpha1.Pods", calls)
 
     async def stop(self) -> None:
         """Ends as a kubelet does: containers run on, sockets and checkpoint stay."""
         await self.registry.stop()
         await self.pod_resources.stop()
+        if self._pods_server is not None:
+            await self._pods_server.stop(0)
+            self._pods_server = None
 
     async def restart(self) -> None:
         """Stops and starts; sockets of plugins are removed meanwhile, running pods stay."""
@@ -279,6 +307,9 @@ class StandInKubelet:
     def held(self, uid: str) -> Mapping[tuple[str, str], frozenset[str]]:
         """What a pod holds: (container, resource) -> ids."""
         return {key[1:]: held.ids for key, held in self._book.held.items() if key[0] == uid}
+
+    async def _list_pods(self, _request: Any, _context: Any) -> pods_pb2.ListPodsResponse:
+        return pods_pb2.ListPodsResponse(pods=[_spec(pod) for pod in self.known_pods()])
 
     @property
     def _book(self) -> Book:

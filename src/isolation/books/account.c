@@ -1,7 +1,6 @@
 /* Reserving and releasing bytes of the slice under the region's lock. */
 #include "books/account.h"
 
-#include "books/calls.h"
 #include "books/slice_region.h"
 #include "driver/timer.h"
 #include "slice/killpoint.h"
@@ -15,6 +14,72 @@
 #define OTHERS_NAP_NS 20000u
 /* Each time after this long they are asked whether they live. */
 #define OTHERS_ASK_NS 10000000u
+
+/* Calls that are out. The process's count stands in its slot, so that it goes with the process. */
+
+/* Calls that are out in the low half; in the high half how many there were. */
+#define ONE_CALL (1ull << 32)
+
+/* Where there is no slot nothing is allowed, but calls still come and go. */
+static _Atomic uint64_t slotless;
+/* This thread's calls that are out, and where they were counted. */
+static __thread int32_t own_calls __attribute__((tls_model("initial-exec")));
+static __thread _Atomic uint64_t *own_word __attribute__((tls_model("initial-exec")));
+
+static _Atomic uint64_t *word(void)
+{
+	const int slot = slice_slot();
+
+	return slot < 0 ? &slotless : &slice_region()->slots[slot].calls;
+}
+
+void calls_begin(void)
+{
+	if (own_calls++ == 0)
+		own_word = word();
+	atomic_fetch_add(own_word, ONE_CALL + 1);
+}
+
+void calls_end(void)
+{
+	own_calls--;
+	atomic_fetch_sub(own_word, 1);
+}
+
+void calls_note_change(void)
+{
+	atomic_fetch_add(word(), ONE_CALL);
+}
+
+/* A slot that was taken from the living had its count emptied: less than none is none. */
+static bool are_out(uint64_t calls, int32_t most)
+{
+	return (int32_t)(uint32_t)calls > most;
+}
+
+bool calls_are_back(uint64_t *moment)
+{
+	*moment = atomic_load(word());
+	return !are_out(*moment, 0);
+}
+
+bool calls_are_own(uint64_t *moment)
+{
+	*moment = atomic_load(word());
+	return !are_out(*moment, own_calls);
+}
+
+bool calls_are_as_at(uint64_t moment)
+{
+	return atomic_load(word()) == moment;
+}
+
+void calls_after_fork(void)
+{
+	atomic_store(&slotless, 0);
+	own_calls = 0;
+	own_word = NULL;
+}
 
 /* What this thread has reserved for calls of its own that are out. */
 static __thread uint64_t own_unsettled __attribute__((tls_model("initial-exec")));
@@ -238,7 +303,7 @@ static uint64_t beyond(uint64_t bytes, uint64_t less)
 	return bytes > less ? bytes - less : 0;
 }
 
-bool account_set_overhead(int card, const struct account_look *look, uint64_t *overhead)
+bool account_set_overhead(int card, const struct account_look *look)
 {
 	const int slot = lock_slot(card);
 
@@ -251,10 +316,9 @@ bool account_set_overhead(int card, const struct account_look *look, uint64_t *o
 		const uint64_t least = beyond(look->listed, used);
 		const uint64_t most = beyond(look->listed, beyond(used, look->managed));
 
-		*overhead = look->expected < least  ? least
-			    : look->expected > most ? most
-						    : look->expected;
-		*cell(card, slot, ACCOUNT_OVERHEAD) = *overhead;
+		*cell(card, slot, ACCOUNT_OVERHEAD) = look->expected < least  ? least
+						      : look->expected > most ? most
+									      : look->expected;
 	}
 	region_unlock(slice_region());
 	return is_as_then;

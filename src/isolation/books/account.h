@@ -52,9 +52,9 @@ void account_begin_release(void);
 void account_release(int card, enum account_column column, uint64_t bytes);
 
 /*
- * Sets this process's overhead on a card to what it holds beyond what it asked for, and tells it,
- * if the books did not move since `moment` (books/calls.h). Of managed memory nobody knows how
- * much is on the card: within what it leaves open, `expected` counts.
+ * Sets this process's overhead on a card to what it holds beyond what it asked for, if the books
+ * did not move since `moment` (calls_are_back). Of managed memory nobody knows how much is on the
+ * card: within what it leaves open, `expected` counts.
  */
 struct account_look {
 	uint64_t moment;
@@ -62,7 +62,7 @@ struct account_look {
 	uint64_t managed;  /* asked for, and perhaps not there */
 	uint64_t expected; /* overhead, by what contexts and code usually take */
 };
-bool account_set_overhead(int card, const struct account_look *look, uint64_t *overhead);
+bool account_set_overhead(int card, const struct account_look *look);
 
 /* The container's bytes on a card. `reap`: look for dead processes first. */
 uint64_t account_held(int card, bool reap);
@@ -70,3 +70,21 @@ uint64_t account_held(int card, bool reap);
 uint64_t account_own(int card);
 /* The cap of a card; LIMITS_NO_CAP when there is none. */
 uint64_t account_limit(int card);
+
+/*
+ * Calls to the driver that are reserved for and have not come back: whether this process's books
+ * and the driver speak of the same moment. Any thread, but not under the region's lock.
+ */
+/* Around a call that takes or gives memory, in one thread. They nest. */
+void calls_begin(void);
+void calls_end(void);
+/* Something has changed by itself. */
+void calls_note_change(void);
+
+/* False while calls are out; else the moment, until which the next call moves the books on. */
+bool calls_are_back(uint64_t *moment);
+/* The same while none is out but those of the calling thread. */
+bool calls_are_own(uint64_t *moment);
+bool calls_are_as_at(uint64_t moment);
+
+void calls_after_fork(void);

@@ -15,11 +15,8 @@
 #include <stdatomic.h>
 
 #define PAGE_BYTES (2ull * 1024 * 1024)
-/* What a context costs differs by this much from one process to the next. */
-#define NOISE_BYTES (16ull * 1024 * 1024)
 
 static _Atomic int64_t unasked[LIMITS_CARDS];
-static atomic_bool are_whole = true; /* as far as we have seen */
 
 static uint64_t counted(int64_t bytes)
 {
@@ -36,37 +33,26 @@ static void change(int card, int64_t bytes)
 		account_adjust(card, ACCOUNT_OVERHEAD, counted(before), counted(before + bytes));
 }
 
-/* A page is the card's with the first part that is asked of it: how much more is unasked now. */
-static int64_t add_part(int card, uint64_t page, uint64_t part)
+/*
+ * A page is the card's with the first part that is asked of it, and goes with the last: how much
+ * more is unasked now.
+ */
+static int64_t change_part(enum pages_change way, int card, uint64_t page, uint64_t part)
 {
 	const struct holding fresh = {
 		.key = page, .kind = KIND_PAGE, .card = (int16_t)card, .bytes = part, .handles = 1};
-	int64_t more = (int64_t)PAGE_BYTES - (int64_t)part;
+	int64_t more = 0;
 
 	holdings_lock();
 	struct holding *entry = holdings_at(KIND_PAGE, page);
 
-	if (entry) {
+	if (way == PAGES_TAKEN && entry) {
 		entry->bytes += part;
 		entry->handles++;
 		more = -(int64_t)part;
-	} else if (!holdings_add(&fresh)) {
-		more = 0;
-	}
-	holdings_unlock();
-	return more;
-}
-
-/* ... and goes with the last. */
-static int64_t remove_part(int card, uint64_t page, uint64_t part)
-{
-	int64_t more = 0;
-
-	(void)card;
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_PAGE, page);
-
-	if (entry && --entry->handles) {
+	} else if (way == PAGES_TAKEN) {
+		more = holdings_add(&fresh) ? (int64_t)PAGE_BYTES - (int64_t)part : 0;
+	} else if (entry && --entry->handles) {
 		entry->bytes -= part;
 		more = (int64_t)part;
 	} else if (entry) {
@@ -80,20 +66,19 @@ static int64_t remove_part(int card, uint64_t page, uint64_t part)
 /* Pages that it fills hold nothing unasked: only the first and the last may be shared. */
 void pages_placed(enum pages_change way, int card, uint64_t address, uint64_t bytes)
 {
-	int64_t (*part_of)(int, uint64_t, uint64_t) = way == PAGES_TAKEN ? add_part : remove_part;
 	const uint64_t end = address + bytes;
 	const uint64_t first = address - address % PAGE_BYTES, last = end - end % PAGE_BYTES;
 	int64_t more = 0;
 
-	if (card < 0 || !bytes || !atomic_load_explicit(&are_whole, memory_order_relaxed))
+	if (card < 0 || !bytes)
 		return;
 	if (first == last) {
-		more = part_of(card, first, bytes);
+		more = change_part(way, card, first, bytes);
 	} else {
 		if (address != first)
-			more += part_of(card, first, first + PAGE_BYTES - address);
+			more += change_part(way, card, first, first + PAGE_BYTES - address);
 		if (end != last)
-			more += part_of(card, last, end - last);
+			more += change_part(way, card, last, end - last);
 	}
 	change(card, more);
 }
@@ -103,8 +88,7 @@ static int64_t rest_of_pages(int card, uint64_t bytes)
 {
 	const uint64_t rest = bytes % PAGE_BYTES;
 
-	if (card < 0 || bytes <= PAGE_BYTES / 2 || !rest ||
-	    !atomic_load_explicit(&are_whole, memory_order_relaxed))
+	if (card < 0 || bytes <= PAGE_BYTES / 2 || !rest)
 		return 0;
 	return (int64_t)(PAGE_BYTES - rest);
 }
@@ -134,13 +118,4 @@ void pages_after_fork(void)
 {
 	for (int card = 0; card < LIMITS_CARDS; card++)
 		atomic_store(&unasked[card], 0);
-}
-
-bool pages_check(uint64_t measured, uint64_t expected, uint64_t least)
-{
-	if (expected < NOISE_BYTES || measured + NOISE_BYTES >= expected + least)
-		return true;
-	atomic_store(&are_whole, false);
-	pages_after_fork();
-	return false;
 }

@@ -21,11 +21,4 @@ void pages_unplaced(enum pages_change way, int card, uint64_t bytes);
 uint64_t pages_unasked(int card);
 uint64_t pages_uncounted(int card);
 
-/*
- * What NVML holds against this process beyond what was asked, when `expected` bytes
- * of it should be pages' and `least` a context's: a driver that takes less than that
- * does not take whole pages, and nothing is added for them from now on. False then.
- */
-bool pages_check(uint64_t measured, uint64_t expected, uint64_t least);
-
 void pages_after_fork(void);

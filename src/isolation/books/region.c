@@ -1,7 +1,6 @@
 /* Mapping and laying out the shared region, and its slots. */
 #include "books/region.h"
 
-#include "books/slot_lock.h"
 #include "slice/killpoint.h"
 
 #include <errno.h>
@@ -30,7 +29,7 @@ static bool is_blank(int fd)
 	return true;
 }
 
-/* The file itself; the bytes behind it are books/slot_lock.c's. */
+/* The file itself; the bytes behind it are books/region_lock.c's. */
 static struct flock layout_lock(short type)
 {
 	return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_len = REGION_BYTES};
@@ -152,7 +151,7 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
 	const char *fault = NULL;
 	struct region *region = MAP_FAILED;
 
-	slot_lock_use(path, REGION_BYTES);
+	slot_lock_use(path);
 	if (fd < 0) {
 		(void)snprintf(reason, reason_bytes, "%s: %m", path);
 		return NULL;

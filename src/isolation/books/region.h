@@ -9,7 +9,6 @@
  */
 #pragma once
 
-#include "books/slot_lock.h"
 #include "slice/limits.h"
 #include "slice/process.h"
 
@@ -35,9 +34,9 @@ struct region_slot {
 	uint32_t state;
 	uint32_t generation; /* grows at each claim */
 	struct process_name owner;
-	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/slot_lock.h */
+	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/region_lock.c */
 	uint8_t reserved0[4];
-	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/calls.c */
+	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/account.c */
 	_Atomic uint64_t unsettled_bytes; /* of all cards, reserved for calls that are out */
 };
 
@@ -133,3 +132,15 @@ void region_clear(struct region *region, unsigned slot);
 unsigned region_reap(struct region *region);
 /* Under the lock. Bytes that all slots hold of a card; never wraps. */
 uint64_t region_held(const struct region *region, unsigned card);
+
+/*
+ * A lock on a byte behind the region's file for each slot: it is there as long as the process is,
+ * whatever pid namespace looks. After a restart of the container the namespace is another, and pids
+ * of the old one can be asked of nobody. The file is remembered for the other call.
+ */
+void slot_lock_use(const char *path);
+/*
+ * Until exec or death, whatever descriptors the application closes. False where
+ * there are no such locks: then nobody may conclude anything from their absence.
+ */
+bool slot_lock_hold(unsigned slot);

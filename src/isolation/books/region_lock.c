@@ -1,8 +1,13 @@
 /* The lock of the shared region: taken, taken over from the dead, and known for corrupt. */
 #include "books/region.h"
 
+#include "slice/killpoint.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
+#include <stdio.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +41,101 @@ bool region_has_lock(const struct region *region)
 	}
 	return __atomic_load_n(&region->lock.__data.__kind, __ATOMIC_RELAXED) ==
 	       atomic_load_explicit(&known, memory_order_relaxed);
+}
+
+/*
+ * Locks of the open file, not of the process. A mapping keeps the open file, and
+ * so the lock, until exec or death: a descriptor would be the application's to
+ * close, and its number another file's afterwards. With the region's lock held,
+ * so that no two threads come here at once.
+ */
+#ifndef F_OFD_SETLK /* Linux 3.15; older kernels refuse it */
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+static char file[320];
+
+/* What a child must not keep of the lock that is just being taken; -1, NULL: nothing. */
+static _Atomic int taking_fd = -1;
+static void *_Atomic taking_page;
+
+static void slot_lock_in_child(void)
+{
+	const int fd = atomic_exchange(&taking_fd, -1);
+	void *page = atomic_exchange(&taking_page, NULL);
+
+	if (page)
+		munmap(page, (size_t)sysconf(_SC_PAGESIZE));
+	if (fd >= 0)
+		close(fd);
+}
+
+void slot_lock_use(const char *path)
+{
+	(void)snprintf(file, sizeof(file), "%s", path);
+}
+
+/* Behind the end of the file, where nothing is ever written. */
+static struct flock lock_of(unsigned slot, short type)
+{
+	return (struct flock){.l_type = type,
+			      .l_whence = SEEK_SET,
+			      .l_start = REGION_BYTES + (off_t)slot,
+			      .l_len = 1};
+}
+
+/* A forked child must not have it: the lock ends with the process that took it. */
+static bool map_for_good(int fd)
+{
+	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+	void *page = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+
+	if (page == MAP_FAILED)
+		return false;
+	atomic_store(&taking_page, page);
+	KILLPOINT(slot_lock_mapped);
+	const bool is_kept = madvise(page, bytes, MADV_DONTFORK) == 0;
+
+	atomic_store(&taking_page, NULL);
+	if (!is_kept)
+		munmap(page, bytes);
+	return is_kept;
+}
+
+static int slot_lock_open(void)
+{
+	return open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
+}
+
+/* Is there a living process that holds this slot? In doubt yes. `fd`: -1, it cannot be opened. */
+static bool slot_lock_is_held(int fd, unsigned slot)
+{
+	struct flock lock = lock_of(slot, F_WRLCK);
+
+	return fd < 0 || fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool slot_lock_hold(unsigned slot)
+{
+	struct flock lock = lock_of(slot, F_WRLCK);
+
+	process_in_children(slot_lock_in_child);
+	const int fd = slot_lock_open();
+
+	if (fd < 0)
+		return false;
+	atomic_store(&taking_fd, fd);
+	const bool is_kept = fcntl(fd, F_OFD_SETLK, &lock) == 0 && map_for_good(fd);
+
+	atomic_store(&taking_fd, -1);
+	close(fd);
+	/* overlayfs maps another file than the one that was opened. */
+	const int other = slot_lock_open();
+	const bool is_held = is_kept && slot_lock_is_held(other, slot);
+
+	close(other);
+	return is_held;
 }
 
 /*

@@ -6,12 +6,9 @@
  * may take more. The slice is alone on the card while it has the lease; beside slices that take
  * none, and beside other processes of its own, it is charged its part of the turns.
  */
-#include "compute/charge.h"
+#include "compute/compute.h"
 
 #include "books/slice_region.h"
-#include "compute/credit.h"
-#include "compute/events.h"
-#include "compute/lease.h"
 #include "slice/slice.h"
 
 /* Less than known so far, and to be made up for. */
@@ -331,22 +328,21 @@ static uint64_t worst_most_ns(const struct meter *meter)
 }
 
 /* The first event took far longer than it should, and other streams do not pass it. */
-bool charge_is_late(const struct meter *meter, uint64_t more_ns, uint64_t now_ns)
+static bool is_late(const struct meter *meter, uint64_t now_ns)
 {
 	const struct timed_event *first = &meter->events[0];
 	const uint64_t since_ns = larger(first->set_ns, meter->first_ns);
 	/* In front of an empty one anything that is out may be. */
 	const uint64_t mean_ns = first->work.launches ? first->work.mean_ns : meter->out_ns;
 
-	return less(now_ns, since_ns) > (mean_ns + more_ns) * LATE_TIMES + LATE_NS;
+	return less(now_ns, since_ns) > mean_ns * LATE_TIMES + LATE_NS;
 }
 
 bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
 	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
-	     (meter->aside_ns ||
-	      (meter->doubt_ns < DOUBT_HOLDS_NS && !charge_is_late(meter, 0, now_ns)))))
+	     (meter->aside_ns || (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

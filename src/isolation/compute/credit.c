@@ -3,7 +3,7 @@
  * a long kernel runs as soon as a short one would and pays its debt before the
  * next. What is launched but not yet measured counts at its estimate.
  */
-#include "compute/credit.h"
+#include "compute/compute.h"
 
 #include "books/region.h"
 #include "books/slice_region.h"
@@ -102,17 +102,7 @@ void credit_spend(int card, int64_t busy_ns)
 
 void credit_spend_alone(int card, uint64_t busy_ns)
 {
-	struct region_card *own = books(card);
-	int64_t old = atomic_load(&own->credit_ns);
-	int64_t fresh;
-
-	do {
-		const int64_t base = believed(old);
-		const int64_t least = base < IDLE_LIMIT_NS ? base : IDLE_LIMIT_NS;
-
-		fresh = base - (int64_t)busy_ns < least ? least : base - (int64_t)busy_ns;
-	} while (!atomic_compare_exchange_weak(&own->credit_ns, &old, fresh));
-	atomic_fetch_add(&own->busy_ns, busy_ns);
+	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
 }
 
 void credit_add_inflight(int card, int64_t work_ns)

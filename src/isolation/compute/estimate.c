@@ -2,7 +2,7 @@
  * What the kinds of launches take by themselves: means of samples. A small table that may
  * forget: a kind that is pushed out is measured again.
  */
-#include "compute/estimate.h"
+#include "compute/compute.h"
 
 #include <string.h>
 
@@ -88,7 +88,7 @@ static struct place *make_place(uint64_t what, uint64_t took_ns)
 	return place;
 }
 
-static double smaller(double one, double other)
+static double lesser(double one, double other)
 {
 	return one < other ? one : other;
 }
@@ -97,9 +97,9 @@ static uint64_t worst_of(const struct place *place)
 {
 	const double steady = (double)place->steady / (double)STEADY_LAUNCHES;
 	const double first_ns =
-		smaller(WORST_AT_FIRST_NS, place->mean_ns * (double)WORST_FIRST_TIMES);
+		lesser(WORST_AT_FIRST_NS, place->mean_ns * (double)WORST_FIRST_TIMES);
 	const double least_ns =
-		smaller(WORST_STEADY_NS, place->mean_ns * (double)WORST_STEADY_TIMES);
+		lesser(WORST_STEADY_NS, place->mean_ns * (double)WORST_STEADY_TIMES);
 	const double now_ns = first_ns / (1 + steady + steady * steady);
 	const uint64_t worst_ns = (uint64_t)(now_ns > least_ns ? now_ns : least_ns);
 

@@ -1,5 +1,5 @@
 /* Events are made once and used again: making one costs more than a launch. */
-#include "compute/events.h"
+#include "compute/compute.h"
 
 #include "driver/stream.h"
 

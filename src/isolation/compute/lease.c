@@ -13,10 +13,9 @@
  * another card waits 20 ms: two jobs that wait for each other over two cards must not stop each
  * other.
  */
-#include "compute/lease.h"
+#include "compute/compute.h"
 
 #include "books/slice_region.h"
-#include "compute/credit.h"
 #include "slice/slice.h"
 
 #include <stdio.h>
@@ -366,9 +365,11 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 	struct activity *page = activity_own_page(card);
 	const uint64_t out_ns = out_of(meter);
 
-	credit_earn(card, out_ns > 0, now_ns);
+	const bool is_free = lease_is_free(card, now_ns);
+
+	credit_earn(card, out_ns > 0 && !is_free, now_ns);
 	sign(page, !is_off());
-	if (lease_is_free(card, now_ns))
+	if (is_free)
 		return 0;
 	/* A kernel does not wait for a copy to be paid for that may go on beside it. */
 	const int64_t credit_ns =

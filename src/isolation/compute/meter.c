@@ -2,13 +2,8 @@
  * Measuring card time with events around launches; compute/throttle.c holds launches back when it
  * is spent. There is no thread of ours: the threads that launch and wait do it on the way.
  */
-#include "compute/meter.h"
+#include "compute/compute.h"
 
-#include "compute/charge.h"
-#include "compute/credit.h"
-#include "compute/events.h"
-#include "compute/lease.h"
-#include "compute/throttle.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "driver/timer.h"
@@ -117,12 +112,9 @@ void meter_await(CUstream stream)
 /* How long the card had nothing of ours, or likely had not, before this launch. */
 static void note_idle(struct meter *meter, uint64_t now_ns)
 {
-	/* An event that was not reached is of work that goes on, unless that waits for the program.
-	 */
-	const bool goes_on =
-		meter->count && !meter->aside_ns && !charge_is_late(meter, meter->more_ns, now_ns);
-	const uint64_t seen_ns = goes_on ? meter->polled_ns : 0;
-	const uint64_t since_ns = larger(charge_over_ns(meter), seen_ns);
+	/* An event that was not reached is of work that goes on. */
+	const uint64_t since_ns =
+		larger(charge_over_ns(meter), meter->count ? meter->polled_ns : 0);
 
 	if (meter->idle_since_ns)
 		meter->tail.idle_ns = meter->reference ? now_ns - smaller(meter->reference_ns,

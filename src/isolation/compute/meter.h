@@ -1,10 +1,46 @@
 /* Card time: what this process's work takes, and who may go on; see compute/meter.c. */
 #pragma once
 
-#include "compute/meter_state.h"
+#include "driver/context_scope.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* How long launches of a kind take: compute/estimate.c. */
+struct estimate {
+	uint64_t mean_ns;  /* card time of one launch */
+	uint64_t worst_ns; /* what it may take for all we know */
+	uint64_t more_ns;  /* the longest of late took so much more than the mean */
+	bool is_known;     /* measured before, */
+	bool is_sure;      /* and by itself */
+};
+
+/* One launch between its two halves, in the thread that makes it. */
+struct meter_launch {
+	int card;
+	bool is_metered;
+	bool is_sample;
+	bool is_copy;
+	uint64_t what; /* function and size, or graph, or estimate_copy_kind() */
+	struct estimate estimate;
+	uint64_t now_ns;     /* when it was let go */
+	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
+	uint64_t waited_ns;  /* for credit and the card */
+	uint64_t lag_ns;     /* of a sample: the card waited for the launch */
+	CUevent front;       /* and the event before it */
+	uint64_t front_number;
+	CUstream stream;
+	struct context_scope there; /* the stream's context */
+};
+
+/* A wait for work, between its two halves. */
+struct meter_wait {
+	CUcontext context;
+	CUstream stream;
+	bool is_for_all;   /* of the context */
+	uint64_t number;   /* of launches when it began, */
+	uint64_t asked_ns; /* and then it was so late */
+};
 
 /*
  * The size of a launch, to a factor of two; goes with its function, whose
@@ -52,3 +88,12 @@ void meter_after_wait(const struct meter_wait *wait);
 void meter_forget_context(CUcontext context);
 
 void meter_after_fork(void);
+
+/*
+ * Copies between host and card: `copy` is from estimate_copy_kind(). What they take goes with
+ * their bytes.
+ */
+static inline uint64_t estimate_copy_kind(bool is_to_host, bool is_pageable, uint64_t bytes)
+{
+	return ((uint64_t)is_to_host << 1 | is_pageable) << 62 | (bytes & UINT64_MAX >> 2);
+}

@@ -2,14 +2,9 @@
  * Where a launch waits so that a compute cap is kept: while the lease or the credit of its slice
  * does not let it go (compute/lease.c).
  */
-#include "compute/throttle.h"
+#include "compute/compute.h"
 
 #include "books/slice_region.h"
-#include "compute/charge.h"
-#include "compute/credit.h"
-#include "compute/estimate.h"
-#include "compute/events.h"
-#include "compute/lease.h"
 #include "driver/timer.h"
 
 #define POLL_EVERY_NS 200000u

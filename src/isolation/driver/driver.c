@@ -2,7 +2,6 @@
 #include "driver/driver.h"
 
 #include "driver/libc_symbols.h"
-#include "driver/object.h"
 #include "slice/process.h"
 
 #include <dlfcn.h>
@@ -14,7 +13,7 @@
 struct cuda_driver cuda;
 struct nvml_driver nvml;
 
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+LOCK_OF_PROCESS(load_lock)
 static atomic_bool has_cuda, has_nvml;
 static __thread int depth_inside __attribute__((tls_model("initial-exec")));
 
@@ -31,12 +30,6 @@ void driver_come_back(void)
 bool driver_is_inside(void)
 {
 	return depth_inside > 0;
-}
-
-/* Another thread of the parent may have held it; it does not exist here. */
-static void driver_in_child(void)
-{
-	load_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 bool driver_owns(const void *address)
@@ -129,7 +122,7 @@ static bool load_once(atomic_bool *is_loaded, bool (*load)(bool), bool may_open)
 {
 	if (atomic_load_explicit(is_loaded, memory_order_acquire))
 		return true;
-	process_in_children(driver_in_child);
+	process_in_children(load_lock_in_child);
 	pthread_mutex_lock(&load_lock);
 	if (!atomic_load_explicit(is_loaded, memory_order_relaxed)) {
 		driver_go_inside();

@@ -1,5 +1,7 @@
 /*
- * Finds the C library's dlsym without calling any dlsym.
+ * Finds the C library's dlsym without calling any dlsym, and tells loaded objects apart. A file can
+ * be copied under any name, so the soname inside counts as well: a private copy of the driver is
+ * the driver.
  *
  * We export dlsym, dlvsym, dlopen and dlmopen, so every ordinary reference, ours too,
  * ends at us. The loaded objects' own symbol tables say where the real ones
@@ -10,19 +12,16 @@
  */
 #include "driver/libc_symbols.h"
 
-#include "driver/object.h"
-
 #include <elf.h>
 #include <link.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct object {
 	ElfW(Addr) base;
 	const ElfW(Sym) * symbols;
-	const char *strings;
+	const char *strings, *soname;
 	const uint32_t *gnu_hash;
 };
 
@@ -50,23 +49,31 @@ static const void *at(ElfW(Addr) base, ElfW(Addr) pointer)
 	return (const void *)(pointer < base ? base + pointer : pointer);
 }
 
-static bool object_read(const struct link_map *map, struct object *object)
+static struct object object_read(const struct link_map *map)
 {
-	*object = (struct object){.base = map->l_addr};
-	for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
+	struct object object = {.base = map->l_addr};
+	const ElfW(Dyn) *soname = NULL;
+
+	for (const ElfW(Dyn) *entry = map->l_ld; entry && entry->d_tag != DT_NULL; entry++) {
 		if (entry->d_tag == DT_SYMTAB)
-			object->symbols = at(object->base, entry->d_un.d_ptr);
+			object.symbols = at(object.base, entry->d_un.d_ptr);
 		else if (entry->d_tag == DT_STRTAB)
-			object->strings = at(object->base, entry->d_un.d_ptr);
+			object.strings = at(object.base, entry->d_un.d_ptr);
 		else if (entry->d_tag == DT_GNU_HASH)
-			object->gnu_hash = at(object->base, entry->d_un.d_ptr);
+			object.gnu_hash = at(object.base, entry->d_un.d_ptr);
+		else if (entry->d_tag == DT_SONAME)
+			soname = entry;
 	}
-	return object->symbols && object->strings && object->gnu_hash;
+	if (soname && object.strings)
+		object.soname = object.strings + soname->d_un.d_val;
+	return object;
 }
 
 /* Any version will do: glibc keeps one function under all of its versions. */
 static void *object_find(const struct object *object, const char *name)
 {
+	if (!object->symbols || !object->strings || !object->gnu_hash)
+		return NULL;
 	const uint32_t bucket_count = object->gnu_hash[0];
 	const uint32_t first = object->gnu_hash[1];
 	const uint32_t bloom_words = object->gnu_hash[2];
@@ -90,13 +97,49 @@ static void *object_find(const struct object *object, const char *name)
 	}
 }
 
+static bool begins(const char *text, const char *word)
+{
+	while (*word && *text == *word) {
+		text++;
+		word++;
+	}
+	return !*word;
+}
+
+static bool has_name(const struct link_map *map, const char *const *beginnings)
+{
+	const char *file = map->l_name;
+	const char *soname = object_read(map).soname;
+
+	for (const char *at = map->l_name; at && *at; at++)
+		if (*at == '/')
+			file = at + 1;
+	for (; *beginnings; beginnings++)
+		if ((file && begins(file, *beginnings)) || (soname && begins(soname, *beginnings)))
+			return true;
+	return false;
+}
+
+bool object_is_c_library(const struct link_map *map)
+{
+	static const char *const names[] = {"libc.so.", "libc-2.", "libdl.so.", "libdl-2.", NULL};
+
+	return has_name(map, names);
+}
+
+bool object_is_driver(const struct link_map *map)
+{
+	static const char *const names[] = {"libcuda.so", "libcuda_", "libnvidia-ml.so", NULL};
+
+	return has_name(map, names);
+}
+
 /* In the order of loading, which for what a program starts with is that of the search. */
 void *libc_symbols_after(const struct link_map *object, const char *name)
 {
 	for (object = object->l_next; object; object = object->l_next) {
-		struct object read;
-		void *found = object->l_ld && object_read(object, &read) ? object_find(&read, name)
-									 : NULL;
+		const struct object read = object_read(object);
+		void *found = object_find(&read, name);
 
 		if (found)
 			return found;
@@ -106,10 +149,10 @@ void *libc_symbols_after(const struct link_map *object, const char *name)
 
 static void look(const struct link_map *map, struct libc_symbols *found)
 {
-	struct object object;
-
-	if (!map->l_ld || !object_is_c_library(map) || !object_read(map, &object))
+	if (!object_is_c_library(map))
 		return;
+	const struct object object = object_read(map);
+
 	if (!found->dlsym)
 		*(void **)&found->dlsym = object_find(&object, "dlsym");
 	if (!found->dlvsym)

@@ -8,15 +8,35 @@
 #ifdef GPUSLICE_TESTING
 #include "driver/libc_symbols.h"
 
-#include <dlfcn.h>
+#include <stdbool.h>
 
-static void *simulated(const char *name)
+static struct {
+	uint64_t (*now)(void);
+	void (*sleep)(uint64_t);
+	void (*spin)(uint64_t);
+} simulated;
+
+/* Threads that come here together find the same. */
+static bool is_simulated(void)
 {
 	const struct libc_symbols *libc = libc_symbols();
-	void *driver = libc->dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
 
-	return driver ? libc->dlsym(driver, name) : NULL;
+	if (!simulated.spin) {
+		void *driver = libc->dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+
+		if (!driver)
+			return false;
+		*(void **)&simulated.now = libc->dlsym(driver, "gpusim_now_ns");
+		*(void **)&simulated.sleep = libc->dlsym(driver, "gpusim_sleep_ns");
+		*(void **)&simulated.spin = libc->dlsym(driver, "gpusim_spin_ns");
+	}
+	return simulated.spin;
 }
+#define IF_SIMULATED(...)                                                                          \
+	if (is_simulated())                                                                        \
+	__VA_ARGS__
+#else
+#define IF_SIMULATED(...)
 #endif
 
 uint64_t timer_real_now_ns(void)
@@ -42,14 +62,7 @@ void timer_real_nap(uint64_t duration_ns)
 
 uint64_t timer_now_ns(void)
 {
-#ifdef GPUSLICE_TESTING
-	static uint64_t (*simulated_now)(void);
-
-	if (!simulated_now)
-		*(void **)&simulated_now = simulated("gpusim_now_ns");
-	if (simulated_now)
-		return simulated_now();
-#endif
+	IF_SIMULATED(return simulated.now();)
 	return timer_real_now_ns();
 }
 
@@ -57,32 +70,20 @@ void timer_sleep_ns(uint64_t duration_ns)
 {
 	struct timespec left = span(duration_ns);
 
-#ifdef GPUSLICE_TESTING
-	static void (*simulated_sleep)(uint64_t);
-
-	if (!simulated_sleep)
-		*(void **)&simulated_sleep = simulated("gpusim_sleep_ns");
-	if (simulated_sleep) {
-		simulated_sleep(duration_ns);
+	IF_SIMULATED({
+		simulated.sleep(duration_ns);
 		return;
-	}
-#endif
+	})
 	while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR)
 		;
 }
 
 void timer_spin_ns(uint64_t duration_ns)
 {
-#ifdef GPUSLICE_TESTING
-	static void (*simulated_spin)(uint64_t);
-
-	if (!simulated_spin)
-		*(void **)&simulated_spin = simulated("gpusim_spin_ns");
-	if (simulated_spin) {
-		simulated_spin(duration_ns);
+	IF_SIMULATED({
+		simulated.spin(duration_ns);
 		return;
-	}
-#endif
+	})
 	const uint64_t end_ns = timer_real_now_ns() + duration_ns;
 
 	while (timer_real_now_ns() < end_ns)

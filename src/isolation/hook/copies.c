@@ -3,7 +3,6 @@
  * one, or is moved by batches and by managed memory is not charged; see docs/isolation.md.
  */
 #include "books/enter.h"
-#include "compute/estimate.h"
 #include "compute/meter.h"
 #include "driver/stream.h"
 

@@ -6,7 +6,6 @@
 #include "driver/driver.h"
 #include "driver/libc_symbols.h"
 #include "hook/deepbind.h"
-#include "hook/drift.h"
 #include "hook/table.h"
 #include "slice/slice.h"
 
@@ -17,16 +16,28 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Returned in two registers: jump there with the arguments, or NULL: return `result`. */
+/* A call of an entry point, as it found its registers; the real function gets what stands here
+ * then. */
+union word {
+	void *pointer;
+	const char *text;
+	intptr_t number;
+};
+struct call {
+	union word third, second, first;
+	const void *caller;
+};
+
+/* Returned in two registers: jump there with what `call` holds, or NULL: return `result`. */
 struct route {
 	void *jump;
 	void *result;
 };
 
-struct route route_dlsym(void *handle, const char *name, const void *caller);
-struct route route_dlvsym(void *handle, const char *name, const char *version, const void *caller);
-struct route route_dlopen(const char *file, int flags);
-struct route route_dlmopen(Lmid_t space, const char *file, int flags);
+struct route route_dlsym(struct call *call);
+struct route route_dlvsym(struct call *call);
+struct route route_dlopen(struct call *call);
+struct route route_dlmopen(struct call *call);
 
 static bool is_driver_name(const char *name)
 {
@@ -151,35 +162,38 @@ static struct route route_of_driver(void *handle, const char *name)
 }
 
 /* Any thread, at any time, also before main and before our own relocations of data. */
-__attribute__((used)) struct route route_dlsym(void *handle, const char *name, const void *caller)
+__attribute__((used)) struct route route_dlsym(struct call *call)
 {
 	const struct libc_symbols *libc = libc_symbols();
+	void *handle = call->first.pointer;
+	const char *name = call->second.text;
 
 	if (asks_for_entry_point(handle, name))
 		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
-	void *next = next_entry_point(handle, name, caller);
+	void *next = next_entry_point(handle, name, call->caller);
 
 	if (next)
 		return (struct route){.result = next};
-	if (must_stay_real(name, caller))
+	if (must_stay_real(name, call->caller))
 		return route_of_driver(handle, name);
 	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
 	return (struct route){.result = ours_for(handle, name, libc->dlsym(handle, name))};
 }
 
-__attribute__((used)) struct route route_dlvsym(void *handle, const char *name, const char *version,
-						const void *caller)
+__attribute__((used)) struct route route_dlvsym(struct call *call)
 {
 	const struct libc_symbols *libc = libc_symbols();
+	void *handle = call->first.pointer;
+	const char *name = call->second.text, *version = call->third.text;
 
 	if (asks_for_entry_point(handle, name))
 		return (struct route){.result = entry_point(libc->dlvsym(handle, name, version))};
-	void *next = next_entry_point(handle, name, caller);
+	void *next = next_entry_point(handle, name, call->caller);
 
 	/* Where the C library has no such version, the answer stays that. */
 	if (next && libc->dlvsym(RTLD_NEXT, name, version))
 		return (struct route){.result = next};
-	if (must_stay_real(name, caller))
+	if (must_stay_real(name, call->caller))
 		return (struct route){.jump = (void *)libc->dlvsym};
 	return (struct route){.result =
 				      ours_for(handle, name, libc->dlvsym(handle, name, version))};
@@ -190,134 +204,68 @@ __attribute__((used)) struct route route_dlvsym(void *handle, const char *name, 
  * see the raw driver; without the flag it sees ours. Where there is no slice
  * to keep, or no CUDA, nobody loses it.
  */
-static int flags_for(const char *file, int flags)
+static intptr_t flags_for(const char *file, intptr_t flags)
 {
 	const int saved = errno;
 
 	if (flags & RTLD_DEEPBIND && slice_is_meant() && !deepbind_is_harmless(file))
-		flags &= ~RTLD_DEEPBIND;
+		flags &= ~(intptr_t)RTLD_DEEPBIND;
 	errno = saved;
 	return flags;
 }
 
-/* `result` holds the flags. */
-__attribute__((used)) struct route route_dlopen(const char *file, int flags)
+__attribute__((used)) struct route route_dlopen(struct call *call)
 {
-	return (struct route){.jump = (void *)libc_symbols()->dlopen,
-			      .result = (void *)(intptr_t)flags_for(file, flags)};
+	call->second.number = flags_for(call->first.text, call->second.number);
+	return (struct route){.jump = (void *)libc_symbols()->dlopen};
 }
 
 /* Another namespace has a C library and a driver of its own: docs/isolation.md says so. */
-__attribute__((used)) struct route route_dlmopen(Lmid_t space, const char *file, int flags)
+__attribute__((used)) struct route route_dlmopen(struct call *call)
 {
-	if (space == LM_ID_BASE)
-		flags = flags_for(file, flags);
-	return (struct route){.jump = (void *)libc_symbols()->dlmopen,
-			      .result = (void *)(intptr_t)flags};
+	if (call->first.number == LM_ID_BASE)
+		call->third.number = flags_for(call->second.text, call->third.number);
+	return (struct route){.jump = (void *)libc_symbols()->dlmopen};
 }
 
 /*
  * dlsym, dlvsym, dlopen and dlmopen themselves. RTLD_NEXT depends on who calls, so they are
  * assembly: they ask the functions above, and then either jump to the real function with
- * the caller's arguments and return address untouched, or return its answer.
+ * the caller's return address, or return the answer.
  */
 #if defined(__x86_64__)
-__asm__(".text\n"
-	".globl dlsym\n.type dlsym,@function\n.p2align 4\n"
-	"dlsym:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
-	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
-	"mov 24(%rsp), %rdx\n"
-	"call route_dlsym\n"
-	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"test %rax, %rax\njz 1f\njmp *%rax\n"
-	"1: mov %rdx, %rax\nret\n"
-	".cfi_endproc\n.size dlsym, .-dlsym\n"
-
-	".globl dlvsym\n.type dlvsym,@function\n.p2align 4\n"
-	"dlvsym:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rdx\n.cfi_adjust_cfa_offset 8\n"
-	"mov 24(%rsp), %rcx\n"
-	"call route_dlvsym\n"
-	"mov %rdx, %r11\n"
-	"pop %rdx\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"test %rax, %rax\njz 1f\njmp *%rax\n"
-	"1: mov %r11, %rax\nret\n"
-	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
-
-	".globl dlopen\n.type dlopen,@function\n.p2align 4\n"
-	"dlopen:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"call route_dlopen\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"mov %edx, %esi\njmp *%rax\n"
-	".cfi_endproc\n.size dlopen, .-dlopen\n"
-
-	".globl dlmopen\n.type dlmopen,@function\n.p2align 4\n"
-	"dlmopen:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
-	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
-	"call route_dlmopen\n"
-	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"jmp *%rax\n"
-	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
+#define ENTRY_POINT(name)                                                                          \
+	__asm__(".text\n.globl " #name "\n.type " #name ",@function\n.p2align 4\n" #name           \
+		":\n.cfi_startproc\nendbr64\n"                                                     \
+		"push %rdi\n.cfi_adjust_cfa_offset 8\n"                                            \
+		"push %rsi\n.cfi_adjust_cfa_offset 8\n"                                            \
+		"push %rdx\n.cfi_adjust_cfa_offset 8\n"                                            \
+		"mov %rsp, %rdi\ncall route_" #name "\nmov %rdx, %r11\n"                           \
+		"pop %rdx\n.cfi_adjust_cfa_offset -8\n"                                            \
+		"pop %rsi\n.cfi_adjust_cfa_offset -8\n"                                            \
+		"pop %rdi\n.cfi_adjust_cfa_offset -8\n"                                            \
+		"test %rax, %rax\njz 1f\njmp *%rax\n"                                              \
+		"1: mov %r11, %rax\nret\n"                                                         \
+		".cfi_endproc\n.size " #name ", .-" #name "\n")
 #elif defined(__aarch64__)
-__asm__(".text\n"
-	".globl dlsym\n.type dlsym,%function\n.p2align 4\n"
-	"dlsym:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
-	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
-	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
-	"mov x2, x30\nbl route_dlsym\n"
-	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\n"
-	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"cbz x16, 1f\nbr x16\n"
-	"1: mov x0, x17\nret\n"
-	".cfi_endproc\n.size dlsym, .-dlsym\n"
-
-	".globl dlvsym\n.type dlvsym,%function\n.p2align 4\n"
-	"dlvsym:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n"
-	".cfi_offset 29, -48\n.cfi_offset 30, -40\n"
-	"mov x29, sp\nstp x0, x1, [sp, #16]\nstr x2, [sp, #32]\n"
-	"mov x3, x30\nbl route_dlvsym\n"
-	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\nldr x2, [sp, #32]\n"
-	"ldp x29, x30, [sp], #48\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"cbz x16, 1f\nbr x16\n"
-	"1: mov x0, x17\nret\n"
-	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
-
-	".globl dlopen\n.type dlopen,%function\n.p2align 4\n"
-	"dlopen:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
-	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
-	"mov x29, sp\nstr x0, [sp, #16]\n"
-	"bl route_dlopen\n"
-	"mov x16, x0\nldr x0, [sp, #16]\n"
-	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"br x16\n"
-	".cfi_endproc\n.size dlopen, .-dlopen\n"
-
-	".globl dlmopen\n.type dlmopen,%function\n.p2align 4\n"
-	"dlmopen:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
-	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
-	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
-	"bl route_dlmopen\n"
-	"mov x16, x0\nmov x2, x1\nldp x0, x1, [sp, #16]\n"
-	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"br x16\n"
-	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
+#define ENTRY_POINT(name)                                                                          \
+	__asm__(".text\n.globl " #name "\n.type " #name ",%function\n.p2align 4\n" #name           \
+		":\n.cfi_startproc\nhint #34\n"                                                    \
+		"stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n"                              \
+		".cfi_offset 29, -48\n.cfi_offset 30, -40\n"                                       \
+		"mov x29, sp\nstp x2, x1, [sp, #16]\nstp x0, x30, [sp, #32]\n"                     \
+		"add x0, sp, #16\nbl route_" #name "\nmov x16, x0\nmov x17, x1\n"                  \
+		"ldp x2, x1, [sp, #16]\nldr x0, [sp, #32]\n"                                       \
+		"ldp x29, x30, [sp], #48\n.cfi_def_cfa_offset 0\n"                                 \
+		".cfi_restore 29\n.cfi_restore 30\n"                                               \
+		"cbz x16, 1f\nbr x16\n"                                                            \
+		"1: mov x0, x17\nret\n"                                                            \
+		".cfi_endproc\n.size " #name ", .-" #name "\n")
 #else
 #error "no entry points for this architecture"
 #endif
+
+ENTRY_POINT(dlsym);
+ENTRY_POINT(dlvsym);
+ENTRY_POINT(dlopen);
+ENTRY_POINT(dlmopen);

@@ -21,3 +21,9 @@ const struct hook *hook_by_real(const void *function);
 
 /* What a program built against `version` means by `base`; NULL when we stand in for no version. */
 const struct hook *hook_by_base(const char *base, int version, bool is_per_thread);
+
+/*
+ * For a function of the driver's that we have no stand-in for: counts those that by their
+ * name, or base name, change what is counted, and says so once each.
+ */
+void drift_note(const char *name);

@@ -9,7 +9,6 @@
 #include "memory/graphs.h"
 
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/enter.h"
 #include "books/holdings.h"
 #include "driver/cards.h"

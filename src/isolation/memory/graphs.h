@@ -24,11 +24,8 @@ void graph_end(struct graph_growth *growth, CUresult result);
 CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,
 		      __typeof__(cuGraphUpload) *real);
 
-/* By what it is known whether a launch may bring code; see memory/graph_code.c. */
+/* By what it is known whether a launch may bring code; see memory/graph_nodes.c. */
 const void *graphs_name(CUgraphExec exec);
-/* It has this kernel, or that of this node, from now on; NULL: one that we cannot know. */
-void graphs_note_kernel(uint64_t exec, const void *kernel);
-void graphs_note_node(uint64_t exec, CUgraphNode node);
 
 /* What the nodes of a graph want of each card. */
 struct graph_wants {

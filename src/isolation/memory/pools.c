@@ -10,7 +10,6 @@
 #include "memory/pools.h"
 
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/charge.h"
 #include "books/holdings.h"
 #include "driver/cards.h"

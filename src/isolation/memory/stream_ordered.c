@@ -1,6 +1,5 @@
 /* cuMemAllocAsync and friends: every call that draws from a pool, makes one or ends it. */
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/charge.h"
 #include "books/enter.h"
 #include "books/holdings.h"

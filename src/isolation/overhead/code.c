@@ -10,7 +10,6 @@
 #include "driver/context_scope.h"
 #include "driver/stream.h"
 #include "slice/slice.h"
-#include "overhead/images.h"
 #include "overhead/overhead.h"
 
 void overhead_note_growth(bool is_large)

@@ -5,7 +5,6 @@
 #include "overhead/overhead.h"
 
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/charge.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
@@ -15,7 +14,6 @@
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
-#include "overhead/images.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
  * to the card: the largest counts, as it is without compression. Code that is made from PTX is
  * thought to be no larger than four times its text. Local memory stands in no image.
  */
-#include "overhead/images.h"
+#include "overhead/overhead.h"
 
 #include "books/holdings.h"
 #include "driver/cards.h"

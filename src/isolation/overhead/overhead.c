@@ -5,7 +5,6 @@
 #include "overhead/overhead.h"
 
 #include "books/account.h"
-#include "books/calls.h"
 #include "books/charge.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
@@ -13,10 +12,10 @@
 #include "books/slice_region.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
-#include "overhead/images.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
@@ -41,6 +40,77 @@ static uint64_t counted[LIMITS_CARDS];
 
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
 static atomic_int all_contexts;
+
+/*
+ * A set with room for more functions and graphs than programs have. Pages of it that
+ * nobody needs cost nothing. Memory comes from mmap: the application's allocator may be
+ * waiting in a hook.
+ */
+enum { BITS = 21, PLACES = 1 << BITS, MOST = PLACES / 2 };
+
+static _Atomic uint64_t *_Atomic places; /* 0: free */
+static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
+static size_t place_count; /* under `adding` */
+
+/* Where it is, or the free place where it would be; there always is one. */
+static _Atomic uint64_t *find(_Atomic uint64_t *all, uint64_t what)
+{
+	size_t place = (size_t)(what * 0x9E3779B97F4A7C15ull >> (64 - BITS));
+
+	for (;; place = (place + 1) & (PLACES - 1)) {
+		const uint64_t there = atomic_load_explicit(&all[place], memory_order_relaxed);
+
+		if (!there || there == what)
+			return &all[place];
+	}
+}
+
+bool launched_has(uint64_t what)
+{
+	_Atomic uint64_t *all = atomic_load_explicit(&places, memory_order_acquire);
+
+	return what && all && atomic_load_explicit(find(all, what), memory_order_relaxed) == what;
+}
+
+/* With the lock; NULL without memory. */
+static _Atomic uint64_t *map(void)
+{
+	if (!places) {
+		void *room = mmap(NULL, PLACES * sizeof(uint64_t), PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (room != MAP_FAILED)
+			atomic_store_explicit(&places, room, memory_order_release);
+	}
+	return places;
+}
+
+void launched_add(uint64_t what)
+{
+	pthread_mutex_lock(&adding);
+	_Atomic uint64_t *all = what && place_count < MOST ? map() : NULL;
+	_Atomic uint64_t *place = all ? find(all, what) : NULL;
+
+	if (place && !*place) {
+		atomic_store(place, what);
+		place_count++;
+	}
+	pthread_mutex_unlock(&adding);
+}
+
+static void launched_forget_all(void)
+{
+	pthread_mutex_lock(&adding);
+	if (places && madvise((void *)places, PLACES * sizeof(uint64_t), MADV_DONTNEED) == 0)
+		place_count = 0;
+	pthread_mutex_unlock(&adding);
+}
+
+static void launched_after_fork(void)
+{
+	adding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	launched_forget_all();
+}
 
 void overhead_forget_counts(void)
 {
@@ -139,23 +209,13 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 bool overhead_measure(int card, uint64_t *listed)
 {
 	struct account_look look;
-	uint64_t overhead;
 	const uint32_t urgent = atomic_load(&stale[card].urgent);
-	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
 
-	if (!look_at_list(card, &look, listed) ||
-	    (*listed && !account_set_overhead(card, &look, &overhead)))
+	if (!look_at_list(card, &look, listed) || (*listed && !account_set_overhead(card, &look)))
 		return false;
 	/* Not before: other threads shall look too. Where NVML cannot tell, nothing is urgent. */
 	atomic_store(&stale[card].looked, urgent);
-	if (!*listed)
-		return false;
-	const uint64_t least =
-		__atomic_load_n(&slice_region()->cards[card].context_bytes[0], __ATOMIC_RELAXED);
-
-	if (!look.managed && !pages_check(overhead + uncounted, unasked, least))
-		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
-	return true;
+	return *listed;
 }
 
 void overhead_stale(int card)

@@ -76,15 +76,12 @@ void imports_forget_context(CUcontext context);
 /* What a thread's stack costs on a card, for each byte of it. */
 uint64_t overhead_threads(CUdevice device);
 
-/* What has been launched before (overhead/launched.c); no lock: every launch asks. 0 is never
+/* What has been launched before (overhead/overhead.c); no lock: every launch asks. 0 is never
  * there.
  */
 bool launched_has(uint64_t what);
 /* Beyond a million it stays unseen: its next launch is looked at as the first was. */
 void launched_add(uint64_t what);
-/* Addresses may be given out again. */
-void launched_forget_all(void);
-void launched_after_fork(void);
 
 /* The steps that the files of this folder share. */
 /* A context is there or gone; a green one is no `is_home`. And in a forked child: none is. */
@@ -99,3 +96,18 @@ uint64_t overhead_expected(int card);
 void overhead_follow_expected(void);
 /* Sets the overhead by what NVML holds against this process; false when that cannot be had now. */
 bool overhead_measure(int card, uint64_t *listed_bytes);
+
+/* Images of code that are loaded, and how much of a card they take: overhead/images.c. */
+/* The most that its code takes. A cubin, a fat binary or PTX as the driver takes it; 0: unknown. */
+uint64_t image_bytes(const void *image);
+uint64_t image_file_bytes(const char *path);
+
+/* A module, which goes with its context, or a library, which is in all of them (NULL). */
+void images_loaded(const void *handle, uint64_t bytes, CUcontext home);
+void images_unloaded(const void *handle);
+void images_forget_context(CUcontext context);
+
+/* Bytes of code on a card, where this process has so many contexts. */
+uint64_t images_code(int card, unsigned contexts);
+
+void images_after_fork(void);

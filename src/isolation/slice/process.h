@@ -1,6 +1,7 @@
 /* Who this process is, and whether another one still is who it was. */
 #pragma once
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,3 +35,14 @@ void process_in_children(void (*function)(void));
 
 /* True once in a child that was forked, by whatever means, since the last call. */
 bool process_was_forked(void);
+
+/*
+ * A lock that a forked child has free, since another thread of the parent may have held it:
+ * process_in_children(name_in_child) before it is taken.
+ */
+#define LOCK_OF_PROCESS(name)                                                                      \
+	static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                                   \
+	static void name##_in_child(void)                                                          \
+	{                                                                                          \
+		name = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;                                 \
+	}

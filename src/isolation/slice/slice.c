@@ -1,7 +1,6 @@
 /* Reading the agent's files, and the decision between inert, closed and open. */
 #include "slice/slice.h"
 
-#include "slice/log.h"
 #include "slice/process.h"
 
 #include <errno.h>
@@ -18,10 +17,43 @@
 #define AGENT_ROOT "/run/gpu-device-plugin"
 
 static _Atomic int state = SLICE_UNKNOWN;
-static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
+LOCK_OF_PROCESS(deciding)
 static struct limits limits;
 static char root[256];
 static bool is_of_agent;
+
+/*
+ * Writes "gpuslice: ...\n" to stderr in one write, so that lines of several
+ * processes do not mix. Keeps errno: we run inside other people's calls. Any
+ * thread.
+ */
+void log_line(const char *format, ...)
+{
+	int saved = errno;
+	char line[768];
+	const int prefix = snprintf(line, sizeof(line), "gpuslice: ");
+	va_list arguments;
+
+	va_start(arguments, format);
+	int written =
+		vsnprintf(line + prefix, sizeof(line) - (size_t)prefix - 1, format, arguments);
+	va_end(arguments);
+	if (written > 0) {
+		size_t length = (size_t)prefix + (size_t)written;
+
+		if (length > sizeof(line) - 2)
+			length = sizeof(line) - 2;
+		/* A file that is not text may be quoted here; it stays one line. */
+		for (size_t i = 0; i < length; i++)
+			if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+				line[i] = '?';
+		line[length++] = '\n';
+		/* Nothing can be done when stderr is closed. */
+		ssize_t ignored = write(STDERR_FILENO, line, length);
+		(void)ignored;
+	}
+	errno = saved;
+}
 
 void slice_close(const char *format, ...)
 {
@@ -126,18 +158,12 @@ static void decide(void)
 	atomic_store(&state, SLICE_OPEN);
 }
 
-/* Another thread of the parent may have been deciding. */
-static void slice_in_child(void)
-{
-	deciding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-}
-
 enum slice_state slice_state(void)
 {
 	if (atomic_load_explicit(&state, memory_order_acquire) == SLICE_UNKNOWN) {
 		const int saved = errno;
 
-		process_in_children(slice_in_child);
+		process_in_children(deciding_in_child);
 		pthread_mutex_lock(&deciding);
 		if (atomic_load(&state) == SLICE_UNKNOWN)
 			decide();

@@ -22,6 +22,9 @@ bool slice_is_meant(void);
 /* From now on closed, with one line that says why. Any thread. */
 __attribute__((format(printf, 1, 2))) void slice_close(const char *format, ...);
 
+/* One line on stderr, for what a person must know: the only way this library speaks. */
+__attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
+
 /* The following only while open. */
 const struct limits *slice_limits(void);
 /* The directory that holds config/, state/ and cards/. */

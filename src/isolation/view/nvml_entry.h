@@ -2,6 +2,7 @@
 #pragma once
 
 #include "books/enter.h"
+#include "books/region.h"
 #include "driver/driver.h"
 #include "slice/slice.h"
 
@@ -37,3 +38,11 @@ static inline int nvml_card(nvmlDevice_t device)
 		if (entry_ == ENTRY_PASS)                                                          \
 			return nvml.name(__VA_ARGS__);                                             \
 	} while (0)
+
+struct holder {
+	uint32_t pid;   /* as this container sees it */
+	uint64_t bytes; /* asked for and overhead */
+};
+
+/* Any thread. Who holds memory on a card, without the dead; returns how many. */
+unsigned holders_of(int card, struct holder holders[REGION_SLOTS]);

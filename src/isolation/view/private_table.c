@@ -9,7 +9,6 @@
  * seen there.
  */
 #include "slice/process.h"
-#include "view/holders.h"
 #include "view/nvml_entry.h"
 
 #include <pthread.h>
@@ -124,13 +123,7 @@ static const void *copy_of(const uintptr_t *table)
 	return copy;
 }
 
-static pthread_mutex_t copying = PTHREAD_MUTEX_INITIALIZER;
-
-/* Another thread of the parent may have had it. */
-static void copying_in_child(void)
-{
-	copying = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-}
+LOCK_OF_PROCESS(copying)
 
 /* Any thread; the driver's table is one for the process, and so is our copy. */
 nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id)

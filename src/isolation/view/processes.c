@@ -5,7 +5,6 @@
  * driver is asked all the same: a lost card, a wrong handle or a function that
  * it lacks is its to report.
  */
-#include "view/holders.h"
 #include "view/nvml_entry.h"
 
 #include "books/slice_region.h"
@@ -138,7 +137,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	return is_room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-static bool is_ours(const struct holder *holders, unsigned count, unsigned pid)
+static bool is_holder(const struct holder *holders, unsigned count, unsigned pid)
 {
 	for (unsigned i = 0; i < count; i++)
 		if (holders[i].pid == pid)
@@ -146,14 +145,26 @@ static bool is_ours(const struct holder *holders, unsigned count, unsigned pid)
 	return false;
 }
 
-/* Here the driver's figures are wanted: those of other pids are left out. */
+/* Samples of other pids are left out. */
+#define KEEP_OURS(device, samples, count)                                                          \
+	do {                                                                                       \
+		struct holder holders[REGION_SLOTS];                                               \
+		const unsigned found = holders_of(nvml_card(device), holders);                     \
+		unsigned kept = 0;                                                                 \
+                                                                                                   \
+		for (unsigned i = 0; i < (count); i++)                                             \
+			if (is_holder(holders, found, (samples)[i].pid))                           \
+				(samples)[kept++] = (samples)[i];                                  \
+		(count) = kept;                                                                    \
+		return kept ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;                                 \
+	} while (0)
+
+/* Here the driver's figures are wanted. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 					     nvmlProcessUtilizationSample_t *utilization,
 					     unsigned int *processSamplesCount,
 					     unsigned long long lastSeenTimeStamp)
 {
-	struct holder holders[REGION_SLOTS];
-
 	NVML_ENTER(nvmlDeviceGetProcessUtilization, device, utilization, processSamplesCount,
 		   lastSeenTimeStamp);
 	const nvmlReturn_t result = nvml.nvmlDeviceGetProcessUtilization(
@@ -161,32 +172,16 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 
 	if (result != NVML_SUCCESS || !utilization)
 		return result;
-	const unsigned count = holders_of(nvml_card(device), holders);
-	unsigned kept = 0;
-
-	for (unsigned i = 0; i < *processSamplesCount; i++)
-		if (is_ours(holders, count, utilization[i].pid))
-			utilization[kept++] = utilization[i];
-	*processSamplesCount = kept;
-	return kept ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+	KEEP_OURS(device, utilization, *processSamplesCount);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 						   nvmlProcessesUtilizationInfo_t *info)
 {
-	struct holder holders[REGION_SLOTS];
-
 	NVML_ENTER(nvmlDeviceGetProcessesUtilizationInfo, device, info);
 	const nvmlReturn_t result = nvml.nvmlDeviceGetProcessesUtilizationInfo(device, info);
 
 	if (result != NVML_SUCCESS || !info->procUtilArray)
 		return result;
-	const unsigned count = holders_of(nvml_card(device), holders);
-	unsigned kept = 0;
-
-	for (unsigned i = 0; i < info->processSamplesCount; i++)
-		if (is_ours(holders, count, info->procUtilArray[i].pid))
-			info->procUtilArray[kept++] = info->procUtilArray[i];
-	info->processSamplesCount = kept;
-	return kept ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+	KEEP_OURS(device, info->procUtilArray, info->processSamplesCount);
 }

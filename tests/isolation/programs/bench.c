@@ -2,9 +2,10 @@
  * Times driver calls from inside a program, in nanoseconds.
  *
  *	bench init            cuInit alone
- *	bench launch COUNT    cuLaunchKernel, median over batches of 200, and p99
- *	bench alloc COUNT     cuMemAlloc median and p99, cuMemFree median
- *	bench empty COUNT     a driver call that nobody stands in for: the clock's own cost
+ *	bench launch COUNT [THREADS]    cuLaunchKernel, median over batches of
+ *200, and p99; each thread launches on a stream of its own bench alloc COUNT
+ *cuMemAlloc median and p99, cuMemFree median bench empty COUNT     a driver
+ *call that nobody stands in for: the clock's own cost
  */
 #include "spin.h"
 
@@ -12,13 +13,14 @@
 #include <cuda.h>
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { BATCH = 200 };
+enum { BATCH = 200, MOST_THREADS = 16 };
 
 static void *driver;
 
@@ -45,30 +47,56 @@ static uint64_t quantile(uint64_t *values, size_t count, double part)
 	return values[(size_t)((double)(count - 1) * part)];
 }
 
-static int time_launches(size_t count)
+struct launcher {
+	pthread_t thread;
+	CUcontext context;
+	CUfunction spin;
+	uint64_t *times;
+	size_t batches;
+};
+
+static void *launch_batches(void *argument)
 {
+	const struct launcher *self = argument;
 	__typeof__(cuLaunchKernel) *launch = FIND(cuLaunchKernel);
-	__typeof__(cuCtxSynchronize) *wait = FIND(cuCtxSynchronize);
-	uint64_t *times = calloc(count / BATCH + 1, sizeof(*times));
+	__typeof__(cuStreamSynchronize) *wait = FIND(cuStreamSynchronize);
 	uint64_t duration_ns = 100;
 	void *parameters[] = {&duration_ns};
-	CUmodule module;
-	CUfunction spin;
-	size_t batches = 0;
+	CUstream stream;
 
-	if (!times || FIND(cuModuleLoadData)(&module, spin_image) ||
-	    FIND(cuModuleGetFunction)(&spin, module, "spin"))
-		return 3;
-	for (; batches < count / BATCH; batches++) {
+	if (FIND(cuCtxSetCurrent)(self->context) || FIND(cuStreamCreate)(&stream, 0))
+		exit(3);
+	for (size_t batch = 0; batch < self->batches; batch++) {
 		const uint64_t begin = now_ns();
 
 		for (int i = 0; i < BATCH; i++)
-			launch(spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
-		times[batches] = (now_ns() - begin) / BATCH;
-		wait();
+			launch(self->spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+		self->times[batch] = (now_ns() - begin) / BATCH;
+		wait(stream);
 	}
-	printf("%llu %llu\n", (unsigned long long)quantile(times, batches, 0.5),
-	       (unsigned long long)quantile(times, batches, 0.99));
+	return NULL;
+}
+
+static int time_launches(CUcontext context, size_t count, size_t threads)
+{
+	const size_t batches = count / BATCH;
+	struct launcher launchers[MOST_THREADS] = {{.batches = batches, .context = context}};
+	uint64_t *times = calloc(threads * batches + 1, sizeof(*times));
+	CUmodule module;
+
+	if (!times || threads > MOST_THREADS || FIND(cuModuleLoadData)(&module, spin_image) ||
+	    FIND(cuModuleGetFunction)(&launchers[0].spin, module, "spin"))
+		return 3;
+	for (size_t i = 0; i < threads; i++) {
+		launchers[i] = launchers[0];
+		launchers[i].times = times + i * batches;
+		if (pthread_create(&launchers[i].thread, NULL, launch_batches, &launchers[i]))
+			return 3;
+	}
+	for (size_t i = 0; i < threads; i++)
+		pthread_join(launchers[i].thread, NULL);
+	printf("%llu %llu\n", (unsigned long long)quantile(times, threads * batches, 0.5),
+	       (unsigned long long)quantile(times, threads * batches, 0.99));
 	return 0;
 }
 
@@ -120,6 +148,7 @@ int main(int count, char **words)
 	if (FIND(cuDevicePrimaryCtxRetain)(&context, 0) || FIND(cuCtxSetCurrent)(context))
 		return 2;
 	if (!strcmp(words[1], "launch"))
-		return time_launches(strtoull(words[2], NULL, 10));
+		return time_launches(context, strtoull(words[2], NULL, 10),
+				     count > 3 ? strtoull(words[3], NULL, 10) : 1);
 	return time_allocations(strtoull(words[2], NULL, 10));
 }

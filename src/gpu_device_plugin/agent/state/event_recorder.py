@@ -138,14 +138,17 @@ class EventRecorder:
         card = self.state().card(change.uuid) if change.uuid else None
         index = card.index if card and card.is_shown else None
         name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
-        _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
+        _log.warning(
+            "card changed", card=change.uuid, index=index, reason=change.reason, text=change.text
+        )
         self.metrics.count("card_changes", change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
-        self.post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
+        cure = f"; {change.cure}" if change.cure else ""
+        self.post(EventNote(None, change.reason, f"{name}: {change.text}{cure}", is_warning=is_bad))
 
     def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
         """Something about the node as a whole."""
-        (_log.warning if is_warning else _log.info)("node", reason=reason, text=text)
+        (_log.warning if is_warning else _log.info)("node reported", reason=reason, text=text)
         self.post(EventNote(None, reason, text, is_warning=is_warning))
 
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:

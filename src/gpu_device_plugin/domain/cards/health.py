@@ -172,6 +172,13 @@ def apply_reset(card: CardHealth) -> CardHealth:
 
 
 _UNLOADED = "unloaded"
+_CURES = {
+    Recovery.PROBE: "the card is given away again when its probes stay clean, or after "
+    "`gpu-device-plugin recover`",
+    Recovery.RESET: "reset the card with `nvidia-smi --gpu-reset`, or reboot the node",
+    Recovery.INVENTORY: "",  # the text has it
+}
+_AWAY = "the cards are given away again when NVML answers"
 
 
 def observe(
@@ -340,13 +347,13 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
     known = {fault.reason for fault in was.faults} if was is not None else set()
     is_healthy = after.is_healthy(uuid)
     new = [
-        Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text)
+        Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text, _CURES[fault.recovery])
         for fault in card.faults
         if fault.reason not in known
     ]
     outage = after.outage
     if outage is not None and outage.reason != before.outage_reason:
-        new.append(Change(ChangeKind.FAULT, uuid, is_healthy, outage.reason, outage.text))
+        new.append(Change(ChangeKind.FAULT, uuid, is_healthy, outage.reason, outage.text, _AWAY))
     if was is None and is_healthy:
         text = "a card was plugged in"
         new.append(Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", text))

@@ -125,8 +125,14 @@ class ApiServer:
     """
 
     def __init__(
-        self, load: Callable[[], Awaitable[Credentials]], *, pace: RetryPace | None = None
+        self,
+        load: Callable[[], Awaitable[Credentials]],
+        *,
+        pace: RetryPace | None = None,
+        request_seconds: float = 0,
     ) -> None:
+        """`request_seconds` is the deadline of every `call`; 0 leaves it to the caller."""
+        self._request_seconds = request_seconds
         self.availability = ApiAvailability(pace or RetryPace())
         self._throttle = Throttle(self.availability.pace)
         self._load = load
@@ -141,10 +147,10 @@ class ApiServer:
 
     @classmethod
     def reached_by(
-        cls, files: Sequence[Path], context: str = "", *, pace: RetryPace | None = None
+        cls, files: Sequence[Path], context: str = "", acting_as: str = "", **settings: Any
     ) -> Self:
-        """The server of a context of a person's kubeconfig (see `usual_files`)."""
-        return cls(lambda: load_credentials(files, context), pace=pace)
+        """The server of a context of a person's kubeconfig (see `usual_files`, `load_credentials`)."""
+        return cls(lambda: load_credentials(files, context, acting_as), **settings)
 
     async def close(self) -> None:
         """Close every connection; the next request opens new ones."""
@@ -167,7 +173,9 @@ class ApiServer:
         if seconds > 0:
             raise ThrottledError(f"{_name(request)}: throttled for another {seconds:.1f} s")
         timeout = aiohttp.ClientTimeout(
-            deadline_seconds, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
+            self._request_seconds or deadline_seconds,
+            sock_connect=_CONNECT_SECONDS,
+            sock_read=_SILENCE_SECONDS,
         )
         async with self._send(request, timeout) as response:
             answer = await _answer(response, request.most_bytes)

@@ -53,13 +53,20 @@ class Credentials:
             raise AccessError(f"token file {one_line(error)}") from error
 
 
-async def load_credentials(files: Sequence[Path], context: str = "") -> Credentials:
-    """The credentials of a context, empty for the current one; without files the service account's."""
+async def load_credentials(
+    files: Sequence[Path], context: str = "", acting_as: str = ""
+) -> Credentials:
+    """The credentials of a context, empty for the current one; without files the service account's.
+
+    `acting_as` is a user to impersonate in the place of the context's `as`.
+    """
+    chosen = {"as": acting_as} if acting_as else {}
     if not files:
-        return in_cluster(os.environ, SERVICE_ACCOUNT)
+        own = in_cluster(os.environ, SERVICE_ACCOUNT)
+        return replace(own, impersonation=tuple(_impersonation(chosen)))
     found = read_context(files, context)
     try:
-        impersonation = tuple(_impersonation(found.user.values))
+        impersonation = tuple(_impersonation({**found.user.values, **chosen}))
         if "exec" in found.user.values or "auth-provider" in found.user.values:
             credentials = await _through_login_plugin(files, context)
         else:

@@ -23,15 +23,16 @@ class User(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One thing that a user may do, in every namespace."""
+    """One thing that a user may do, in one namespace or (empty) in every one."""
 
     verb: str
     resource: str
     group: str = ""
+    namespace: str = ""
 
     def __str__(self) -> str:
         """As `kubectl auth can-i` takes it."""
-        return f"{self.verb} {self.resource}"
+        return f"{self.verb} {self.resource}" + (f" -n {self.namespace}" * bool(self.namespace))
 
 
 class _Status(msgspec.Struct):
@@ -53,7 +54,7 @@ async def user_of(api: ApiServer, token: str) -> User | None:
 
 
 async def is_allowed(api: ApiServer, user: User, right: Right) -> bool:
-    """Whether the user may do that in all namespaces."""
+    """Whether the user may do that."""
     spec = {
         "user": user.username,
         "uid": user.uid,

@@ -55,7 +55,7 @@ class Html:
         return Markup(html)  # noqa: S704 a template has made it
 
 
-TOKEN, THEME = "gpu-page-token", "gpu-page-theme"
+TOKEN, NAMESPACE, THEME = "gpu-page-token", "gpu-page-namespace", "gpu-page-theme"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -67,7 +67,9 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _NAME = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
+_NAMESPACE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _OPEN = ("/static/", "/healthz", "/readyz", "/login")
+_SCOPE = web.RequestKey("scope", str)
 _MOST_STREAMS = 500
 _MOST_STREAMS_OF_TOKEN = 20
 _MOST_BODY = 1 << 16
@@ -94,21 +96,23 @@ class ServerSentEvent:
 class Content:
     """What the server asks for.
 
+    What a reader may see, `scope`, is the first argument of each: "" for all, or a namespace.
+
     Attributes:
         page: Values of `page.html`.
         events: Where a reader is -> what has changed since, and whatever changes, until cancelled.
         pod: Namespace and name -> the pod's story as HTML; None where there is no such pod; raises
             ClusterError where the API server does not serve it.
         node: Name -> the node's cards as HTML; None and raises as above.
-        refusal: A bearer token, or "" for none, and the address that shows it -> why it may not read
-            the page; None if it may.
+        scope: A bearer token, or "" for none, the address that shows it, and the namespace that is
+            enough (or "") -> what it may see, or why nothing.
     """
 
-    page: Callable[[], Mapping[str, object]]
-    events: Callable[[str], AsyncIterator[ServerSentEvent]]
-    pod: Callable[[str, str], Awaitable[str | None]]
-    node: Callable[[str], Awaitable[str | None]]
-    refusal: Callable[[str, str], Awaitable[Refusal | None]]
+    page: Callable[[str], Awaitable[Mapping[str, object]]]
+    events: Callable[[str, str], AsyncIterator[ServerSentEvent]]
+    pod: Callable[[str, str, str], Awaitable[str | None]]
+    node: Callable[[str, str], Awaitable[str | None]]
+    scope: Callable[[str, str, str], Awaitable[Refusal | str]]
     readiness: Callable[[], ReadyState]
 
 
@@ -157,21 +161,26 @@ class PageServer(HttpListener):
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every answer has the headers; only who may read gets more than the sign-in form."""
         try:
-            refusal = None if request.path.startswith(_OPEN) else await self._refusal(request)
-            answer = await handler(request) if refusal is None else self._refuse(refusal)
+            scope = "" if request.path.startswith(_OPEN) else await self._scope(request)
+            if isinstance(scope, Refusal):
+                answer: web.StreamResponse = self._refuse(scope)
+            else:
+                request[_SCOPE] = scope
+                answer = await handler(request)
         except web.HTTPException as error:
             answer = self._message(HTTPStatus(error.status), error.reason)
         if not answer.prepared:
             answer.headers.update({**_HEADERS, **answer.headers})
         return answer
 
-    async def _refusal(self, request: web.Request) -> Refusal | None:
+    async def _scope(self, request: web.Request) -> Refusal | str:
         if not self._is_local:
-            return await self._content.refusal(_token(request), request.remote or "")
+            wanted = _namespace(request.cookies.get(NAMESPACE, ""))
+            return await self._content.scope(_token(request), request.remote or "", wanted)
         # A page of another site whose name leads to this machine would be of the same origin.
         host = re.sub(r":\d+$", "", request.host).strip("[]")
         if host == "localhost" or _is_loopback(host):
-            return None
+            return ""
         text = f"this address serves localhost only, not {host}"
         return Refusal(HTTPStatus.MISDIRECTED_REQUEST, text)
 
@@ -187,20 +196,27 @@ class PageServer(HttpListener):
         return _html(self._html.render("message", **values), status)
 
     async def _page(self, request: web.Request) -> web.Response:
-        values = {**self._content.page(), "theme": _theme(request), "version": self._html.version}
-        values["has_token"] = TOKEN in request.cookies
+        values = {
+            **await self._content.page(request[_SCOPE]),
+            "theme": _theme(request),
+            "version": self._html.version,
+        }
+        values["has_token"] = not request.cookies.keys().isdisjoint((TOKEN, NAMESPACE))
         answer = _html(self._html.render("page", **values))
         answer.enable_compression()
         return answer
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        story, missing = self._content.pod(namespace, name), "and no Event tells of one"
+        story, missing = (
+            self._content.pod(request[_SCOPE], namespace, name),
+            "and no Event tells of one",
+        )
         return await self._story(request, story, f"no pod {namespace}/{name}, {missing}")
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        story, missing = self._content.node(name), "or it publishes no cards"
+        story, missing = self._content.node(request[_SCOPE], name), "or it publishes no cards"
         return await self._story(request, story, f"no node {name}, {missing}")
 
     async def _story(
@@ -233,10 +249,13 @@ class PageServer(HttpListener):
         at = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         self._readers[reader] = token
         try:
-            async for event in self._content.events(at):
+            async for event in self._content.events(request[_SCOPE], at):
                 # A right may be taken away while the stream is open.
-                refusal = await self._refusal(request)
-                if refusal is not None and refusal.status is not HTTPStatus.SERVICE_UNAVAILABLE:
+                scope = await self._scope(request)
+                is_away = (
+                    isinstance(scope, Refusal) and scope.status is HTTPStatus.SERVICE_UNAVAILABLE
+                )
+                if scope != request[_SCOPE] and not is_away:
                     break
                 data = json.dumps(event.data, separators=(",", ":"))
                 text = f"id: {event.at}\nevent: {event.name}\ndata: {data}\n\n"
@@ -267,26 +286,37 @@ class PageServer(HttpListener):
         return web.Response(body=content, content_type=kind, charset="utf-8", headers=kept)
 
     async def _login(self, request: web.Request) -> web.Response:
-        token = str((await request.post()).get("token", "")).strip()
-        refusal = await self._content.refusal(token, request.remote or "")
-        if refusal is not None:
-            return self._refuse(refusal)
+        form = await request.post()
+        token, namespace = str(form.get("token", "")).strip(), str(form.get("namespace", ""))
+        namespace = _namespace(namespace.strip())
+        # A proxy that signs people in shows their token by itself.
+        scope = await self._content.scope(token or _token(request), request.remote or "", namespace)
+        if isinstance(scope, Refusal):
+            return self._refuse(scope)
         answer = _to_the_page()
         is_secure = request.secure or request.headers.get("X-Forwarded-Proto") == "https"
-        answer.set_cookie(
-            TOKEN, token, httponly=True, samesite="Strict", secure=is_secure, path="/"
-        )
+        for name, value in ((TOKEN, token), (NAMESPACE, scope)):
+            if value:
+                answer.set_cookie(
+                    name, value, httponly=True, samesite="Strict", secure=is_secure, path="/"
+                )
         return answer
 
     async def _logout(self, _: web.Request) -> web.Response:
         answer = _to_the_page()
         answer.del_cookie(TOKEN)
+        answer.del_cookie(NAMESPACE)
         return answer
 
 
 def _token(request: web.Request) -> str:
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else request.cookies.get(TOKEN, "")
+
+
+def _namespace(given: str) -> str:
+    """A name that a namespace can have, or none."""
+    return given if _NAMESPACE_NAME.fullmatch(given) else ""
 
 
 def _theme(request: web.Request) -> str:

@@ -1,0 +1,210 @@
+/* What the files of this folder share. All with the meters' lock, except credit_*, which any thread
+ * and process may call at once. */
+#pragma once
+
+#include "compute/meter.h"
+
+/* More contexts than the memory of any card has room for: none goes unmetered. */
+enum { METER_EVENTS = 128, METERS = 512 };
+
+static inline uint64_t smaller(uint64_t one, uint64_t other)
+{
+	return one < other ? one : other;
+}
+
+static inline uint64_t larger(uint64_t one, uint64_t other)
+{
+	return one > other ? one : other;
+}
+
+/* Launches in a row, up to an event. */
+struct work {
+	uint64_t what;      /* of the last */
+	uint64_t mean_ns;   /* their means together */
+	uint64_t copies_ns; /* of it, copies between host and card */
+	uint64_t gaps_ns;   /* between them, if they were queued */
+	uint64_t worst_ns;  /* what they may take */
+	uint64_t begun_ns;  /* the first was launched, */
+	uint64_t ended_ns;  /* and the last */
+	uint64_t idle_ns;   /* the card was known to have nothing of ours, since the event before */
+	uint64_t pause_ns;  /* and likely had nothing for so long beside that */
+	uint64_t ahead_ns;  /* in front of each of its launches was as much, or more */
+	uint64_t waited_ns; /* the first of its launches for the card */
+	uint64_t lag_ns;    /* of a sample: the card waited for the launch */
+	uint32_t launches;
+	bool is_alike;  /* one kind */
+	bool is_sure;   /* all of them are known */
+	bool is_sample; /* one launch, with an event right before it */
+	bool is_blank;  /* nothing between two events */
+	bool is_from_idle;
+	uint64_t front; /* of a sample: number of the event before it */
+};
+
+struct timed_event {
+	CUevent event;
+	CUstream stream;
+	struct work work; /* since the event before */
+	uint64_t number;  /* of the context's, from 1 */
+	uint64_t set_ns;
+};
+
+struct meter {
+	CUcontext context; /* NULL: free */
+	int card;
+	CUevent reference;     /* the last one that was reached; NULL: none */
+	uint64_t reference_ns; /* when it was seen to be, by our clock */
+	uint64_t reference_number, events_ever;
+	uint64_t idle_since_ns; /* all had ended, likely; 0: something is out */
+	uint64_t launched_ns, recorded_ns, polled_ns;
+	uint64_t first_ns;  /* since when the first event is the first */
+	uint64_t mixed_ns;  /* launches went from one stream to another */
+	uint64_t kernel_ns; /* the last one was asked for */
+	uint64_t let_go_ns;
+	uint64_t number;    /* of launches */
+	uint64_t out_ns;    /* the means of all that is out */
+	uint64_t copies_ns; /* of it, copies */
+	uint64_t more_ns; /* since the card was idle: one launch may take so much more than its mean
+			   */
+	uint64_t worst_ns; /* and what that may take */
+	uint64_t aside_ns; /* of it, what waits for the program while other streams go on */
+	uint64_t slack_ns; /* launches were charged so much less than is known of them */
+	uint64_t doubt_ns; /* not charged because what is known did not explain it */
+	uint32_t wary;     /* so many launches are sampled all */
+	bool is_polled;    /* by some thread, just now */
+	bool is_mixed;     /* several streams since the card was idle, */
+	bool is_learning;  /* and copies that were not measured before */
+	CUstream stream;   /* of the last launch; it may be gone */
+	struct work tail;  /* behind the last event */
+	uint32_t count, spare_count;
+	struct timed_event events[METER_EVENTS];
+	CUevent spares[METER_EVENTS + 2];
+};
+
+/* --- How long launches of a kind take: compute/estimate.c --- */
+
+struct estimate estimate_of(uint64_t what);
+/* One is launched: is it to be measured by itself, with an event on both sides? */
+bool estimate_wants_sample(uint64_t what);
+/* One took so long by itself; true when that is far longer than the mean was. */
+bool estimate_sample(uint64_t what, uint64_t took_ns);
+/* Launches of one kind took so long each, with what lay between them. */
+void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches);
+/* Something took longer than known: sample the next ones. */
+void estimate_doubt(uint64_t what);
+
+struct estimate estimate_of_copy(uint64_t copy);
+bool estimate_wants_copy_sample(uint64_t copy);
+void estimate_copy_sample(uint64_t copy, uint64_t took_ns);
+
+void estimate_forget_all(void);
+
+/* --- The container's card time, earned by the clock, spent by work: compute/credit.c --- */
+
+/* Is there a cap on the card's time at all? */
+bool credit_is_capped(int card);
+
+/* Earn up to now. `is_busy`: the slice has work on the card, and not all of it to itself. */
+void credit_earn(int card, bool is_busy, uint64_t now_ns);
+/* Below 0: what was spent before was too much. */
+void credit_spend(int card, int64_t busy_ns);
+/* Work while nobody else wanted the card: no debt, and meanwhile nothing is saved (credit_earn). */
+void credit_spend_alone(int card, uint64_t busy_ns);
+
+/* Launched by this process and not yet spent; may be negative. */
+void credit_add_inflight(int card, int64_t work_ns);
+/* The same of copies, which keep no neighbour from the card: paid at once, given back when
+ * measured. */
+void credit_add_copies(int card, int64_t work_ns);
+/* What all processes have launched and not yet spent, without copies. */
+int64_t credit_inflight(int card);
+
+/* Credit, less what is launched and not yet spent; with none left nothing may be launched. */
+int64_t credit_balance(int card);
+/* Nanoseconds until there is credit again, with such a balance, which is 0 or less. */
+uint64_t credit_wait_ns(int card, int64_t balance_ns);
+
+void credit_note_wait(int card, uint64_t waited_ns);
+
+/* --- One meter a context, with the events that were set and not reached: compute/events.c --- */
+
+void events_lock(void);
+void events_unlock(void);
+
+/* The meter of a context, made if it has none; the last one is shared when all are taken. */
+struct meter *events_meter(CUcontext context, int card);
+/* NULL when it has none. */
+struct meter *events_meter_of(CUcontext context);
+/* Meters are looked for among the first so many. */
+unsigned events_count(void);
+struct meter *events_meter_at(unsigned index);
+
+/*
+ * Puts the tail behind an event on the stream; where none can be set it stays the tail. The lock
+ * is given up meanwhile. NULL when the context ended.
+ */
+struct meter *events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
+/*
+ * Was event `index` reached, and how long after the reference? False: not yet. The lock is given
+ * up meanwhile; only for who has `is_polled`. `is_timed`: the time could be told.
+ */
+bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *later_ns);
+/* Takes it out; it becomes the reference where it was reached after that. */
+void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns);
+
+/* The context ends, its events with it. */
+void events_forget(struct meter *meter);
+void events_after_fork(void);
+
+/* --- Who may launch: slices of a card take leases of it, in which they are alone: compute/lease.c
+ * --- */
+
+/* Nanoseconds until it is worth asking again; 0: the launch may go now. */
+uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch);
+
+/* Tells the neighbours until when the slice has work out. */
+void lease_tell(const struct meter *meter, uint64_t now_ns);
+/* The same of a slice that takes no leases: for some time, or until its work was waited for. */
+void lease_tell_without(int card, uint64_t until_ns);
+
+/* May the slice have all of the card now, as nobody else wants it? */
+bool lease_is_free(int card, uint64_t now_ns);
+/* How many slices that take no leases have work on the card, as of the last look. */
+unsigned lease_beside(int card, uint64_t now_ns);
+/* Did a slice that takes leases tell of itself within the time before now? */
+bool lease_is_seen(int card, uint64_t lately_ns, uint64_t now_ns);
+
+/* --- What work is charged when it has ended: compute/charge.c --- */
+
+/* Nothing of the meter's is on the card. */
+static inline bool charge_is_idle(const struct meter *meter)
+{
+	return !meter->count && !meter->tail.launches;
+}
+
+/* Between two kernels of a stream that are queued. */
+uint64_t charge_gap_ns(void);
+
+/* Charges what has ended. Gives the lock up meanwhile; NULL when the context ended. */
+struct meter *charge_poll(struct meter *meter, uint64_t now_ns);
+/*
+ * The same where all of the meter's work has ended, and was waited for from `asked_ns` on: also
+ * what has no event behind it.
+ */
+struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
+/* When the card likely has nothing of ours any more. */
+uint64_t charge_over_ns(const struct meter *meter);
+/* The context ends: what is out is forgotten. */
+void charge_forget(struct meter *meter, uint64_t now_ns);
+
+/* Must a launch that may take so long wait until more of what is out was measured? */
+bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns);
+/* So much is behind no event that the next launch needs one. */
+bool charge_wants_event(const struct meter *meter);
+
+/* --- Where a launch waits: compute/throttle.c --- */
+
+/*
+ * Returns when the launch may go; what is out is measured meanwhile. Gives the lock up; NULL when
+ * the context ended.
+ */
+struct meter *throttle_await(struct meter *meter, struct meter_launch *launch);
