@@ -21,8 +21,7 @@ from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import demand
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
-from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand, Enforcers
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_whole
 from gpu_device_plugin.domain.node.pools import UnitCount

@@ -47,6 +47,15 @@ def test_modules_are_few_and_no_two_have_one_name() -> None:
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
 
 
+def test_no_two_c_files_of_a_program_have_one_name() -> None:
+    """A file and its header are one module."""
+    for program in ("isolation", "limit_hook", "selftest", "simulator"):
+        found = (ROOT / "src" / program).rglob("*.[ch]")
+        names = [path.stem for path in {path.with_suffix("") for path in found}]
+
+        assert sorted(name for name in set(names) if names.count(name) > 1) == [], program
+
+
 def test_no_two_public_classes_have_one_name() -> None:
     """Anyone who reads a name in a log or a review finds its class without a path."""
     found: dict[str, list[str]] = {}
@@ -106,8 +115,8 @@ NAMES_MODES = {
     "cli/overview.py": "the name of a command, `kubectl inspect cgpu`",
     "overview/inspection.py": "the name of that command",
     "overview/why.py": "an answer for people",
-    "demo/cast.py": "the demo plays this scheme",
-    "demo/telling.py": "headings for people",
+    "demo/demo_pods.py": "the demo plays this scheme",
+    "demo/demo_output.py": "headings for people",
     "demo/run_demo.py": "the demo plays this scheme",
     "demo/story.py": "the demo plays this scheme",
 }

@@ -1,5 +1,5 @@
 /* The process table: who holds how much of which card, and who still lives. */
-#include "mapping.h"
+#include "state_internal.h"
 
 #include <errno.h>
 #include <pthread.h>

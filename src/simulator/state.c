@@ -1,6 +1,6 @@
 /* Finding, mapping and locking the node's file. */
 #include "state.h"
-#include "mapping.h"
+#include "state_internal.h"
 
 #include <dlfcn.h>
 #include <errno.h>

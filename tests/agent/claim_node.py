@@ -117,7 +117,9 @@ class Node:
         await self.wiring.ledger_store.hold(grant)
 
 
-def node_at(directory: Path, cluster: ClaimsOnly, door: AllocationApi = AllocationApi.DRA) -> Node:
+def node_at(
+    directory: Path, cluster: ClaimsOnly, serving: AllocationApi = AllocationApi.DRA
+) -> Node:
     """The parts of an agent, started or started again on what is in `directory`."""
     names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
     paths = {name: str(directory / name[:1]) for name in names}
@@ -132,6 +134,6 @@ def node_at(directory: Path, cluster: ClaimsOnly, door: AllocationApi = Allocati
     (version / "libgpuslice.so").write_bytes(b"")
     (version / "ld.so.preload").write_text("")
     wiring.node_store.update(
-        mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", door=door
+        mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", allocation_api=serving
     )
     return Node(directory, wiring, cluster, api)

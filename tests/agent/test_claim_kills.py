@@ -56,7 +56,7 @@ async def go_back(node):
     await until(lambda: node.cluster.offers)
     await node.wiring.writer.run(lambda: None)  # what was offered is on the disk
     failpoints._chosen = point  # from here on: earlier writes pass the same points
-    node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+    node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
     await task
 
 asyncio.run(main())

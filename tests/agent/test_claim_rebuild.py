@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_door import open_door
+from tests.agent.test_claim_allocation_api import open_door
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.claims import Claim, ClaimRef
@@ -135,7 +135,7 @@ async def test_prepared_claims_are_served_where_grants_and_what_was_offered_are_
     """With allocation API device-plugin only the CDI files tell of them; the kubelet has to give them back."""
     await prepare(node, "a")
     lose_grants(node)
-    node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+    node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
     assert node.wiring.claim_endpoint.is_needed
     async with open_door(node):
         await until(lambda: held(node) == ["uid-a"])

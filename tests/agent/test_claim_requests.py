@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_door import open_door
+from tests.agent.test_claim_allocation_api import open_door
 from tests.agent.test_claim_rebuild import lose_grants
 from tools.harness.waiting import until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_door import open_door
+from tests.agent.test_claim_allocation_api import open_door
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.claims import ClaimRef
@@ -76,7 +76,7 @@ async def test_lost_grants_are_made_again_from_the_older_agents_cdi_files(upgrad
 
 async def test_a_door_that_the_older_agent_had_open_is_handed_over(upgraded: Node) -> None:
     """What it offered is withheld: a claim may be allocated of it."""
-    upgraded.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+    upgraded.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
     door = upgraded.wiring.claim_endpoint
     assert door.is_needed
     assert door.withheld == {"GPU-0", "GPU-1"}

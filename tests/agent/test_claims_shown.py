@@ -52,7 +52,7 @@ async def test_the_node_tells_which_cards_are_given_by_claims(node: Node) -> Non
     cards = node.api.cards
     await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 1))
     await until(lambda: cards and doors(cards[-1]) == ["dra", "dra"])
-    node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+    node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
     await until(lambda: doors(cards[-1]) == [None, "dra"])
 
 
@@ -147,7 +147,7 @@ async def test_cards_that_have_gone_back_are_told_at_once(node: Node) -> None:
     task = asyncio.ensure_future(door.run())
     try:
         await until(lambda: node.cluster.offers)
-        node.wiring.node_store.update(door=AllocationApi.DEVICE_PLUGIN)
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
         await until(lambda: cards and doors(cards[-1]) == [None, None])
     finally:
         task.cancel()

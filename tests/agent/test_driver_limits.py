@@ -17,7 +17,7 @@ from tests.cards_tools.test_limit_keeper import Container
 from tests.isolation.test_limit_hook import cgroup_tree
 from tools.harness.rig import MEM, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.node.state import MemoryEnforcer
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from tests.held import fraction
 
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION, GrantStore
-from gpu_device_plugin.disk.writer import Writer
 from gpu_device_plugin.domain.node.pods import PodRef
 
 

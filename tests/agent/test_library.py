@@ -7,7 +7,7 @@ import pytest
 from tools.harness.rig import Rig, running_rig, slice_of, until
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.errors import ConfigError
 
 TARGET = "/usr/local/lib/gpu-device-plugin/libgpuslice.so"

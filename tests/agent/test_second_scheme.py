@@ -22,12 +22,12 @@ from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.reports import CardReport, Inventory, NvmlReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport, Inventory, NvmlReport
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.call_state import Pending, Reservation
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, Share
-from gpu_device_plugin.domain.grants.reservation import Pending, Reservation
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
@@ -36,13 +36,13 @@ from gpu_device_plugin.domain.node.pods import (
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 from gpu_device_plugin.kubelet.podresources import PodResources
-from gpu_device_plugin.nvml.source import NvmlSource
+from gpu_device_plugin.nvml.nvml_source import NvmlSource
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 MEM, CORE, COUNT = (str(each) for each in (Resource.MEM, Resource.CORE, Resource.COUNT))
 ALL = {MEM: 30, CORE: 200, COUNT: 2, WHOLE_CARD: 2}
@@ -192,7 +192,7 @@ async def test_a_card_that_was_just_given_is_refused_before_its_holder_is_record
     await kubelet.start()
     try:
         async with agent(settings, kubelet):
-            first = StandInContainer("first", {WHOLE_CARD: 1}, Kind.INIT)
+            first = StandInContainer("first", {WHOLE_CARD: 1}, ContainerKind.INIT)
             both = pod("both", whole=1)
             both = replace(both, containers=(first, *both.containers))
             for each in (pod("alone", whole=1), both):

@@ -19,10 +19,10 @@ from gpu_device_plugin.agent.state import ledger_store
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import KIND, GrantStore
-from gpu_device_plugin.disk.writer import Writer
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.kubernetes.objects.events import EventNote
 from gpu_device_plugin.settings.agent_settings import load_settings

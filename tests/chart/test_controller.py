@@ -14,7 +14,7 @@ from gpu_device_plugin.controller.webhook_certificates import SECRET
 from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
-from gpu_device_plugin.web.authority import AUTHORITY, CLIENT, CLIENT_KEY
+from gpu_device_plugin.web.certificate_authority import AUTHORITY, CLIENT, CLIENT_KEY
 from gpu_device_plugin.web.extender_server import PREFIX
 
 

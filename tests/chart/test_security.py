@@ -13,7 +13,10 @@ from tests.held import changed, fraction
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS, pod_annotations
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.grants.holdings_annotation import (
+    DEVICES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+)
 from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,

@@ -21,7 +21,7 @@ from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.settings.setting import settings_of
-from gpu_device_plugin.simulation.profiles import profile_names
+from gpu_device_plugin.simulation.node_profiles import profile_names
 
 REFUSED = {
     "migProfile=MIG9g": "at '/migProfile': value must be one of '', 'MIG1g', 'MIG2g'",

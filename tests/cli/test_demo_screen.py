@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from gpu_device_plugin.demo.telling import (
+from gpu_device_plugin.demo.demo_output import (
     CardHolders,
     CardShare,
     ComputeShare,
@@ -13,7 +13,7 @@ from gpu_device_plugin.demo.telling import (
     Teller,
     Verdict,
 )
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 
 UUID = "GPU-fbe2901d-8128-59f9-9ae5-417b49a41849"

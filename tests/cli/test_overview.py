@@ -26,7 +26,7 @@ from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, ma
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.grants.grant import Enforcers, UnitsAndPercent
-from gpu_device_plugin.domain.grants.holdings import Holding, holdings_annotation
+from gpu_device_plugin.domain.grants.holdings_annotation import Holding, holdings_annotation
 from gpu_device_plugin.errors import AccessError, ClusterError, NotKnownError, ThrottledError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.capacity import NodeCapacity

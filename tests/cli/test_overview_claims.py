@@ -13,7 +13,7 @@ from tools.harness.objects import Json, claiming, held, node, pod
 from gpu_device_plugin.cli.overview import inspect_cgpu
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     HOLDINGS_ANNOTATION,
     Holding,
     holdings_annotation,
@@ -241,20 +241,20 @@ async def installed(cluster: Cluster) -> Cluster:
     return cluster
 
 
-DOORS = (" claims", " door")
+API_WORDS = (" claims", "allocation API")
 
 
-async def of_doors(cluster: Cluster) -> list[tuple[str, str]]:
+async def of_apis(cluster: Cluster) -> list[tuple[str, str]]:
     """Level and text of what doctor says of allocation APIs."""
     found: list[Json] = json.loads((await cluster.run("doctor", "-o", "json")).output)["findings"]
-    return [(f["level"], f["what"]) for f in found if any(word in f["what"] for word in DOORS)]
+    return [(f["level"], f["what"]) for f in found if any(word in f["what"] for word in API_WORDS)]
 
 
-async def test_doctor_finds_nothing_where_doors_agree(installed: Cluster) -> None:
-    assert await of_doors(installed) == []
+async def test_doctor_finds_nothing_where_allocation_apis_agree(installed: Cluster) -> None:
+    assert await of_apis(installed) == []
 
 
-async def test_doctor_names_a_node_that_has_not_the_door_that_its_label_asks_for(
+async def test_doctor_names_a_node_that_has_not_the_allocation_api_that_its_label_asks_for(
     installed: Cluster,
 ) -> None:
     """The agent keeps the other one, and says why as an Event."""
@@ -264,8 +264,8 @@ async def test_doctor_names_a_node_that_has_not_the_door_that_its_label_asks_for
     back = ready(node("back", 2, by_claims=(1,)), {"gpu-device-plugin/door": "device-plugin"})
     await installed.server.put("/api/v1/nodes/back", back)
 
-    assert await of_doors(installed) == [
-        ("problem", "node odd: the label gpu-device-plugin/door=window names no door"),
+    assert await of_apis(installed) == [
+        ("problem", "node odd: the label gpu-device-plugin/door=window names no allocation API"),
         ("problem", "node old asks for claims (gpu-device-plugin/door=dra), and its agent serves "
                     "the device plugin"),
         ("note", "node back goes back to the device plugin; claims still have 1 of its 2 cards"),
@@ -280,7 +280,7 @@ async def test_doctor_names_namespaces_without_template_policy_or_nodes(installe
         "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies/gpu-slices"
     )
     await installed.server.put("/api/v1/nodes/dra", ready(node("dra", 2)))
-    assert await of_doors(installed) == [
+    assert await of_apis(installed) == [
         ("problem", "namespaces use claims, and no node gives cards by them: bare, ns"),
         ("problem", "namespaces use claims and have no template for them: bare"),
         ("problem", "namespaces use claims, and no policy makes them: bare, ns"),
@@ -290,11 +290,11 @@ async def test_doctor_names_namespaces_without_template_policy_or_nodes(installe
     for name in ("bare", "ns"):
         await put_namespace(installed, name, has_label=False, template=False)
     await installed.server.put("/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0, 1))))
-    said = await of_doors(installed)
+    said = await of_apis(installed)
     assert said[0] == ("note", "nodes give their cards by claims, and no namespace uses them: dra")
 
 
-async def test_doctor_says_nothing_of_doors_to_a_cluster_that_has_no_claims(
+async def test_doctor_says_nothing_of_allocation_apis_to_a_cluster_that_has_no_claims(
     installed: Cluster,
 ) -> None:
     """Kubernetes 1.29 has none of their kinds, and a user may not read namespaces."""
@@ -306,4 +306,4 @@ async def test_doctor_says_nothing_of_doors_to_a_cluster_that_has_no_claims(
         return status(404, "not found") if seen.path.endswith(unknown) else None
 
     installed.server.fault = older
-    assert await of_doors(installed) == []
+    assert await of_apis(installed) == []

@@ -24,7 +24,13 @@ from gpu_device_plugin.settings.controller_settings import (
     ControllerSettings,
     load_controller_settings,
 )
-from gpu_device_plugin.web.authority import AUTHORITY, CLIENT, CLIENT_KEY, SERVING, renew
+from gpu_device_plugin.web.certificate_authority import (
+    AUTHORITY,
+    CLIENT,
+    CLIENT_KEY,
+    SERVING,
+    renew,
+)
 from gpu_device_plugin.web.extender_server import PREFIX, Callers, ExtenderServer, Handlers
 
 _NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)  # real: OpenSSL has no other

@@ -15,7 +15,6 @@ from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.fractions.demands import demand, demand_from_size
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import rooms
@@ -23,6 +22,7 @@ from gpu_device_plugin.domain.fractions.units import (
     cards_of,
     lie_equally_on,
     pick_units,
+    resources_of,
     unit_ids,
     units_of,
 )

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.domain.model import Agent, Kubelet
 from tests.domain.words import APP, INIT, SIDECAR, cards, container, terms
 
+from gpu_device_plugin.domain.fractions.card_limits import MAX_PODS_PER_CARD
 from gpu_device_plugin.domain.fractions.fraction import fraction_of
-from gpu_device_plugin.domain.fractions.mode_resources import MAX_PODS_PER_CARD
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.caller import Caller
 from gpu_device_plugin.domain.grants.grant import Grant

@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
 )
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.holdings import MOST_ON_A_POD
+from gpu_device_plugin.domain.grants.holdings_annotation import MOST_ON_A_POD
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
 from gpu_device_plugin.domain.grants.node_annotations import (
     Claimed,

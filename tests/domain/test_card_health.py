@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.cards.health_values import (
     XidAction,
     XidRule,
 )
-from gpu_device_plugin.domain.cards.reports import (
+from gpu_device_plugin.domain.cards.nvml_reports import (
     Answered,
     CardReport,
     DriverChanged,

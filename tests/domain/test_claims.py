@@ -1,4 +1,4 @@
-"""Both allocation APIs on one ledger: which cards each of them has, and what a claim gets (`test_doors.py`: at once)."""
+"""Both allocation APIs on one ledger: which cards each of them has, and what a claim gets (`test_allocation_apis.py`: at once)."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(3))
@@ -74,8 +74,8 @@ def test_with_door_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_
     None
 ):
     """A card is handed over when its last unit is given back."""
-    state, ledger = replace(NODE, door=AllocationApi.DRA), by_units("a", 1, 2, 30)
-    pools = pools_behind(SCHEMES.pools(state), state.door, ledger)
+    state, ledger = replace(NODE, allocation_api=AllocationApi.DRA), by_units("a", 1, 2, 30)
+    pools = pools_behind(SCHEMES.pools(state), state.allocation_api, ledger)
 
     assert {p.resource: sum(len(g.ids) for g in p.groups) for p in pools} == {
         Resource.MEM: 2,
@@ -89,12 +89,12 @@ def test_with_door_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_
 def test_back_at_the_device_plugin_a_card_with_claims_is_offered_by_nobody() -> None:
     """Claims know it with a taint, until the last of them has ended."""
     ledger = with_claim(Ledger(), "c", [allocated(1, 2, 30)])
-    pools = pools_behind(SCHEMES.pools(NODE), NODE.door, ledger)
+    pools = pools_behind(SCHEMES.pools(NODE), NODE.allocation_api, ledger)
 
     assert {group.card for pool in pools for group in pool.groups} == {"GPU-0", "GPU-2"}
     assert cards_for_claims(NODE, ledger) == {"GPU-1": "device-plugin"}
     assert taints("GPU-1", "device-plugin", NODE) == {"gpu-device-plugin/door": "device-plugin"}
-    assert pools_behind(SCHEMES.pools(NODE), NODE.door, Ledger()) == SCHEMES.pools(NODE)
+    assert pools_behind(SCHEMES.pools(NODE), NODE.allocation_api, Ledger()) == SCHEMES.pools(NODE)
 
 
 def test_a_claim_waits_for_the_units_of_its_card() -> None:

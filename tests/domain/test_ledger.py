@@ -10,7 +10,6 @@ from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
 from tests.held import changed
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
-from gpu_device_plugin.domain.grants.comparison import drift
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Share
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, sum_holds
 from gpu_device_plugin.domain.grants.lifetime import (
@@ -19,6 +18,7 @@ from gpu_device_plugin.domain.grants.lifetime import (
     expired_grants,
     live,
 )
+from gpu_device_plugin.domain.grants.snapshot_comparison import drift
 from gpu_device_plugin.domain.node.pods import PodRef
 
 UP_SINCE = -KUBELET_SETTLE_SECONDS

@@ -7,13 +7,12 @@ from tests.domain.words import CORE, COUNT, MEM, cards
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.mode_resources import (
+from gpu_device_plugin.domain.fractions.card_limits import (
     MAX_MESSAGE_BYTES,
     check_message,
     list_message_bytes,
-    resources_of,
 )
-from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of, unit_ids, units_of
 from gpu_device_plugin.domain.node.modes import (
     NodeMode,
     SwitchDecision,

@@ -14,7 +14,7 @@ from tests.domain import words
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.node_fit import (
-    OTHER_DOOR_TEXT,
+    OTHER_API_TEXT,
     Fit,
     Misfit,
     Score,
@@ -127,8 +127,8 @@ def test_a_card_serves_requests_of_its_own_door_only() -> None:
             door,
         )
         refused = fit(node, rooms, pod((_APP, 9)), PlacementPolicy.BINPACK)
-        assert refused == Misfit(OTHER_DOOR_TEXT, is_final=True)
-    assert not any(room.is_behind_other_door for room in node_rooms(node, []))
+        assert refused == Misfit(OTHER_API_TEXT, is_final=True)
+    assert not any(room.is_of_other_api for room in node_rooms(node, []))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.told import compile_program
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.images import Image
 
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 
 ROOT = Path(__file__).resolve().parents[2]
 SMI_IMAGE = "docker.io/library/nvidia-smi:1"

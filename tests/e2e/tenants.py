@@ -21,7 +21,7 @@ from tools.harness.cluster.images import Image, ImageError
 from tools.harness.cluster.pods import pod
 from tools.harness.cluster.waiting import wait_for
 
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 

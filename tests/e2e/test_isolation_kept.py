@@ -26,7 +26,7 @@ from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.pods import slice_of
 from tools.harness.cluster.waiting import wait_for
 
-from gpu_device_plugin.disk.native import DIRECTORY_VARIABLE, native_library
+from gpu_device_plugin.disk.native_library import DIRECTORY_VARIABLE, native_library
 
 BIGGER = "version=1\\nslice=mine\\ndevice={uuid} memory_bytes=16000000000\\n"
 # What a pod may write into its own env in the hope of more.

@@ -27,7 +27,7 @@ from tools.harness.cluster.node import AGENT_RUN, Node
 from tools.harness.cluster.pods import container, pod
 from tools.harness.cluster.waiting import wait_for
 
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.nvml.card_session import EXCLUSIVE_PROCESS
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode

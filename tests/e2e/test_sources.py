@@ -26,7 +26,7 @@ from tools.harness.cluster.images import Image
 from tools.harness.cluster.node import Node
 from tools.harness.cluster.waiting import wait_for
 
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 
 ACK = "registry.cn-beijing.aliyuncs.com/ai-samples/gpushare-sample"
 IMAGES = (

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
-from gpu_device_plugin.kubelet.resource_server import register
+from gpu_device_plugin.kubelet.registration import register
 
 RESOURCE = "nvidia.com/gpu"
 SOCKET = "nvidia-gpu.sock"

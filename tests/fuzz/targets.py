@@ -10,7 +10,7 @@ import msgspec
 from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.region import read_region
 from gpu_device_plugin.domain.fractions.pod_annotations import hold_of, with_wish
-from gpu_device_plugin.domain.grants.holdings import held_devices, parse_holdings
+from gpu_device_plugin.domain.grants.holdings_annotation import held_devices, parse_holdings
 from gpu_device_plugin.domain.grants.node_annotations import (
     counted_unit_mib,
     kept_pods,

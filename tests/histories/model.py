@@ -14,10 +14,10 @@ from gpu_device_plugin.disk.grant_file import KIND, GrantStore
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
-from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInPod
+from gpu_device_plugin.simulation.kubelet_pods import StandInPod
 from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 
 OFFERED = {"core_mem": (15, 100, 1), "cgpu": (15, 0, 1), "share": (15, 0, 1), "disabled": (0, 0, 0)}
@@ -320,7 +320,7 @@ def _units(mode: str, unit: MemoryUnit) -> tuple[int, ...]:
 
 
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:
-    wanted = [c for c in life.pod.containers if c.kind is not Kind.INIT]
+    wanted = [c for c in life.pod.containers if c.kind is not ContainerKind.INIT]
     idle = [c.name for c in wanted if c.name not in life.running]
     if idle and not (life.shape_never_fits and life.start_errors):
         yield f"{life.pod.name} is not refused, and {idle} do not run: {life.start_errors}"

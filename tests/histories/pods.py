@@ -12,9 +12,10 @@ from tests.histories.machine import Machine
 from tests.histories.shapes import CORE, MEM
 
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, Kind, StandInPod
+from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, StandInPod
 
 NODE = "n1"
 _RETRY_SECONDS = 5.0
@@ -170,7 +171,7 @@ class Pods:
         for container in life.pod.containers:
             if container.name not in {*life.running, *life.done} and not life.is_over():
                 await self._start_container(life, container.name)
-                if container.kind is Kind.INIT:
+                if container.kind is ContainerKind.INIT:
                     await asyncio.sleep(self._machine.chance.uniform(0.1, 2.0))
                     life.running.pop(container.name, None)
                     life.mounted.pop(container.name, None)
@@ -255,9 +256,9 @@ def object_of(pod: StandInPod) -> dict[str, Any]:
             "name": c.name,
             "resources": {"limits": {key: str(n) for key, n in c.limits.items()}},
         }
-        if c.kind is Kind.SIDECAR:
+        if c.kind is ContainerKind.SIDECAR:
             entry["restartPolicy"] = "Always"
-        by_kind["containers" if c.kind is Kind.APP else "initContainers"].append(entry)
+        by_kind["containers" if c.kind is ContainerKind.APP else "initContainers"].append(entry)
     meta = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
     return {
         "metadata": {**meta, "labels": dict(pod.labels)},

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 
-from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
+from gpu_device_plugin.domain.node.pods import ContainerKind
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 CARDS_LABEL = "aliyun.com/gpu-count"
 
 
 def _asks(
-    name: str, mem: int, core: int, kind: Kind = Kind.APP, count: int = 0
+    name: str, mem: int, core: int, kind: ContainerKind = ContainerKind.APP, count: int = 0
 ) -> StandInContainer:
     asked = {MEM: mem, CORE: core, COUNT: count}
     return StandInContainer(name, {key: n for key, n in asked.items() if n}, kind)
@@ -21,10 +22,14 @@ _SHAPES: Mapping[str, tuple[StandInContainer, ...]] = {
     "half": (_asks("main", 7, 50),),
     "whole": (_asks("main", 15, 100),),
     "several": (_asks("one", 2, 20), _asks("two", 3, 10), _asks("none", 0, 0)),
-    "init": (_asks("prepare", 4, 20, Kind.INIT), _asks("main", 4, 20)),
-    "bigger init": (_asks("prepare", 6, 40, Kind.INIT), _asks("main", 2, 20), _asks("two", 2, 10)),
-    "smaller init": (_asks("prepare", 1, 5, Kind.INIT), _asks("main", 5, 25)),
-    "sidecar": (_asks("helper", 1, 10, Kind.SIDECAR), _asks("main", 3, 20)),
+    "init": (_asks("prepare", 4, 20, ContainerKind.INIT), _asks("main", 4, 20)),
+    "bigger init": (
+        _asks("prepare", 6, 40, ContainerKind.INIT),
+        _asks("main", 2, 20),
+        _asks("two", 2, 10),
+    ),
+    "smaller init": (_asks("prepare", 1, 5, ContainerKind.INIT), _asks("main", 5, 25)),
+    "sidecar": (_asks("helper", 1, 10, ContainerKind.SIDECAR), _asks("main", 3, 20)),
     "memory": (_asks("main", 3, 0),),
     "two cards": (_asks("main", 6, 0),),
     "nothing": (_asks("main", 0, 0),),

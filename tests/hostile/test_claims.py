@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_door import open_door
+from tests.agent.test_claim_allocation_api import open_door
 from tests.agent.test_claim_rebuild import lose_grants
 from tests.controller.replica import a_controller
 from tests.hostile.work import lines_run

@@ -28,7 +28,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     believed_holds,
 )
 from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     Holding,

@@ -14,7 +14,7 @@ from aiohttp import web
 from tests.web.test_tls import a_set
 from tools.harness.waiting import until
 
-from gpu_device_plugin.web.authority import AUTHORITY, SERVING, SERVING_KEY
+from gpu_device_plugin.web.certificate_authority import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
 from gpu_device_plugin.web.extender_server import (
     MUTATE,
@@ -24,7 +24,7 @@ from gpu_device_plugin.web.extender_server import (
     ExtenderServer,
     Handlers,
 )
-from gpu_device_plugin.web.server import HttpListener, WebServer
+from gpu_device_plugin.web.http_server import HttpListener, WebServer
 from gpu_device_plugin.web.tls import ServingTls
 
 _MIB = 1 << 20

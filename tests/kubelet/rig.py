@@ -8,11 +8,12 @@ from tools.harness import waiting
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.domain.node.pools import DeviceGroup
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
-from gpu_device_plugin.kubelet.resource_server import Endpoint
+from gpu_device_plugin.kubelet.registration import Endpoint
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 MEM = str(Resource.MEM)
 CORE = str(Resource.CORE)
@@ -142,7 +143,7 @@ def mem_cards(units: int, cards: int = 1, *, is_healthy: bool = True) -> list[De
 
 
 def container(
-    name: str = "main", *, mem: int = 0, core: int = 0, kind: Kind = Kind.APP
+    name: str = "main", *, mem: int = 0, core: int = 0, kind: ContainerKind = ContainerKind.APP
 ) -> StandInContainer:
     """A container that asks for so much."""
     limits = {name: amount for name, amount in ((MEM, mem), (CORE, core)) if amount}

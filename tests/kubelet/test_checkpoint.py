@@ -8,9 +8,9 @@ from tests.kubelet.rig import MEM, Rig, container, pod
 
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.container_edits import Mount
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, parse_checkpoint, read_checkpoint
-from gpu_device_plugin.simulation.kubelet_pods import Kind
 
 # Two NUMA nodes, an answer with one variable ("A" = "1"), and another plugin's entry.
 SAMPLE = b"""{"Data":{"PodDeviceEntries":[
@@ -33,7 +33,9 @@ def test_an_entry_is_read_with_uid_ids_and_our_own_answer() -> None:
 async def test_init_containers_and_mounts_stand_in_it(rig: Rig) -> None:
     """What PodResources lacks: the init container; the slice is known again by its mount."""
     await rig.serve()
-    await rig.kubelet.admit(pod("p", container("init", mem=2, kind=Kind.INIT), container(mem=2)))
+    await rig.kubelet.admit(
+        pod("p", container("init", mem=2, kind=ContainerKind.INIT), container(mem=2))
+    )
     entries = read_checkpoint(rig.kubelet.plugin_dir / FILE_NAME) or ()
 
     assert {(entry.pod_uid, entry.container) for entry in entries} == {

@@ -11,12 +11,12 @@ from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.mode_resources import MAX_MESSAGE_BYTES, list_message_bytes
+from gpu_device_plugin.domain.fractions.card_limits import MAX_MESSAGE_BYTES, list_message_bytes
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import Configuration
-from gpu_device_plugin.domain.registry import Schemes, default_schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import encode_list
 

@@ -9,11 +9,11 @@ import pytest
 from tests.kubelet.rig import MEM, Rig, container, pod
 
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.podresources import PodResources
-from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ async def test_the_list_holds_every_pod_with_what_it_holds_of_ours(
     await rig.kubelet.admit(
         pod(
             "p",
-            container("init", mem=2, kind=Kind.INIT),
-            container("side", mem=1, kind=Kind.SIDECAR),
+            container("init", mem=2, kind=ContainerKind.INIT),
+            container("side", mem=1, kind=ContainerKind.SIDECAR),
             container(mem=2, core=5),
         )
     )

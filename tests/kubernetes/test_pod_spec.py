@@ -85,7 +85,7 @@ def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
         ("a", ContainerKind.APP, 2, 30),
         ("b", ContainerKind.APP, 0, 0),
     ]
-    assert request.door is AllocationApi.DRA
+    assert request.allocation_api is AllocationApi.DRA
     # To the agent's device plugin it is no caller, and to the controller nobody: it holds no units.
     assert not pod_request(pod).asks
     assert not scheduled_request(pod).asks

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.nvml.watch import Watch
 
-from gpu_device_plugin.nvml.source import Deadlines
+from gpu_device_plugin.nvml.nvml_source import Deadlines
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 Start = Callable[..., Watch]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tools.harness.compiling import compile_kept
 
-from gpu_device_plugin.nvml.source import KernelModule
+from gpu_device_plugin.nvml.nvml_source import KernelModule
 
 SOURCE = Path(__file__).parent / "programs" / "other_driver.c"
 FIRST, SECOND = "GPU-0", "GPU-1"

@@ -14,13 +14,13 @@ import pytest
 from tests.nvml.conftest import Start
 from tests.nvml.watch import PATIENT, is_alive, until
 
-from gpu_device_plugin.domain.cards.reports import Inventory, Probe
+from gpu_device_plugin.domain.cards.nvml_reports import Inventory, Probe
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 PARENT = """
 import asyncio, pathlib, sys
-from gpu_device_plugin.domain.cards.reports import Inventory
-from gpu_device_plugin.nvml.source import NvmlSource
+from gpu_device_plugin.domain.cards.nvml_reports import Inventory
+from gpu_device_plugin.nvml.nvml_source import NvmlSource
 def told(report):
     if isinstance(report, Inventory):
         print(source.pid, flush=True)

@@ -9,7 +9,7 @@ from tests.nvml.conftest import Start
 from tests.nvml.watch import PATIENT
 
 from gpu_device_plugin.domain.cards.card import Hardware, Instance
-from gpu_device_plugin.domain.cards.reports import Inventory
+from gpu_device_plugin.domain.cards.nvml_reports import Inventory
 from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 

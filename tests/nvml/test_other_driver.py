@@ -12,7 +12,7 @@ from tests.nvml.conftest import Start
 from tests.nvml.other_driver import FIRST, SECOND, OtherDriver
 from tests.nvml.watch import HURRIED, PATIENT, until
 
-from gpu_device_plugin.domain.cards.reports import (
+from gpu_device_plugin.domain.cards.nvml_reports import (
     DriverChanged,
     DriverMissing,
     Inventory,

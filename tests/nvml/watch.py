@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from tools.harness import waiting
 
-from gpu_device_plugin.domain.cards.reports import NvmlReport
+from gpu_device_plugin.domain.cards.nvml_reports import NvmlReport
 from gpu_device_plugin.nvml.child_process import Kill
 from gpu_device_plugin.nvml.child_process import kill as kill_process
-from gpu_device_plugin.nvml.source import Deadlines, KernelModule, NvmlSource
+from gpu_device_plugin.nvml.nvml_source import Deadlines, KernelModule, NvmlSource
 
 Report = TypeVar("Report")
 

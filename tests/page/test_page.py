@@ -28,7 +28,7 @@ from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.questions import read_cluster
 from gpu_device_plugin.page.drawing import PageParts
 from gpu_device_plugin.page.run_page import Page, PageSettings
-from gpu_device_plugin.web import server as web_server
+from gpu_device_plugin.web import http_server as web_server
 
 Cluster = tuple[FakeApiServer, ApiServer]
 

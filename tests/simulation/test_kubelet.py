@@ -9,10 +9,11 @@ import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod
 
 from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError, RequestError
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import Kind, PluginCall, StandInContainer
+from gpu_device_plugin.simulation.kubelet_pods import PluginCall, StandInContainer
 
 
 async def refuse(*_: object) -> None:
@@ -67,8 +68,8 @@ async def test_a_preference_names_what_is_available_and_the_whole_size(rig: Rig)
     await rig.kubelet.admit(
         pod(
             "p",
-            container("init", mem=2, kind=Kind.INIT),
-            container("side", mem=1, kind=Kind.SIDECAR),
+            container("init", mem=2, kind=ContainerKind.INIT),
+            container("side", mem=1, kind=ContainerKind.SIDECAR),
             container(mem=3),
         )
     )

@@ -11,7 +11,7 @@ from tests.kubelet.rig import MEM, until
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
-from gpu_device_plugin.kubelet.resource_server import register
+from gpu_device_plugin.kubelet.registration import register
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import KubeletTimes
 

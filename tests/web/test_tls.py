@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.web.authority import (
+from gpu_device_plugin.web.certificate_authority import (
     AUTHORITY,
     CLIENT,
     CLIENT_KEY,

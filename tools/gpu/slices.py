@@ -64,8 +64,8 @@ def _missing() -> str | None:
 
 
 async def _measure(place: Place) -> list[Row]:
-    from gpu_device_plugin.demo.cast import Role
     from gpu_device_plugin.demo.demo_node import DemoNode, Surroundings
+    from gpu_device_plugin.demo.demo_pods import Role
     from gpu_device_plugin.domain.node.modes import NodeMode
     from gpu_device_plugin.simulation.api_server import StandInApiServer
 

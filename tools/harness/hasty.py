@@ -12,7 +12,7 @@ from gpu_device_plugin.agent.reconcile import reconciler
 from gpu_device_plugin.cards_tools import mps_daemon
 from gpu_device_plugin.cli.main import main
 from gpu_device_plugin.domain.grants import lifetime
-from gpu_device_plugin.nvml import source
+from gpu_device_plugin.nvml import nvml_source
 
 FASTER = 10.0
 WAITS = (
@@ -27,9 +27,9 @@ MPS_PACE = ("retry_seconds", "poll_seconds", "cards_seconds")
 if __name__ == "__main__":
     for module, name in WAITS:
         setattr(module, name, getattr(module, name) / FASTER)
-    usual = source.Deadlines()
+    usual = nvml_source.Deadlines()
     pace = {name: getattr(usual, name) / FASTER for name in PACE}
-    setattr(source, "Deadlines", partial(source.Deadlines, **pace))  # noqa: B010 - mypy
+    setattr(nvml_source, "Deadlines", partial(nvml_source.Deadlines, **pace))  # noqa: B010 - mypy
     places = mps_daemon.MpsPlaces(Path(), "", "", Path())
     pace = {name: getattr(places, name) / FASTER for name in MPS_PACE}
     setattr(mps_daemon, "MpsPlaces", partial(mps_daemon.MpsPlaces, **pace))  # noqa: B010 - mypy

@@ -18,14 +18,10 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import (
-    Kind,
-    PodAdmission,
-    StandInContainer,
-    StandInPod,
-)
+from gpu_device_plugin.simulation.kubelet_pods import PodAdmission, StandInContainer, StandInPod
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
@@ -215,11 +211,12 @@ class Rig:
         self._serial += 1
         env = text.get("env", {})
         inits = [
-            StandInContainer(f"init-{i}", limit, Kind.INIT, env)
+            StandInContainer(f"init-{i}", limit, ContainerKind.INIT, env)
             for i, limit in enumerate(text.get("init", ()))
         ]
         apps = [
-            StandInContainer(f"main-{i}", limit, Kind.APP, env) for i, limit in enumerate(limits)
+            StandInContainer(f"main-{i}", limit, ContainerKind.APP, env)
+            for i, limit in enumerate(limits)
         ]
         uid = f"uid-{name}-{self._serial}"
         return StandInPod("default", name, uid, (*inits, *apps), text.get("labels", {}))
@@ -282,7 +279,7 @@ def _object(pod: StandInPod) -> dict[str, Any]:
         }
         for c in pod.containers
     ]
-    inits = sum(c.kind is Kind.INIT for c in pod.containers)
+    inits = sum(c.kind is ContainerKind.INIT for c in pod.containers)
     return {
         "metadata": {
             "namespace": pod.namespace,

@@ -18,19 +18,19 @@ from gpu_device_plugin.agent.publish.api_cluster import (
     ClusterSignals,
     NoCluster,
 )
-from gpu_device_plugin.domain.cards.reports import NvmlReport
+from gpu_device_plugin.domain.cards.nvml_reports import NvmlReport
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.node.pods import PodRequest, known_here
-from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubelet.podresources import PodResources, PodsApi
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
-from gpu_device_plugin.nvml.source import NvmlSource
+from gpu_device_plugin.nvml.nvml_source import NvmlSource
 from gpu_device_plugin.settings.agent_settings import Settings, may_take_mig
 
 

@@ -23,13 +23,13 @@ from gpu_device_plugin.agent.node_checks.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.node_settings import is_other
 from gpu_device_plugin.agent.node_edges import Edges, own_pod
 from gpu_device_plugin.agent.wiring import Wiring
-from gpu_device_plugin.domain.cards.reports import DriverChanged
+from gpu_device_plugin.domain.cards.nvml_reports import DriverChanged
 from gpu_device_plugin.domain.grants.card_numbers import known_numbers
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import storage_errors
 from gpu_device_plugin.settings.agent_settings import Settings
-from gpu_device_plugin.web.server import WebServer
+from gpu_device_plugin.web.http_server import WebServer
 
 EXIT_FOR_REINJECTION = 75
 """EX_TEMPFAIL: to be started again by the container runtime, with the current driver or settings."""

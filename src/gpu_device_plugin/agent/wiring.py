@@ -41,6 +41,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal, first_state
 from gpu_device_plugin.disk.cdi_files import CdiFiles
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.disk.locks import NodeLock
 from gpu_device_plugin.disk.region import read_region
@@ -54,19 +55,18 @@ from gpu_device_plugin.disk.state_file import (
     MemoryFile,
     NodeRecord,
 )
-from gpu_device_plugin.disk.writer import Writer
-from gpu_device_plugin.domain.cards.reports import CardReport, DriverChanged
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import Pool
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes, default_schemes, merge
-from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointPhase, EndpointState
+from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes, merge
+from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
-from gpu_device_plugin.web.server import Page
+from gpu_device_plugin.web.http_server import Page
 
 
 class Wiring:
@@ -279,7 +279,7 @@ class Wiring:
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
         """What the device plugin offers beside the claims."""
         pools, ledger = self.schemes.pools(state), self.ledger_store.ledger
-        return pools_behind(pools, state.door, ledger, self.claim_endpoint.withheld)
+        return pools_behind(pools, state.allocation_api, ledger, self.claim_endpoint.withheld)
 
     def _wire_readers(self) -> None:
         cards, in_force = self.cards, self.in_force
@@ -317,7 +317,7 @@ class Wiring:
         self.republish.subscribe(self.publisher.changed)
 
     def _wire_lifecycle(self) -> None:
-        settings, door = self.settings, self.claim_endpoint
+        settings, claims = self.settings, self.claim_endpoint
         self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
         self.withdrawal = Withdrawal(
             self.node_store,
@@ -339,7 +339,7 @@ class Wiring:
             self.cluster,
             self.schemes.offers,
             settings.state_dir,
-            lambda: door.trouble,
+            lambda: claims.trouble,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read

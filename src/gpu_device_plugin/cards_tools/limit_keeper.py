@@ -20,7 +20,7 @@ import structlog
 
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminSocket
 from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, NONE
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.grants.cdi_spec import HOOK
 from gpu_device_plugin.errors import EdgeError
 

@@ -14,7 +14,7 @@ import structlog
 
 from gpu_device_plugin.cards_tools.node_label import NodeLabel
 from gpu_device_plugin.disk.locks import only_one
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.nvidia.mig_devices import Cut, plan
 from gpu_device_plugin.errors import EdgeError, GpuPluginError

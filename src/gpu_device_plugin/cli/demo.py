@@ -33,7 +33,7 @@ def demo() -> None:
     # Not at the top: an agent should not load what only the demo needs.
     from rich.console import Console
 
-    from gpu_device_plugin.demo.telling import Teller
+    from gpu_device_plugin.demo.demo_output import Teller
 
     screen = Teller(Console(highlight=False))
     screen.opening(__version__)

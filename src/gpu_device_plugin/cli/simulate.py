@@ -10,7 +10,7 @@ import click
 from gpu_device_plugin.cli.program import EXIT_USAGE
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
+from gpu_device_plugin.simulation.node_profiles import MOST_CARDS, profile_names
 from gpu_device_plugin.simulation.simulated_node import (
     DEFAULT_STATE,
     STATE_NAME,

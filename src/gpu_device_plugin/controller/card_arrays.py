@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_device_plugin.domain.fractions.card_limits import most_pods
 from gpu_device_plugin.domain.fractions.fragmentation import (
     CPU_LEVEL_MILLI,
     CPU_PER_CARD,
@@ -21,16 +22,16 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     TENTHS,
     WHOLE_CARD_MILLI,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import most_pods
 from gpu_device_plugin.domain.fractions.node_fit import (
     FULL_OF_PODS_TEXT,
     NOT_ENOUGH_TEXT,
-    OTHER_DOOR_TEXT,
+    OTHER_API_TEXT,
     CheckedRequest,
     Fit,
     Misfit,
     RequestChecks,
 )
+from gpu_device_plugin.domain.fractions.placement import scores_by_fullness
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
@@ -62,7 +63,7 @@ class _Nodes(NamedTuple):
         milli: `Room.free_milli`.
         cpu: By node, as the next three: processor that is free, in thousandths of a core.
         most: Most pods a card.
-        is_other_door: 1 where all cards are behind the other door, else 0.
+        is_other_api: 1 where all cards are given by the other allocation API, else 0.
         rules: Which mode and policy.
     """
 
@@ -73,7 +74,7 @@ class _Nodes(NamedTuple):
     milli: _Ints
     cpu: _Ints
     most: _Ints
-    is_other_door: _Ints
+    is_other_api: _Ints
     rules: _Ints
 
     def where(self, mask: _Bools) -> "_Nodes":
@@ -144,7 +145,7 @@ class _Nodes(NamedTuple):
             )
             on |= chosen
         free = (now.mem * on).sum(0) / np.maximum((self.size * on).sum(0), 1)
-        found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
+        found: dict[PlacementPolicy, _Floats] = scores_by_fullness(free)
         if is_fgd:
             found[_FGD] = self._grades(now.milli, asked.pod.cpu_milli) / 100
         return fits, found
@@ -240,13 +241,13 @@ class Judged:
         self.left += alike.values()
 
     def _refuse(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
-        is_other_door, is_final = nodes.is_other_door == 1, nodes.too_small(asked)
+        is_other_api, is_final = nodes.is_other_api == 1, nodes.too_small(asked)
         is_full = (nodes.pods >= nodes.most).any(0)
         for needed in {ask.needed for ask in asked.asking}:
             is_full &= nodes.fitting(needed, is_bounded=False).sum(0) >= needed.cards
-        self._refused(OTHER_DOOR_TEXT, names, is_other_door, np.ones_like(is_final))
-        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_door, is_final)
-        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_door, is_final)
+        self._refused(OTHER_API_TEXT, names, is_other_api, np.ones_like(is_final))
+        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_api, is_final)
+        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_api, is_final)
 
     def _refused(self, text: str, names: _Names, where: _Bools, is_final: _Bools) -> None:
         for final in (True, False):
@@ -274,8 +275,8 @@ class CardArrays:
             self._examples.append(offer)
         at, cpu = self._place(offer.name, len(rooms)), min(cpu_milli, _NO_BOUND)
         most = most_pods(offer.mode, offer.max_pods)
-        is_other_door = bool(rooms) and all(room.is_behind_other_door for room in rooms)
-        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_door, rules
+        is_other_api = bool(rooms) and all(room.is_of_other_api for room in rooms)
+        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_api, rules
         cards = [_card(room) for room in sorted(rooms, key=lambda room: room.amounts)]
         cards += [_NO_CARD] * (self._cards.shape[1] - len(cards))
         self._cards[..., at] = np.array(cards, dtype=np.int64).reshape(-1, len(_NO_CARD)).T
@@ -326,7 +327,7 @@ class CardArrays:
 
 
 def _card(room: Room) -> tuple[int, ...]:
-    is_shut = room.is_closed or room.is_behind_other_door
+    is_shut = room.is_closed or room.is_of_other_api
     size = room.card.capacity(room.unit) if room.is_healthy else -1
     free_mem = room.free_mem if room.is_healthy and not is_shut else 0
     return free_mem, room.free_core, size, room.pods, room.free_milli

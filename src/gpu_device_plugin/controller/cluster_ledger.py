@@ -7,7 +7,6 @@ import structlog
 
 from gpu_device_plugin.controller.card_arrays import CardArrays, Judged
 from gpu_device_plugin.domain.fractions.fragmentation import Processors
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import (
     Fit,
     Misfit,
@@ -22,7 +21,8 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     told_hold,
 )
 from gpu_device_plugin.domain.fractions.room import Room
-from gpu_device_plugin.domain.grants.holdings import Holding, parse_holdings
+from gpu_device_plugin.domain.fractions.units import resources_of
+from gpu_device_plugin.domain.grants.holdings_annotation import Holding, parse_holdings
 from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, parse_offer
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy

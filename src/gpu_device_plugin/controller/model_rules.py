@@ -18,7 +18,7 @@ from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflec
 from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode
 from gpu_device_plugin.kubernetes.objects.events import ConfigMapRef, EventNote, Events
-from gpu_device_plugin.settings.models_by_label import load_catalogue, parse_profile
+from gpu_device_plugin.settings.models_and_profiles import load_catalogue, parse_profile
 
 NAMESPACE = "kube-system"
 PROFILE, PROFILE_KEY = "acs-profile", "selectors"
@@ -174,10 +174,12 @@ class SeriesLabels:
         catalogue: Callable[[], Catalogue | None],
         writes: Callable[[], bool],
     ) -> None:
-        self._models, self._catalogue, self._writes = models, catalogue, writes
+        self._models, self._catalogue = models, catalogue
         # The series as the node's label has it, and as we wrote it.
         self._nodes: dict[str, tuple[str | None, str | None]] = {}
-        self._queue = PatchQueue[str](api, self._difference, lambda _: None)
+        self._queue = PatchQueue[str](
+            api, lambda name: self._wanted(name) if writes() else None, lambda _: None
+        )
         self.run = self._queue.run
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
@@ -199,16 +201,11 @@ class SeriesLabels:
         if self._wanted(name) is not None:
             self._queue.mark(name)
 
-    def _difference(self, name: str) -> Patch | None:
-        return self._wanted(name) if self._writes() else None
-
     def _wanted(self, name: str) -> Patch | None:
-        node, catalogue = self._nodes.get(name), self._catalogue()
-        models = self._models(name)
+        node, catalogue, models = self._nodes.get(name), self._catalogue(), self._models(name)
         if node is None or catalogue is None or models is None:
             return None
-        series = catalogue.series_of(models)
-        change = series_change(*node, series)
+        change = series_change(*node, catalogue.series_of(models))
         if change is None:
             return None
         metadata: dict[str, object] = {"annotations": dict(change.annotations)}

@@ -23,8 +23,8 @@ from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
 from gpu_device_plugin.controller.waiting_claims import WaitingClaims
 from gpu_device_plugin.controller.webhook import Webhook
 from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
-from gpu_device_plugin.domain.fractions.dialects import HAMI, KOORDINATOR
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
+from gpu_device_plugin.domain.fractions.foreign_resource_names import HAMI, KOORDINATOR
+from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
@@ -32,7 +32,7 @@ from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease, Lease
 from gpu_device_plugin.settings.controller_settings import ControllerSettings, UnhealthyConfigMaps
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics, ControllerSnapshot
 from gpu_device_plugin.web.extender_server import Callers, ExtenderServer, Handlers
-from gpu_device_plugin.web.server import ReadyState, WebServer
+from gpu_device_plugin.web.http_server import ReadyState, WebServer
 
 LEASE = "gpu-device-plugin-controller"
 _MIB = 1024 * 1024

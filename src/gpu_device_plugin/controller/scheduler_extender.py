@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import Fit
+from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
     Question,

@@ -8,7 +8,7 @@ import structlog
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
+from gpu_device_plugin.kubernetes.client.listing import Document, read, write
 from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
 from gpu_device_plugin.kubernetes.client.wire import ConfigMap
 
@@ -107,34 +107,23 @@ class UnhealthyCards:
         sick = self._ledger.sick(node)
         if sick is None or self._is_right(node):
             return
-        path = f"{_COLLECTION}/{PREFIX}{node}"
-        found = await read(self._api, path)
+        found = await read(self._api, f"{_COLLECTION}/{PREFIX}{node}")
         body = _merge(found, node, sick)
-        written = (
-            await create(self._api, _COLLECTION, body)
-            if found is None
-            else await replace(self._api, path, body)
-        )
-        if written is None:  # changed meanwhile: look again
-            self._due[node] = None
+        if await write(self._api, _COLLECTION, PREFIX + node, found, body) is None:
+            self._due[node] = None  # changed meanwhile: look again
 
 
 def _merge(before: Document | None, node: str, sick: frozenset[int]) -> Document:
     """The ConfigMap with our entries for these cards beside the operator's."""
-    plain = dict(before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}})
+    plain = before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}}
     meta: dict[str, object] = dict(plain["metadata"])
     annotations: Mapping[str, str] = plain["metadata"].get("annotations") or {}
     data: Mapping[str, str] = plain.get("data") or {}
     theirs = _indexes(data.get(KEY, "")) - _indexes(annotations.get(OURS, ""))
     ours = sick - theirs
     meta["annotations"] = {**annotations, OURS: _text(ours)}
-    plain |= {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": meta,
-        "data": {**data, KEY: _text(theirs | ours)},
-    }
-    return plain
+    data = {**data, KEY: _text(theirs | ours)}
+    return {**plain, "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
 
 
 def _indexes(text: str) -> frozenset[int]:

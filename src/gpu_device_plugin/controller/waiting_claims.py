@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRequest

@@ -9,7 +9,7 @@ import structlog
 from gpu_device_plugin.controller.model_rules import ModelRules
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import COUNT_LABEL
-from gpu_device_plugin.domain.fractions.dialects import Dialect, translate_amounts
+from gpu_device_plugin.domain.fractions.foreign_resource_names import Dialect, translate_amounts
 from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.models.pod_admission import Denied, admit
 from gpu_device_plugin.errors import ClusterError, clip

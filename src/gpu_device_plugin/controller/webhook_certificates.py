@@ -15,9 +15,9 @@ import structlog
 
 from gpu_device_plugin.errors import ClusterError, ConfigError, GpuPluginError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
+from gpu_device_plugin.kubernetes.client.listing import Document, read, replace, write
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
-from gpu_device_plugin.web import authority as certificates
+from gpu_device_plugin.web import certificate_authority as certificates
 from gpu_device_plugin.web.tls import ServingTls
 
 SECRET = "gpu-device-plugin-tls"  # noqa: S105 the name of one
@@ -115,12 +115,7 @@ class Certificates:
             if fresh is None:
                 return held
             body = _secret(found, self._settings.namespace, fresh)
-            written = (
-                await create(self._api, collection, body)
-                if found is None
-                else await replace(self._api, path, body)
-            )
-            if written is not None:
+            if await write(self._api, collection, SECRET, found, body) is not None:
                 _log.info("certificate made", secret=f"{self._settings.namespace}/{SECRET}")
                 return fresh
         raise ClusterError(f"{path} changes again and again")

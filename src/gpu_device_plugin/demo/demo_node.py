@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.demo.cast import CONTAINER, Role
-from gpu_device_plugin.disk.native import DIRECTORY_VARIABLE
+from gpu_device_plugin.demo.demo_pods import CONTAINER, Role
+from gpu_device_plugin.disk.native_library import DIRECTORY_VARIABLE
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_device_plugin.demo.at_work import run_in_slices
-from gpu_device_plugin.demo.cast import (
+from gpu_device_plugin.demo.demo_node import RECOVERY_SECONDS, DemoNode, Surroundings
+from gpu_device_plugin.demo.demo_output import NamedOffer, Promise, Promises, Teller, wait_for
+from gpu_device_plugin.demo.demo_pods import (
     CONTAINER,
     CORE_MEM_NODE,
     CROWDED_OUT,
@@ -20,18 +21,22 @@ from gpu_device_plugin.demo.cast import (
     PROFILE,
     Role,
 )
-from gpu_device_plugin.demo.demo_node import RECOVERY_SECONDS, DemoNode, Surroundings
+from gpu_device_plugin.demo.enforcement_chapter import run_in_slices
 from gpu_device_plugin.demo.story import START_SECONDS, Story
-from gpu_device_plugin.demo.telling import NamedOffer, Promise, Promises, Teller, wait_for
 from gpu_device_plugin.disk.library_versions import LIBRARY, SELFTEST
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.cards.reports import CardReport, DriverMissing, Inventory, NvmlReport
+from gpu_device_plugin.domain.cards.nvml_reports import (
+    CardReport,
+    DriverMissing,
+    Inventory,
+    NvmlReport,
+)
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.errors import ConfigError, EdgeError
-from gpu_device_plugin.nvml.source import NvmlSource
+from gpu_device_plugin.nvml.nvml_source import NvmlSource
 from gpu_device_plugin.simulation.api_server import StandInApiServer
 from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode

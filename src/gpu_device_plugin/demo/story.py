@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gpu_device_plugin.demo.cast import (
+from gpu_device_plugin.demo.demo_node import DemoNode
+from gpu_device_plugin.demo.demo_output import (
+    CardHolders,
+    CardShare,
+    Promises,
+    Teller,
+    Verdict,
+    show_value,
+    wait_for,
+)
+from gpu_device_plugin.demo.demo_pods import (
     CARDS_PER_NODE,
     CAST,
     CROWDED_OUT,
@@ -14,18 +24,7 @@ from gpu_device_plugin.demo.cast import (
     UNITS_PER_CARD,
     Role,
 )
-from gpu_device_plugin.demo.demo_node import DemoNode
-from gpu_device_plugin.demo.telling import (
-    CardHolders,
-    CardShare,
-    Promises,
-    Teller,
-    Verdict,
-    show_value,
-    wait_for,
-)
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
-from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.container_edits import (
     CARDS_DIR,
     CONFIG_DIR,

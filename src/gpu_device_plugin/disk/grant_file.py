@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.node.state import MemoryEnforcer
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import StateError
 
 _FileName = Annotated[str, msgspec.Meta(pattern=r"^[^./][^/]*$")]
@@ -76,18 +76,11 @@ _ALIKE = (
 
 def record_of(grant: Grant) -> GrantRecord:
     """The record of a grant, without what only its scheme knows."""
+    pod, holder = grant.pod, grant.holder
+    place = holder.container, holder.kind, holder.index, holder.claim, holder.claim_name
     return GrantRecord(
         id=grant.slice_id,
-        holder=HolderRecord(
-            grant.pod.namespace,
-            grant.pod.name,
-            grant.pod.uid,
-            grant.container,
-            grant.holder.kind,
-            grant.holder.index,
-            grant.holder.claim,
-            grant.holder.claim_name,
-        ),
+        holder=HolderRecord(pod.namespace, pod.name, pod.uid, *place),
         units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
         shares=[ShareRecord(s.device, s.memory_bytes, s.is_exclusive) for s in grant.shares],
         core_percent=grant.core_percent,
@@ -99,11 +92,10 @@ def grant_of(record: GrantRecord) -> Grant:
     """The grant of a record, without what only its scheme knows."""
     holder, core = record.holder, record.core_percent
     pod = PodRef(holder.namespace, holder.pod, holder.uid)
+    place = holder.container, holder.kind, holder.index, holder.claim, holder.claim_name
     return Grant(
         slice_id=record.id,
-        holder=Holder(
-            pod, holder.container, holder.kind, holder.index, holder.claim, holder.claim_name
-        ),
+        holder=Holder(pod, *place),
         units={name: tuple(ids) for name, ids in record.units.items()},
         shares=tuple(_share(s, core) for s in record.shares),
         **{name: getattr(record, name) for name in _ALIKE},

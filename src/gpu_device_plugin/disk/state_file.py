@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin, get_t
 
 import msgspec
 
+from gpu_device_plugin.disk.disk_thread import Writer, report
 from gpu_device_plugin.disk.durable import SealedFile
-from gpu_device_plugin.disk.writer import Writer, report
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.health_values import CardHealth, Fault, Health, Outage, Recovery
 
@@ -172,20 +172,14 @@ class ClaimsRecord(msgspec.Struct, frozen=True):
 
 def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Health) -> CardsRecord:
     """The file of these cards."""
-    names = CardRecord.__struct_fields__
-    outage = health.outage
+    outage = None if health.outage is None else _record(OutageRecord, health.outage)
+    sick = [
+        CardHealthRecord(card.uuid, _fault_records(card), card.is_shown) for card in health.cards
+    ]
     return CardsRecord(
         dict(numbers),
-        [CardRecord(*(getattr(card, name) for name in names)) for card in cards],
-        HealthRecord(
-            health.boot_id,
-            health.driver,
-            None if outage is None else OutageRecord(outage.reason, outage.text),
-            [
-                CardHealthRecord(card.uuid, _fault_records(card), card.is_shown)
-                for card in health.cards
-            ],
-        ),
+        [_record(CardRecord, card) for card in cards],
+        HealthRecord(health.boot_id, health.driver, outage, sick),
     )
 
 
@@ -196,23 +190,22 @@ def cards_of(record: CardsRecord) -> list[Card]:
 
 def health_of(record: HealthRecord) -> Health:
     """The stored health."""
-    outage = record.outage
+    outage = None if record.outage is None else Outage(record.outage.reason, record.outage.text)
     cards = (
         CardHealth(card.uuid, tuple(map(_fault, card.faults)), is_shown=card.is_shown)
-        for card in record.cards
+        for card in sorted(record.cards, key=lambda card: card.uuid)
     )
-    return Health(
-        boot_id=record.boot_id,
-        driver=record.driver,
-        outage=None if outage is None else Outage(outage.reason, outage.text),
-        cards=tuple(sorted(cards, key=lambda card: card.uuid)),
-    )
+    return Health(record.boot_id, driver=record.driver, outage=outage, cards=tuple(cards))
 
 
 def _fault_records(card: CardHealth) -> list[FaultRecord]:
-    names = FaultRecord.__struct_fields__
     kept = (fault for fault in card.faults if fault.recovery is not Recovery.INVENTORY)
-    return [FaultRecord(*(getattr(fault, name) for name in names)) for fault in kept]
+    return [_record(FaultRecord, fault) for fault in kept]
+
+
+def _record(kind: type[_Record], value: object) -> _Record:
+    """The record of a value that has all of its fields."""
+    return kind(*(getattr(value, name) for name in kind.__struct_fields__))
 
 
 def _fault(record: FaultRecord) -> Fault:

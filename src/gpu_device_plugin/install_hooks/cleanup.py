@@ -22,10 +22,10 @@ from gpu_device_plugin.disk.locks import NodeLock
 from gpu_device_plugin.disk.remains import Remains, remove_empty
 from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.grants.cdi_spec import claim_of_spec
-from gpu_device_plugin.domain.grants.comparison import complete_holder
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import live
+from gpu_device_plugin.domain.grants.snapshot_comparison import complete_holder
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import kubelet_snapshot, pod_directories
 from gpu_device_plugin.kubelet.dra_server import remove_sockets

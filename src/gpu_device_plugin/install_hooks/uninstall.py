@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.grants.holdings import HOLDINGS_ANNOTATION
+from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 

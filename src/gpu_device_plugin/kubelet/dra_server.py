@@ -21,8 +21,8 @@ import structlog
 from gpu_device_plugin.domain.grants.claims import DRIVER, ClaimRef, PreparedDevice
 from gpu_device_plugin.errors import GpuPluginError, KubeletError
 from gpu_device_plugin.kubelet._proto import dra_pb2, drahealth_pb2, pluginregistration_pb2
+from gpu_device_plugin.kubelet.device_plugin_servicer import encode, unary
 from gpu_device_plugin.kubelet.plugin_directory import is_socket
-from gpu_device_plugin.kubelet.servicer import encode, unary
 
 SERVICE_NAME = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_NAME = "pluginregistration.Registration"

@@ -10,7 +10,7 @@ import grpc
 import structlog
 
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet._proto import pods_pb2

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import pynvml
 
-from gpu_device_plugin.domain.cards.reports import CardReport, Inventory
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport, Inventory
 from gpu_device_plugin.errors import NvmlError
+from gpu_device_plugin.nvml.child_messages import decode, driver_trouble, reports
 from gpu_device_plugin.nvml.driver import Driver, error_name, open_driver
 from gpu_device_plugin.nvml.driver_queries import ask, mig_handles, openers
-from gpu_device_plugin.nvml.messages import decode, driver_trouble, reports
 
 EXCLUSIVE_PROCESS: int = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
 MODE_NAMES = {

@@ -2,7 +2,7 @@
 
     python -m gpu_device_plugin.nvml.child [--library PATH]
 
-Any call may block for ever inside the driver; `source` in the agent watches the time. So this
+Any call may block for ever inside the driver; `nvml_source` in the agent watches the time. So this
 process takes no commands and has no state that must be kept. Every line is a sign of life;
 `starting` announces that the next one may take long, because nvmlInit wakes each card, which
 takes seconds per card without the persistence daemon. It imports as little as possible, because
@@ -18,7 +18,7 @@ The child lives no longer than its parent, however the parent ends.
 Three ways, because each alone has a gap:
 
 - The kernel's parent-death signal. It does not come if the parent died before it was set. It
-  also comes when the *thread* that started the child ends, so `source` uses the event loop's.
+  also comes when the *thread* that started the child ends, so `nvml_source` uses the event loop's.
 - The parent's pid, compared after the signal is set, closes that gap. It is an argument, because
   in a container the agent itself may be pid 1.
 - The end of stdin always works, but is noticed only between two calls.

@@ -14,7 +14,7 @@ from contextlib import suppress
 import structlog
 
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.messages import InventoryLine, Line, Starting, decode
+from gpu_device_plugin.nvml.child_messages import InventoryLine, Line, Starting, decode
 
 _log = structlog.get_logger("nvml")
 

@@ -73,7 +73,7 @@ class Installation:
         node_events: Events about nodes, the oldest first.
         policies: Names of the admission policies; None where we may not list them.
         runtime_classes: Names of the RuntimeClasses; None as above.
-        doors: What the API server has for claims.
+        claims: What the API server has for claims.
         unexamined: What we have no right to list.
     """
 
@@ -85,7 +85,7 @@ class Installation:
     node_events: Sequence[Event] = ()
     policies: frozenset[str] | None = None
     runtime_classes: frozenset[str] | None = None
-    doors: AllocationApiObjects = field(default_factory=AllocationApiObjects)
+    claims: AllocationApiObjects = field(default_factory=AllocationApiObjects)
     unexamined: Sequence[str] = ()
 
     @property
@@ -230,14 +230,14 @@ def _other_plugins(facts: Installation) -> Iterator[Finding]:
                 )
 
 
-def _doors(facts: Installation) -> Iterator[Finding]:
+def _allocation_apis(facts: Installation) -> Iterator[Finding]:
     """Whether nodes, namespaces and policies agree on the API of requests (docs/dra.md)."""
     by_name = {view.name: view for view in facts.cards.nodes if view.cards}
     for node in facts.nodes:
         yield from _of_node(node, by_name.get(node.metadata.name))
     giving = [view.name for view in by_name.values() if _gives_by_claims(view)]
-    if facts.doors.namespaces is not None:
-        yield from _of_namespaces(facts.doors.namespaces, giving, facts.doors)
+    if facts.claims.namespaces is not None:
+        yield from _of_namespaces(facts.claims.namespaces, giving, facts.claims)
 
 
 def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
@@ -248,8 +248,8 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
     if asked is None:
         known = " or ".join(AllocationApi)
         yield problem(
-            f"node {name}: the label {ALLOCATION_API_LABEL}={label} names no door",
-            f"kubectl label node {name} --overwrite {ALLOCATION_API_LABEL}=DOOR, which is {known}",
+            f"node {name}: the label {ALLOCATION_API_LABEL}={label} names no allocation API",
+            f"kubectl label node {name} --overwrite {ALLOCATION_API_LABEL}=API, which is {known}",
         )
     elif asked is AllocationApi.DRA and not _gives_by_claims(view):
         yield problem(
@@ -408,7 +408,7 @@ _CHECKS: Sequence[Callable[[Installation], Iterable[Finding]]] = (
     _other_plugins,
     _runtime_classes,
     _marks,
-    _doors,
+    _allocation_apis,
     _policies,
     _node_events,
     _refused,

@@ -12,12 +12,11 @@ from operator import ge
 from string import ascii_letters
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, PodHold, hold_of
 from gpu_device_plugin.domain.fractions.room import Room
-from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     Holding,
     held_devices,
@@ -57,7 +56,7 @@ class CardView:
         free_percent: Percent of compute that nobody holds or waits for.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
-        door: By what requests reach it (docs/dra.md).
+        door: Its allocation API (docs/dra.md), by its name in JSON.
         memory_by: Who holds new slices to their memory, where that is not the usual one.
     """
 
@@ -114,8 +113,8 @@ class NodeCards:
         counts = Counter(card.model for card in self.cards)
         models = ", ".join(f"{count} x {model}" for model, count in counts.items())
         by_claims = sum(card.door is AllocationApi.DRA for card in self.cards)
-        door = allocation_api_text(by_claims, len(self.cards))
-        return f"{self.mode}, {units}{models}{door}"
+        api = allocation_api_text(by_claims, len(self.cards))
+        return f"{self.mode}, {units}{models}{api}"
 
     @property
     def letters(self) -> Mapping[PodRef, str]:

@@ -137,7 +137,7 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
         lists.read("ValidatingAdmissionPolicies", survey.names(VALIDATING_POLICIES)),
         lists.read("RuntimeClasses", survey.names(RUNTIME_CLASSES)),
     )
-    doors = await _door_facts(survey, lists)
+    claims = await _claim_objects(survey, lists)
     facts = Installation(
         version,
         sets or (),
@@ -147,13 +147,13 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
         events or (),
         policies,
         classes,
-        doors,
+        claims,
         sorted(lists.refused),
     )
     return findings(facts), reading
 
 
-async def _door_facts(survey: Survey, lists: "_Optional") -> AllocationApiObjects:
+async def _claim_objects(survey: Survey, lists: "_Optional") -> AllocationApiObjects:
     """The side of claims; a cluster may be too old for all of it."""
     by_claims = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
     namespaces, templates, policies = await asyncio.gather(

@@ -14,7 +14,7 @@ from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.grants.grant import Demand
-from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, held_devices
+from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRequest
@@ -109,7 +109,7 @@ def held_lines(
     return lines
 
 
-_OTHER_DOOR = {
+_OTHER_API = {
     AllocationApi.DEVICE_PLUGIN: "never: this node gives its cards through claims, and the pod asks by limits",
     AllocationApi.DRA: "never: this node gives its cards through the device plugin, and the pod asks by a claim",
 }
@@ -122,7 +122,7 @@ class NodeVerdict:
     Attributes:
         cards: One line a card: what it has, and what is missing.
         hint: The largest such slice that would fit, or "".
-        is_other_door: Whether the node serves such requests by the other allocation API (docs/dra.md).
+        is_other_api: Whether the node serves such requests by the other allocation API (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
         is_too_large: Whether no card of the node has as many units as are asked of one.
         opens: What to do for the pod to go there, where the cards have room; or "".
@@ -133,7 +133,7 @@ class NodeVerdict:
     cards: tuple[str, ...] = ()
     is_fit: bool = False
     hint: str = ""
-    is_other_door: bool = False
+    is_other_api: bool = False
     is_never: bool = False
     is_unreadable: bool = False
     is_too_large: bool = False
@@ -142,7 +142,7 @@ class NodeVerdict:
     @property
     def lacks_room(self) -> bool:
         """Whether it might take the pod if more were free."""
-        is_other = self.is_other_door or self.is_never or self.is_unreadable
+        is_other = self.is_other_api or self.is_never or self.is_unreadable
         return not (self.is_fit or self.opens or is_other)
 
 
@@ -175,7 +175,7 @@ def node_verdicts(
 
 def _both(slices: NodeVerdict, whole: NodeVerdict | None, names: str) -> NodeVerdict:
     """What a node has for a pod that asks for slices and for whole devices of these names."""
-    if slices.is_never or slices.is_other_door:
+    if slices.is_never or slices.is_other_api:
         return slices
     if whole is None:
         told = f"never: it gives slices, and no {names}, for which the pod asks too"
@@ -244,9 +244,9 @@ def _verdict(
         told = f"never, in mode {node.mode}: {rule_text(error)} [{error.reason}]"
         return NodeVerdict(node.name, told, is_never=True)
     others = [hold for hold in node.holds if not hold.pod.is_same_pod(request.ref)]
-    rooms = node_rooms(node.offer, others, request.door)
-    if rooms and all(room.is_behind_other_door for room in rooms):
-        return NodeVerdict(node.name, _OTHER_DOOR[request.door], is_other_door=True)
+    rooms = node_rooms(node.offer, others, request.allocation_api)
+    if rooms and all(room.is_of_other_api for room in rooms):
+        return NodeVerdict(node.name, _OTHER_API[request.allocation_api], is_other_api=True)
     found = fit(node.offer, rooms, request, chosen)
     # Of several containers the first that no card has room for; each may find room, but not all.
     lacking = [w for w in wanted if isinstance(place(rooms, w, chosen), NoRoom)]
@@ -287,7 +287,7 @@ def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
 def _card_line(room: Room, wanted: Demand) -> str:
     compute = f", {room.free_core} % compute" if room.least_core else ""
     lack = room.lack(wanted)
-    is_out = room.is_full_of_pods or room.is_behind_other_door or not room.is_healthy
+    is_out = room.is_full_of_pods or room.is_of_other_api or not room.is_healthy
     if lack is not None and is_out:
         return f"card {room.card.index}: {lack}"
     missing = wanted.units_per_card - room.free_mem

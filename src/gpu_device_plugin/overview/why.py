@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE, parse_claim
 from gpu_device_plugin.domain.fractions.demands import asked_text
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
 from gpu_device_plugin.domain.fractions.units import slice_mib
-from gpu_device_plugin.domain.grants.holdings import DEVICES_ANNOTATION, TOPOLOGY_GPU
+from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
@@ -20,7 +20,7 @@ from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 
 _NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
-_OTHER_DOOR = {
+_OTHER_API = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
     "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
     AllocationApi.DRA: "label a node gpu-device-plugin/door=dra; or take that label off the pod's namespace and "
@@ -139,15 +139,15 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
             f"ask somebody who may list nodes and pods to run this: what each node has for it is not "
             f"shown to you ({now.unlisted})",
         )
-    if names and request.asks and request.door is AllocationApi.DEVICE_PLUGIN:
+    if names and request.asks and request.allocation_api is AllocationApi.DEVICE_PLUGIN:
         return (
             f"make two pods of it: a node gives slices or whole cards, never both, and this pod asks "
             f"for a slice and for {names}",
         )
     if found := tuple(_to_make_room(verdicts)):
         return found
-    if any(verdict.is_other_door for verdict in verdicts):
-        return (_OTHER_DOOR[request.door],)
+    if any(verdict.is_other_api for verdict in verdicts):
+        return (_OTHER_API[request.allocation_api],)
     nowhere = "no node publishes cards: run `kubectl gpu doctor`"
     nowhere = _not_offered(asking.devices) if names else nowhere
     return (_NEVER if verdicts else nowhere,)
@@ -308,7 +308,7 @@ def _asks(pod: SurveyedPod, request: PodRequest, unit: MemoryUnit) -> tuple[str,
         found.append(f"container {container.name}: {' and '.join(reversed(parts))}")
     if request.card_count_label:
         found.append(f"over {request.card_count_label} cards")
-    if request.door is AllocationApi.DRA:
+    if request.allocation_api is AllocationApi.DRA:
         names = (claim.name for claim in pod.spec.resource_claims or ())
         found.append(f"through claims (docs/dra.md): {', '.join(names)}")
     return tuple(found)

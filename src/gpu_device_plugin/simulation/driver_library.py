@@ -10,7 +10,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from gpu_device_plugin.disk.native import native_library
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.errors import ConfigError, StorageError
 
 NVML = "libnvidia-ml.so.1"

@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet._proto import pods_pb2
@@ -24,7 +25,6 @@ from gpu_device_plugin.simulation.kubelet_allocation import Allocation
 from gpu_device_plugin.simulation.kubelet_book import Book, Held, read_book
 from gpu_device_plugin.simulation.kubelet_pods import (
     ContainerStart,
-    Kind,
     KubeletFaults,
     KubeletTimes,
     PluginCall,
@@ -139,7 +139,7 @@ def _message(pod: StandInPod, holds: Iterable[Mapping[str, Held]]) -> pb.PodReso
                 ],
             )
             for container, held in zip(pod.containers, holds, strict=True)
-            if container.kind is not Kind.INIT
+            if container.kind is not ContainerKind.INIT
         ],
     )
 
@@ -151,9 +151,9 @@ def _spec(pod: StandInPod) -> pods_pb2.Pod:
         )
     )
     for each in pod.containers:
-        is_app = each.kind is Kind.APP
+        is_app = each.kind is ContainerKind.APP
         written = (found.spec.containers if is_app else found.spec.init_containers).add(
-            name=each.name, restart_policy="Always" if each.kind is Kind.SIDECAR else ""
+            name=each.name, restart_policy="Always" if each.kind is ContainerKind.SIDECAR else ""
         )
         for name, amount in each.limits.items():
             written.resources.limits[name].string = str(amount)

@@ -6,14 +6,10 @@ Errors have the kubelet's own wording, because people read them beside the agent
 import random
 from collections.abc import Iterable
 
+from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet_book import Book, Held
-from gpu_device_plugin.simulation.kubelet_pods import (
-    ContainerStart,
-    Kind,
-    StandInContainer,
-    StandInPod,
-)
+from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, StandInContainer, StandInPod
 from gpu_device_plugin.simulation.kubelet_registry import PluginLink, PluginRegistry
 
 
@@ -40,7 +36,7 @@ class Allocation:
         reusable = self._reusable[pod.uid]
         await self._allocate_resources(pod, container, active)
         for resource, held in self._book.of_container(pod.uid, container.name).items():
-            if container.kind is Kind.INIT:
+            if container.kind is ContainerKind.INIT:
                 reusable.setdefault(resource, set()).update(held.ids)
             else:
                 reusable.setdefault(resource, set()).difference_update(held.ids)

@@ -2,15 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
-
-class Kind(Enum):
-    """How a container runs."""
-
-    INIT = "init"
-    SIDECAR = "sidecar"
-    APP = "app"
+from gpu_device_plugin.domain.node.pods import ContainerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +12,7 @@ class StandInContainer:
 
     name: str
     limits: Mapping[str, int] = field(default_factory=dict)
-    kind: Kind = Kind.APP
+    kind: ContainerKind = ContainerKind.APP
     env: Mapping[str, str] = field(default_factory=dict)
     drivers: tuple[str, ...] = ()
 

@@ -17,7 +17,7 @@ from msgspec import field
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import driver_library
 from gpu_device_plugin.simulation.mps_control import MPS_CONTROL, write_program
-from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, mig_ids, node_lines
+from gpu_device_plugin.simulation.node_profiles import cut_lines, driver_lines, mig_ids, node_lines
 
 STATE_NAME = "gpu-simulator.state"
 DEFAULT_STATE = Path("/run/gpu-simulator/state")

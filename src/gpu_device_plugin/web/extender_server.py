@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gpu_device_plugin.errors import GpuPluginError
-from gpu_device_plugin.web.server import HttpListener
+from gpu_device_plugin.web.http_server import HttpListener
 from gpu_device_plugin.web.tls import ServingTls, caller_name
 
 

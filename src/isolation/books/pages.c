@@ -8,7 +8,7 @@
  */
 #include "books/pages.h"
 
-#include "books/account.h"
+#include "books/memory_limit.h"
 #include "books/holdings.h"
 #include "slice/limits.h"
 

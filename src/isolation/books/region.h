@@ -36,7 +36,7 @@ struct region_slot {
 	struct process_name owner;
 	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/region_lock.c */
 	uint8_t reserved0[4];
-	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/account.c */
+	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/memory_limit.c */
 	_Atomic uint64_t unsettled_bytes; /* of all cards, reserved for calls that are out */
 };
 

@@ -2,8 +2,8 @@
  * Starting: standing in front of the driver and of the C library's dlsym, callbacks, by which lower
  * folders reach what is above them, and cuInit.
  */
-#include "books/account.h"
-#include "books/charge.h"
+#include "books/memory_limit.h"
+#include "books/memory_charge.h"
 #include "books/enter.h"
 #include "books/holdings.h"
 #include "books/slice_region.h"

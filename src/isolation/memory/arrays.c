@@ -1,5 +1,5 @@
 /* Arrays and mipmapped arrays: bytes by format, channels and size. */
-#include "books/charge.h"
+#include "books/memory_charge.h"
 #include "books/enter.h"
 
 #include <stdbool.h>

@@ -8,7 +8,7 @@
  */
 #include "memory/graphs.h"
 
-#include "books/account.h"
+#include "books/memory_limit.h"
 #include "books/enter.h"
 #include "books/holdings.h"
 #include "driver/cards.h"

@@ -1,5 +1,5 @@
 /* cuMemAlloc, its relatives with a pitch or managed, and cuMemFree. */
-#include "books/charge.h"
+#include "books/memory_charge.h"
 #include "books/enter.h"
 
 /* Threads may share all of these: the driver's own rules for the calls hold. */

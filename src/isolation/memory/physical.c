@@ -7,7 +7,7 @@
  * handles out again: also while another thread is still counting off the last
  * mapping of what had the number before.
  */
-#include "books/charge.h"
+#include "books/memory_charge.h"
 #include "books/enter.h"
 #include "books/holdings.h"
 #include "driver/cards.h"

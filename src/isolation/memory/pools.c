@@ -9,8 +9,8 @@
  */
 #include "memory/pools.h"
 
-#include "books/account.h"
-#include "books/charge.h"
+#include "books/memory_limit.h"
+#include "books/memory_charge.h"
 #include "books/holdings.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"

@@ -1,6 +1,6 @@
 /* cuMemAllocAsync and friends: every call that draws from a pool, makes one or ends it. */
-#include "books/account.h"
-#include "books/charge.h"
+#include "books/memory_limit.h"
+#include "books/memory_charge.h"
 #include "books/enter.h"
 #include "books/holdings.h"
 #include "driver/cards.h"

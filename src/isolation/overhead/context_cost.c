@@ -4,8 +4,8 @@
  */
 #include "overhead/overhead.h"
 
-#include "books/account.h"
-#include "books/charge.h"
+#include "books/memory_limit.h"
+#include "books/memory_charge.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "books/slice_region.h"

@@ -3,7 +3,7 @@
  * it; NVML may list it with the importer as well, and then it is none of what this process took
  * unasked. Drivers differ, and none says so: each import is looked at.
  */
-#include "books/account.h"
+#include "books/memory_limit.h"
 #include "books/enter.h"
 #include "books/holdings.h"
 #include "books/nvml.h"

@@ -1,5 +1,5 @@
 /* How much memory there is, as CUDA and NVML tell it: the slice's figures, of one picture. */
-#include "books/account.h"
+#include "books/memory_limit.h"
 #include "books/enter.h"
 #include "driver/cards.h"
 #include "driver/stream.h"

@@ -1,5 +1,5 @@
 /* Clocks in MHz. Streaming multiprocessors run at the graphics clock. */
-#include "library.h"
+#include "call_frame.h"
 
 struct clocks {
 	unsigned graphics, memory, video;

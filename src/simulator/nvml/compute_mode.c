@@ -1,5 +1,5 @@
 /* How many processes may use a card; libcuda.so.1 asks it at every context. */
-#include "library.h"
+#include "call_frame.h"
 
 nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
 {

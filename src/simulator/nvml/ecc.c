@@ -1,5 +1,5 @@
 /* Error correction: the mode, and counters that the node holds. */
-#include "library.h"
+#include "call_frame.h"
 
 static nvmlEnableState_t state(uint32_t enabled)
 {

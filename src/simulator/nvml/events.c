@@ -1,6 +1,6 @@
 /* Event sets: what happened on registered cards since they were registered. */
 #include "events.h"
-#include "library.h"
+#include "call_frame.h"
 
 #include <stdlib.h>
 

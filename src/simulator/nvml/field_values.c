@@ -1,5 +1,5 @@
 /* nvmlDeviceGetFieldValues: each field carries its own return code. */
-#include "library.h"
+#include "call_frame.h"
 
 #include <time.h>
 

@@ -1,5 +1,5 @@
 /* From index, UUID, serial or PCI address to a handle, and back to an index. */
-#include "library.h"
+#include "call_frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>

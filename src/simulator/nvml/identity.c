@@ -1,5 +1,5 @@
 /* Who a card is: names, numbers, its place on the bus. */
-#include "library.h"
+#include "call_frame.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * GPU instances and compute instances: at most one of these in each of those. Both
  * kinds of handle are the MIG slice's own, seen as another type.
  */
-#include "library.h"
+#include "call_frame.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Links between cards: NVLinks to other cards and to switches, and what two share on the PCI bus.
  */
-#include "library.h"
+#include "call_frame.h"
 
 #include <stdio.h>
 #include <string.h>

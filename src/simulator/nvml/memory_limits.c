@@ -2,7 +2,7 @@
  * Limits of a cgroup's memory on a card, from driver 615 on. nvml.h of CUDA 13.4 has the order of
  * the checks.
  */
-#include "library.h"
+#include "call_frame.h"
 #include "nvml_memory_limits.h"
 
 #include <fcntl.h>

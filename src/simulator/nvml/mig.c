@@ -1,5 +1,5 @@
 /* MIG: the slices of a card, looked at. They are made by mig_cut.c, or by the node's profile. */
-#include "library.h"
+#include "call_frame.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * Cutting a card through NVML: MIG mode, GPU instances, and in each at most one compute
  * instance. Nothing is destroyed, and no mode changed, while a process uses it.
  */
-#include "library.h"
+#include "call_frame.h"
 
 #include <inttypes.h>
 #include <stdio.h>

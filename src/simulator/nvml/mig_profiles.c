@@ -1,5 +1,5 @@
 /* What a card can be cut into, and a GPU instance of it again. */
-#include "library.h"
+#include "call_frame.h"
 
 #include <stdio.h>
 

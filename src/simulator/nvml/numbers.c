@@ -1,6 +1,6 @@
 /* The functions of numbers.def: one number of a whole card each. */
 #include "events.h"
-#include "library.h"
+#include "call_frame.h"
 
 #define NUMBER(function, type, supported, value)                                                   \
 	nvmlReturn_t function(nvmlDevice_t device, type *number)                                   \

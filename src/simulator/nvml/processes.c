@@ -1,6 +1,6 @@
 /* Processes on a card or a MIG slice, in every struct version there was. */
 #include "processes.h"
-#include "library.h"
+#include "call_frame.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* What changes while a card works: utilisation, temperature, clocks, power. */
-#include "library.h"
+#include "call_frame.h"
 
 #define FRESH_NS 1000000000ull
 

@@ -1,5 +1,5 @@
 /* Functions that name no card: versions, counts, error texts, process names. */
-#include "library.h"
+#include "call_frame.h"
 
 #include <stdio.h>
 #include <string.h>

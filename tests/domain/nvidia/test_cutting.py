@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_device_plugin.domain.cards.card import Hardware, Instance
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.nvidia.mig_devices import Profile, is_cut, plan
 from gpu_device_plugin.errors import ConfigError
 

@@ -6,11 +6,10 @@ import pytest
 from tests.domain.nvidia.nodes import sevenths, whole
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.domain.nvidia.by_mode import with_held
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
@@ -19,6 +18,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
+from gpu_device_plugin.domain.nvidia.effective_configuration import with_held
 from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.domain.nvidia.offers import Offers, offers
 

@@ -9,7 +9,7 @@ from tests.domain.nvidia.nodes import card, sevenths, whole
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import Paths
-from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeState
@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.registry import Schemes, default_schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes
 from gpu_device_plugin.errors import RequestError
 
 SEVENTH = "nvidia.com/mig-1g.5gb"

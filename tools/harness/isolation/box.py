@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.simulation.profiles import node_lines
+from gpu_device_plugin.simulation.node_profiles import node_lines
 
 MIB = 1024 * 1024
 OUT_OF_MEMORY = 2

@@ -12,7 +12,7 @@ from tools.harness.objects import held, node, pod
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, ASSIGNED, CORE_ALLOCATION
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     HOLDINGS_ANNOTATION,
     Holding,
     holdings_annotation,

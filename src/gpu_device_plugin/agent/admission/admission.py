@@ -13,10 +13,10 @@ from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.grants.call_state import Pending
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.reservation import Pending
 from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant, WeChooseDevices
 from gpu_device_plugin.domain.node.state import (
     EnforcerChoice,
@@ -25,7 +25,7 @@ from gpu_device_plugin.domain.node.state import (
     StateReader,
     why_library,
 )
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
 
 _SLICE_ID_BYTES = 8

@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
     limits_text,
 )
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.state import MemoryEnforcer, NodeState
 from gpu_device_plugin.errors import NodeError

@@ -11,6 +11,7 @@ import structlog
 from gpu_device_plugin import __version__
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.library_versions import (
     LIBRARY,
     SELFTEST,
@@ -18,8 +19,7 @@ from gpu_device_plugin.disk.library_versions import (
     Package,
     package,
 )
-from gpu_device_plugin.disk.native import native_library
-from gpu_device_plugin.disk.writer import Writer
+from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.grants.cdi_spec import HOOK
 from gpu_device_plugin.domain.grants.container_edits import LIBRARY_FILE
 from gpu_device_plugin.domain.grants.grant import Grant

@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.cards.health import (
     unshareable,
 )
 from gpu_device_plugin.domain.cards.health_values import Health, HealthRules
-from gpu_device_plugin.domain.cards.reports import (
+from gpu_device_plugin.domain.cards.nvml_reports import (
     CardReport,
     DriverChanged,
     DriverMissing,

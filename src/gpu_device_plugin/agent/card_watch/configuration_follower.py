@@ -1,7 +1,7 @@
 """The configuration in force: NVIDIA's file, named by a setting or chosen by a label of the node.
 
 The disk of the files may be stuck: a thread of its own reads them, and nobody waits for that. What
-a pod holds of a card keeps that card from changing (`domain.nvidia.by_mode`).
+a pod holds of a card keeps that card from changing (`domain.nvidia.effective_configuration`).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from functools import partial
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
-from gpu_device_plugin.disk.writer import Writer
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError

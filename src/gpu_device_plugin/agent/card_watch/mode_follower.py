@@ -69,7 +69,7 @@ class ModeFollower:
         self._is_synced = False
         self._foreign = self._answering = ""
         self.allocation_api_choice = AllocationApiChoice(
-            self.settings, self._note, self.node_store.read().door
+            self.settings, self._note, self.node_store.read().allocation_api
         )
         self.registered: frozenset[str] = frozenset()
         """Resources that this node registered with the kubelet, also in earlier runs."""
@@ -181,7 +181,7 @@ class ModeFollower:
             compute_policy=self._compute_policy(),
             memory_choice=self._memory_choice(),
             max_pods=self._max_pods(),
-            door=self.allocation_api_choice.decide(
+            allocation_api=self.allocation_api_choice.decide(
                 self._labels.get(ALLOCATION_API_LABEL), mode.value
             ),
         )
@@ -278,20 +278,20 @@ class AllocationApiChoice:
     refused: str = ""
     """What the API server said when it took no offer for claims; empty where it may."""
 
-    def load(self, door: str) -> None:
+    def load(self, text: str) -> None:
         """Start with the allocation API of the last run, if it was stored."""
-        self.kept = parse_allocation_api(door) or self.kept
+        self.kept = parse_allocation_api(text) or self.kept
 
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
         """The allocation API that serves now."""
         wanted, known = parse_allocation_api(text or self.settings.door), ", ".join(AllocationApi)
-        wrong = f"label {ALLOCATION_API_LABEL}={text} names no door; it stays {self.kept}. Known: {known}"
-        self._note("unknown door", "UnknownDoor", wrong if wanted is None else None)
+        wrong = f"label {ALLOCATION_API_LABEL}={text} names no allocation API; it stays {self.kept}. Known: {known}"
+        self._note("unknown allocation API", "UnknownDoor", wrong if wanted is None else None)
         if wanted is not AllocationApi.DRA:
             self.refused = ""
         missing = self._lacks_claims(mode) if wanted is AllocationApi.DRA else ""
-        text = f"door {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
-        self._note("door", "DoorNotAvailable", text if missing else None)
+        text = f"allocation API {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
+        self._note("allocation API", "DoorNotAvailable", text if missing else None)
         self.kept = AllocationApi.DEVICE_PLUGIN if missing else wanted or self.kept
         return self.kept
 

@@ -64,7 +64,7 @@ class ClaimEndpoint:
         """Whether claims are given here, or are still held, also by grants that were lost."""
         if not self._parts.is_served:
             return False
-        is_open = self._parts.node_store.read().door is AllocationApi.DRA
+        is_open = self._parts.node_store.read().allocation_api is AllocationApi.DRA
         is_held = has_claims(self._parts.admission.ledger) or bool(self._preparation.lost)
         return is_open or self.handover.is_offered or is_held
 
@@ -91,7 +91,7 @@ class ClaimEndpoint:
         state, had_claims = self._parts.node_store.read(), self._had_claims
         self._had_claims = has_claims(ledger)
         if self._is_offering and (
-            state.door is AllocationApi.DRA or had_claims or self._had_claims
+            state.allocation_api is AllocationApi.DRA or had_claims or self._had_claims
         ):
             self._parts.republish.emit(state)
             self._wake.set()
@@ -153,18 +153,18 @@ class ClaimEndpoint:
         except RequestError:
             return []
         found, ledger = [], self._parts.admission.ledger
-        for uuid, other_door in cards_for_claims(state, ledger, self.withheld).items():
+        for uuid, other_api in cards_for_claims(state, ledger, self.withheld).items():
             card = view.card(uuid)
             capacity = scheme.capacity(card, view) if card else None
             if card and capacity:
-                why = taints(uuid, other_door, state)
+                why = taints(uuid, other_api, state)
                 found.append(OfferedDevice(card, str(state.mode), capacity, why))
         return found
 
     def _offer(self) -> None:
         devices = self.offered()
         state = self._parts.node_store.read()
-        if state.door is AllocationApi.DRA:
+        if state.allocation_api is AllocationApi.DRA:
             self.handover.offered(device.card.uuid for device in devices)
         self._parts.claims.offer(devices, self._parts.cards.driver_version)
         faults = state.faults.items()
@@ -219,7 +219,7 @@ class Handover:
     def is_waiting(self) -> bool:
         """Whether cards or our slice should go back now, and not at the end of a prepared claim."""
         ledger = self._parts.admission.ledger
-        is_closed = self._parts.node_store.read().door is not AllocationApi.DRA
+        is_closed = self._parts.node_store.read().allocation_api is not AllocationApi.DRA
         is_held = bool(self.withheld <= held_by_claims(ledger)) and has_claims(ledger)
         return is_closed and self.is_offered and not is_held
 

@@ -36,7 +36,7 @@ from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
 
 _log = structlog.get_logger("claims")

@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_cal
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
-from gpu_device_plugin.domain.registry import EVERYTHING, Scope
+from gpu_device_plugin.domain.scheme_registry import EVERYTHING, Scope
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 

@@ -22,28 +22,28 @@ from gpu_device_plugin.agent.kubelet_calls.prestart import HolderCheck, PreStart
 from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
-from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices
-from gpu_device_plugin.domain.grants.reservation import (
+from gpu_device_plugin.domain.grants.call_state import (
     CallState,
     Offer,
     Pending,
-    check_door,
+    check_device_plugin_serves,
     check_in_service,
 )
+from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import NodeError, RefusalError
 from gpu_device_plugin.web.agent_metrics import AgentMetrics
 
 
 @dataclass(eq=False)
 class KubeletCalls:
-    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`.
+    """One answer to each of the kubelet's calls; see `DeviceService`.
 
     `note_answer` is called before an answer where the kubelet's choice stands: a container is about
     to hold what no grant tells yet, and a reconcile pass has to find out which one.
@@ -116,7 +116,7 @@ class KubeletCalls:
     async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
         scheme, view = self.schemes.find_deciding(call.resource, self.state())
         known = self._open(call.resource)
-        check_door(view, known)
+        check_device_plugin_serves(view, known)
         scope, session = self.schemes.scope(scheme), known.caller if known else None
         found = await self.caller_lookup.identify(call, session, scope, self._admitting())
         self._calls = replace(self._calls, caller=found.caller)
@@ -157,11 +157,11 @@ class KubeletCalls:
             if isinstance(found, Grant):
                 return await self.admission.answer_again(found)
             self._calls = replace(self._calls, caller=found)
-            check_door(view, known)
+            check_device_plugin_serves(view, known)
             await self._hand_on(found, call, scheme, view)
         pending = self._calls.decided
         self._calls = replace(self._calls, caller=pending.caller)
-        check_door(view, pending)
+        check_device_plugin_serves(view, pending)
         check_in_service(pending, view)
         grant = await self.admission.grant(pending, call, scheme, view)
         self._calls = self._calls.grant(call.resource, grant.slice_id)

@@ -17,11 +17,15 @@ from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants.caller import Call
-from gpu_device_plugin.domain.grants.comparison import check_holder, complete_holder, rename_holder
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.snapshot_comparison import (
+    check_holder,
+    complete_holder,
+    rename_holder,
+)
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import (
     ClusterError,
     DoesNotFitError,

@@ -34,7 +34,7 @@ from gpu_device_plugin.domain.node.state import (
     unmet_choice,
     unproven,
 )
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import EdgeError, NodeError
 
 CHECK_SECONDS = 5.0

@@ -8,7 +8,7 @@ from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.domain.node.modes import is_served
 from gpu_device_plugin.domain.node.state import USUAL_ENFORCER, NodeState, StateReader
-from gpu_device_plugin.web.server import ReadyState
+from gpu_device_plugin.web.http_server import ReadyState
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ import structlog
 
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
-from gpu_device_plugin.disk.writer import Writer
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.node.labels import (
     FEATURES_ANNOTATION,

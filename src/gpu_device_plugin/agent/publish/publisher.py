@@ -13,7 +13,7 @@ from gpu_device_plugin.disk.region import CardUsage
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     Holding,
@@ -40,7 +40,7 @@ from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import USUAL_ENFORCER, NodeState, StateReader
-from gpu_device_plugin.domain.registry import Schemes, merge
+from gpu_device_plugin.domain.scheme_registry import Schemes, merge
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 APART_SECONDS = 5.0

@@ -21,7 +21,16 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.grants.comparison import (
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import (
+    KUBELET_SETTLE_SECONDS,
+    expired_grants,
+    is_over,
+    live,
+)
+from gpu_device_plugin.domain.grants.snapshot_comparison import (
     complete_holder,
     corrected_uid,
     drift,
@@ -32,18 +41,9 @@ from gpu_device_plugin.domain.grants.comparison import (
     rename_holder,
     uids_by_holding,
 )
-from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
-from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.lifetime import (
-    KUBELET_SETTLE_SECONDS,
-    expired_grants,
-    is_over,
-    live,
-)
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import StateReader
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 
 PASS_SECONDS = 30.0

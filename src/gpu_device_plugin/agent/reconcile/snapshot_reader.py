@@ -15,7 +15,7 @@ from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.node.pods import ListedPod
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import KubeletError
 
 QUIET_SECONDS = 6.0

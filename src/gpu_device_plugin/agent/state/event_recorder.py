@@ -8,16 +8,16 @@ import structlog
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.health_values import Change, ChangeKind
+from gpu_device_plugin.domain.grants.call_state import Reservation
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.grants.decision_log import NOTHING_DECIDED, Decision, DecisionLog
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.reservation import Reservation
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import StateReader
-from gpu_device_plugin.domain.registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, GpuPluginError, NotKnownError, RefusalError
 from gpu_device_plugin.kubernetes.objects.events import EventNote
 from gpu_device_plugin.web.agent_metrics import AgentMetrics

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from gpu_device_plugin.agent.state.node_store import Signal
+from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore, Loaded
-from gpu_device_plugin.disk.writer import Writer
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.errors import NodeError, StorageError

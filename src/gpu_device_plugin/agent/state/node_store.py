@@ -51,7 +51,7 @@ class NodeStateChange(TypedDict, total=False):
     mps_waits: str
     mig_profile: str
     imex_channels: tuple[int, ...]
-    door: AllocationApi
+    allocation_api: AllocationApi
     kept: tuple[str, ...] | None
 
 

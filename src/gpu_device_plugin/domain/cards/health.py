@@ -35,7 +35,7 @@ from gpu_device_plugin.domain.cards.health_values import (
     Recovery,
     XidAction,
 )
-from gpu_device_plugin.domain.cards.reports import (
+from gpu_device_plugin.domain.cards.nvml_reports import (
     Answered,
     CardReport,
     DriverMissing,

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.fractions.card_limits import check_message, most_pods
 from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name, requesting_container
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions
 from gpu_device_plugin.domain.fractions.demands import asked_text, demand, wants_whole_card
-from gpu_device_plugin.domain.fractions.edits import device_nodes, environment, isolation_mounts
 from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
     check_ids,
@@ -17,17 +17,23 @@ from gpu_device_plugin.domain.fractions.fraction import (
     units_per_card,
     with_amounts,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import check_message, most_pods, resources_of
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, Ask, Known, check
+from gpu_device_plugin.domain.fractions.slice_edits import (
+    device_nodes,
+    environment,
+    isolation_mounts,
+)
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
     cards_of,
+    resources_of,
     slice_bytes,
     unit_ids,
     units_of,
 )
+from gpu_device_plugin.domain.grants.call_state import Reservation
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.claims import MAX_SLOTS, AllocatedDevice, Capacity
 from gpu_device_plugin.domain.grants.container_edits import (
@@ -37,9 +43,8 @@ from gpu_device_plugin.domain.grants.container_edits import (
     Paths,
 )
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, Share
+from gpu_device_plugin.domain.grants.kubelet_chooses import UngrantedUnits, ungranted_units
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.recording import UngrantedUnits, ungranted_units
-from gpu_device_plugin.domain.grants.reservation import Reservation
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, NewGrant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRequest

@@ -16,11 +16,11 @@ from gpu_device_plugin.domain.fractions.units import (
     parse_unit_id,
     pick_units,
 )
+from gpu_device_plugin.domain.grants.call_state import Offer, Pending, Reservation
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
 from gpu_device_plugin.domain.grants.init_containers import demands_ahead
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.reservation import Offer, Pending, Reservation
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.node.state import NodeState

@@ -14,12 +14,16 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
     NodeRoom,
     grade_placement,
 )
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
-from gpu_device_plugin.domain.fractions.placement import Placement, cards_for_all, place
+from gpu_device_plugin.domain.fractions.placement import (
+    Placement,
+    cards_for_all,
+    place,
+    scores_by_fullness,
+)
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.room import Room, room_of
-from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
 from gpu_device_plugin.domain.grants.init_containers import ContainerSums, demands_ahead
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
@@ -44,9 +48,9 @@ class _Left:
 
 
 def node_rooms(
-    offer: NodeOffer, holds: Iterable[PodHold], door: AllocationApi | None = None
+    offer: NodeOffer, holds: Iterable[PodHold], api: AllocationApi | None = None
 ) -> tuple[Room, ...]:
-    """What each card of a node has left; where `door` is named, for requests that come by it.
+    """What each card of a node has left; where `api` is named, for requests that come by it.
 
     Unplaced demands are put where the node's own policy would put them, the first pod first; where
     none has room, on the emptiest cards: somebody holds them, whatever we know. They are never on a
@@ -75,12 +79,12 @@ def node_rooms(
         for index in _guess_cards(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
             left[index].take(hold, needed.amounts_per_card)
     found = [each.room for each in left.values()]
-    return tuple(found if door is None else (_through(door, room, offer) for room in found))
+    return tuple(found if api is None else (_through(api, room, offer) for room in found))
 
 
-def _through(door: AllocationApi, room: Room, offer: NodeOffer) -> Room:
-    is_behind_other = (room.card.index in offer.by_claims) is not (door is AllocationApi.DRA)
-    return replace(room, is_behind_other_door=True) if is_behind_other else room
+def _through(api: AllocationApi, room: Room, offer: NodeOffer) -> Room:
+    is_behind_other = (room.card.index in offer.by_claims) is not (api is AllocationApi.DRA)
+    return replace(room, is_of_other_api=True) if is_behind_other else room
 
 
 def _guess_cards(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
@@ -109,7 +113,7 @@ class Score:
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
 FULL_OF_PODS_TEXT = "The number of pods per gpu device has reached the maximum allowed"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
-OTHER_DOOR_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
+OTHER_API_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
 _NEVER_TEXT = "node(s) never serve what the pod asks for: "
 OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
@@ -233,7 +237,7 @@ def _score(
     """By how full (binpack) or empty (spread) the pod's cards are with it, or how little it spoils (fgd)."""
     on = [room for room in trial.rooms if room.card.uuid in trial.uuids]
     free = sum(r.free_mem for r in on) / max(1, sum(r.card.capacity(r.unit) for r in on))
-    found = {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
+    found = scores_by_fullness(free)
     if PlacementPolicy.FGD in (asked.policy, asked.default):
         left_cpu_milli = free_cpu_milli - asked.pod.cpu_milli
         was = NodeRoom(free_cpu_milli, tuple(room.free_milli for room in before))
@@ -252,8 +256,8 @@ def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -
         trial.take_on(ask, found.cards)
     else:
         return trial
-    if rooms and all(room.is_behind_other_door for room in rooms):
-        return Misfit(OTHER_DOOR_TEXT, is_final=True)
+    if rooms and all(room.is_of_other_api for room in rooms):
+        return Misfit(OTHER_API_TEXT, is_final=True)
     text = FULL_OF_PODS_TEXT if _is_full_of_pods(rooms, asked) else NOT_ENOUGH_TEXT
     refused = Misfit(text, is_final=_is_too_much(offer, asked))
     if refused.is_final or len(asking) == 1:

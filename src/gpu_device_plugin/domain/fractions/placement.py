@@ -7,6 +7,7 @@ after so many tries: a pod that it does not place in them waits as if there were
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, Self, TypeVar
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.fragmentation import unusable_share
@@ -24,6 +25,21 @@ class Placement:
 
     cards: tuple[Card, ...]
     why: str
+
+
+class _Part(Protocol):
+    def __rsub__(self, other: float, /) -> Self: ...
+
+
+_Free = TypeVar("_Free", bound=_Part)
+
+
+def scores_by_fullness(free: _Free) -> dict[PlacementPolicy, _Free]:
+    """How good cards are by binpack and spread, 1 the best, where with the pod `free` of them (0 to 1) is left.
+
+    A number, or an array of them.
+    """
+    return {PlacementPolicy.BINPACK: 1.0 - free, PlacementPolicy.SPREAD: free}
 
 
 def _preference(

@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.fractions.demands import amounts_of, wants_whole_c
 from gpu_device_plugin.domain.fractions.fraction import fraction_of, units_per_card
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, UnitsAndPercent
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     MOST_ON_A_POD,
     Holding,
@@ -99,7 +99,7 @@ class PodHold:
             unplaced,
             inits=one_copy(sums.inits),
             is_exclusive=wants_whole_card(pod),
-            is_by_claims=pod.door is AllocationApi.DRA,
+            is_by_claims=pod.allocation_api is AllocationApi.DRA,
         )
 
 
@@ -299,7 +299,7 @@ def hold_of(
             sums.add(container, {card: UnitsAndPercent(n, percent) for card, n in on.items()})
         else:
             left.append(container)
-    is_counted = pod.door is AllocationApi.DEVICE_PLUGIN
+    is_counted = pod.allocation_api is AllocationApi.DEVICE_PLUGIN
     return PodHold.by_sums(pod, sums, _demands_without_card(pod, left) if is_counted else ())
 
 

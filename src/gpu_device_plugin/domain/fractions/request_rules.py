@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import NamedTuple
 
-from gpu_device_plugin.domain.fractions.mode_resources import resources_of
-from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, resources_of
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import RequestError
 

@@ -5,10 +5,15 @@ from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.card_limits import most_pods
 from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI
-from gpu_device_plugin.domain.fractions.mode_resources import most_pods, resources_of
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT
-from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, slice_mib
+from gpu_device_plugin.domain.fractions.units import (
+    CORE_UNITS_PER_CARD,
+    Resource,
+    resources_of,
+    slice_mib,
+)
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -25,7 +30,7 @@ class Room:
         pods: Pods that hold anything on it, the asking pod included if it does.
         least_core: Compute that every container of this mode takes at least.
         is_closed: Whether another pod has the card for itself: then nothing of it is free.
-        is_behind_other_door: Whether requests as the asking pod's are not served from this card.
+        is_of_other_api: Whether requests as the asking pod's are not served from this card.
     """
 
     card: Card
@@ -38,7 +43,7 @@ class Room:
     max_pods: int | None = None
     least_core: int = 0
     is_closed: bool = False
-    is_behind_other_door: bool = False
+    is_of_other_api: bool = False
 
     @property
     def amounts(self) -> tuple[int, ...]:
@@ -50,7 +55,7 @@ class Room:
             self.card.memory_mib,
             self.is_healthy,
             self.is_closed,
-            self.is_behind_other_door,
+            self.is_of_other_api,
         )
 
     @property
@@ -65,7 +70,7 @@ class Room:
         Nothing, where no further pod may come.
         """
         is_full = self.max_pods is not None and self.pods >= self.max_pods
-        if not self.is_healthy or self.is_closed or self.is_behind_other_door or is_full:
+        if not self.is_healthy or self.is_closed or self.is_of_other_api or is_full:
             return 0
         free = WHOLE_CARD_MILLI * self.free_mem // max(1, self.card.capacity(self.unit))
         if self.least_core:
@@ -110,7 +115,7 @@ class Room:
         others = self.pods - self.holds_pod
         if not self.is_healthy:
             return "unhealthy"
-        if self.is_behind_other_door:
+        if self.is_of_other_api:
             return "served through the other API, see its allocation API (docs/dra.md)"
         if self.is_closed:
             return "held by a pod that wants no other beside it"

@@ -1,4 +1,4 @@
-"""Resources, the unit ids under which the kubelet counts them, which units a container gets, and its slice's size.
+"""The resources of each mode, the unit ids under which the kubelet counts them, which units a container gets, and its slice's size.
 
 An id tells resource, card and unit: a letter (m memory, c compute, n count), one
 base-36 digit for the card's number, the unit in base 36. So ids of two resources never
@@ -15,6 +15,7 @@ from itertools import count, islice, product, repeat
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import DoesNotFitError
 
 CORE_UNITS_PER_CARD = 100
@@ -29,6 +30,11 @@ class Resource(StrEnum):
     COUNT = "aliyun.com/gpu-count"
 
 
+_RESOURCES: Mapping[NodeMode, tuple[Resource, ...]] = {
+    NodeMode.CORE_MEM: (Resource.MEM, Resource.CORE, Resource.COUNT),
+    NodeMode.CGPU: (Resource.MEM, Resource.COUNT),
+    NodeMode.SHARE: (Resource.MEM, Resource.COUNT),
+}
 _LETTERS: Mapping[str, str] = {Resource.MEM: "m", Resource.CORE: "c", Resource.COUNT: "n"}
 _BY_LETTER = {_LETTERS[resource]: resource for resource in Resource}
 
@@ -40,6 +46,11 @@ class UnitId:
     resource: Resource
     card: CardNumber
     unit: int
+
+
+def resources_of(mode: NodeMode) -> tuple[Resource, ...]:
+    """What a node in `mode` offers; nothing in `disabled` and in modes that are not served."""
+    return _RESOURCES.get(mode, ())
 
 
 # A decision reads every id of the node, and they are the same each time.

@@ -101,20 +101,20 @@ def cards_for_claims(
     With allocation API `dra` a card is offered once no units of it are held, with `device-plugin` only
     until the last claim on it has ended. `withheld` are cards of which a claim may be allocated that is not prepared yet.
     """
-    if state.door is AllocationApi.DRA and state.mark and not has_claims(ledger):
+    if state.allocation_api is AllocationApi.DRA and state.mark and not has_claims(ledger):
         return {}  # a node that is left has no ResourceSlice when the agent ends
-    if state.door is AllocationApi.DRA:
+    if state.allocation_api is AllocationApi.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
     held = cards_behind_claims(state, ledger, withheld)
-    return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
+    return {card.uuid: str(state.allocation_api) for card in state.cards if card.uuid in held}
 
 
 def cards_behind_claims(
     state: NodeState, ledger: Ledger, withheld: Collection[str] = ()
 ) -> frozenset[str]:
     """UUIDs of the cards that the device plugin gives nothing new of: with allocation API `dra` all."""
-    if state.door is AllocationApi.DRA:
+    if state.allocation_api is AllocationApi.DRA:
         return frozenset(card.uuid for card in state.cards)
     return held_by_claims(ledger) | frozenset(withheld)
 
@@ -135,25 +135,25 @@ def check_allocation_api(uuids: Sequence[str], state: NodeState, ledger: Ledger)
         )
 
 
-def taints(uuid: str, other_door: str, state: NodeState) -> dict[str, str]:
+def taints(uuid: str, other_api: str, state: NodeState) -> dict[str, str]:
     """Why nothing new may be allocated of a card: key -> value."""
     reason = next(iter(state.faults), "") or state.unhealthy.get(uuid, "")
     found = {
         f"{DRIVER}/unhealthy": reason,
-        f"{DRIVER}/door": other_door,
+        f"{DRIVER}/door": other_api,
         f"{DRIVER}/uninstall": "true" if state.mark else "",
     }
     return {key: value for key, value in found.items() if value}
 
 
 def pools_behind(
-    pools: Sequence[Pool], door: AllocationApi, ledger: Ledger, withheld: Collection[str] = ()
+    pools: Sequence[Pool], api: AllocationApi, ledger: Ledger, withheld: Collection[str] = ()
 ) -> tuple[Pool, ...]:
     """What the device plugin still offers: with allocation API `dra` the units that are held, and no more.
 
     With its own allocation API all but the cards that claims still hold, or may still be prepared on.
     """
-    if door is AllocationApi.DRA:
+    if api is AllocationApi.DRA:
         ids = ledger.ids()
         return tuple(
             replace(pool, groups=tuple(left for g in pool.groups if (left := _only(g, ids)).ids))

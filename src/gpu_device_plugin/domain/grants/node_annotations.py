@@ -1,6 +1,6 @@
 """A node's annotations, written and read: its cards, and how far uninstalling has come.
 
-What pods hold there is in `holdings`, a pod's own annotations in `fractions/pod_annotations`.
+What pods hold there is in `holdings_annotation`, a pod's own annotations in `fractions/pod_annotations`.
 """
 
 import json

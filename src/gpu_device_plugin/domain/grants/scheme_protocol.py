@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.grants.call_state import Offer, Pending, Reservation
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.claims import AllocatedDevice, Capacity
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.reservation import Offer, Pending, Reservation
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.node.pools import Pool, UnitCount
@@ -36,7 +36,7 @@ class Scheme(ABC):
 
     The `state` that it gets holds its own cards only. A scheme either decides which units a
     container gets (`WeChooseDevices`), or records what the kubelet has chosen
-    (`recording.KubeletChoosesDevices`). Both end in grants of one ledger.
+    (`KubeletChoosesDevices`). Both end in grants of one ledger.
     """
 
     @property

@@ -25,7 +25,10 @@ def require(affinity: Json | None, labels: Mapping[str, str]) -> Json:
     node = _object(affinity.get("nodeAffinity"))
     required = _object(node.get(_REQUIRED))
     terms = [_object(term) for term in _list(required.get("nodeSelectorTerms"))]
-    expressions = [_is(key, value) for key, value in sorted(labels.items())]
+    expressions = [
+        {"key": key, "operator": "In", "values": _alike(key, value)}
+        for key, value in sorted(labels.items())
+    ]
     new = [_with(term, expressions) for term in terms] or [{"matchExpressions": expressions}]
     changed = {**required, "nodeSelectorTerms": new}
     return {**affinity, "nodeAffinity": {**node, _REQUIRED: changed}}
@@ -75,10 +78,6 @@ def _value(term: Json, label: str) -> str:
         if expression.get("key") == label and is_one:
             return str(values[0])
     return ""
-
-
-def _is(key: str, value: str) -> Json:
-    return {"key": key, "operator": "In", "values": _alike(key, value)}
 
 
 def _alike(key: str, value: str) -> list[str]:
@@ -154,7 +153,11 @@ def admit(
     compute_class = labels.get(CLASS_LABEL, GPU_CLASSES[0] if asks else "")
     if compute_class not in GPU_CLASSES:
         if asks and compute_class not in OTHER_CLASSES:
-            return Denied(_unknown_class(compute_class))
+            known = ", ".join((*GPU_CLASSES, *OTHER_CLASSES))
+            return Denied(
+                f"{CLASS_LABEL} {clip(compute_class)!r} is no class that a model or driver can be asked "
+                f"for with. Known: {known}"
+            )
         return Admitted(effect.labels, effect.annotations)
     if pod.affinity_bytes > MOST_AFFINITY_BYTES:
         return Denied(
@@ -240,12 +243,8 @@ def _model(
         asked = f"{CLASS_LABEL} {GPU_CLASSES[0]!r} needs a model: set the label {MODEL_LABEL}."
         return None, f"{asked} Known: {catalogue.known}"
     found = catalogue.series.get(name)
-    if found is None:
-        return (
-            None,
-            f"{MODEL_LABEL} {clip(name)!r} is not in the catalogue. Known: {catalogue.known}",
-        )
-    return found, ""
+    wrong = f"{MODEL_LABEL} {clip(name)!r} is not in the catalogue. Known: {catalogue.known}"
+    return (None, wrong) if found is None else (found, "")
 
 
 def _wrong_driver(model: Series | None, driver: str, effect: Effect, catalogue: Catalogue) -> str:
@@ -260,11 +259,3 @@ def _wrong_driver(model: Series | None, driver: str, effect: Effect, catalogue: 
     which = model.name if model is not None else "any series"
     served = sorted({version for each in candidates for version in each.drivers})
     return f"{asked} is not served for {which}. Served: {', '.join(served) or 'none'}"
-
-
-def _unknown_class(name: str) -> str:
-    known = ", ".join((*GPU_CLASSES, *OTHER_CLASSES))
-    return (
-        f"{CLASS_LABEL} {clip(name)!r} is no class that a model or driver can be asked for with. "
-        f"Known: {known}"
-    )

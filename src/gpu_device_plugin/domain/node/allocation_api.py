@@ -15,7 +15,7 @@ class AllocationApi(StrEnum):
 
 def parse_allocation_api(text: str) -> AllocationApi | None:
     """The allocation API of that name, or None."""
-    return next((door for door in AllocationApi if door == text), None)
+    return next((api for api in AllocationApi if api == text), None)
 
 
 def has_claims_api(version: str) -> bool:

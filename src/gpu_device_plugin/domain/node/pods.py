@@ -95,7 +95,7 @@ class PodRequest:
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
         cpu_milli: Processor that the scheduler counts for it, in thousandths of a core; only the
             controller asks, 0 elsewhere.
-        door: How what it asks for reaches a node.
+        allocation_api: How what it asks for reaches a node.
         runtime_class: Name of its RuntimeClass, or "" for the node's default.
         is_mirror: It says of itself that it is the API's mirror of a static pod, as anybody's pod can.
     """
@@ -111,7 +111,7 @@ class PodRequest:
     placement: str | None = None
     card_label: str | None = None
     cpu_milli: int = 0
-    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
     runtime_class: str = ""
     is_mirror: bool = False
 
@@ -128,7 +128,7 @@ class PodRequest:
     @property
     def asks_units(self) -> bool:
         """Whether what it asks for is counted in units; what claims have, kube-scheduler allocates."""
-        return self.asks and self.door is AllocationApi.DEVICE_PLUGIN
+        return self.asks and self.allocation_api is AllocationApi.DEVICE_PLUGIN
 
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""

@@ -139,7 +139,7 @@ class NodeState:
             not given back, and `ANY_CARD` says that it is not known which these are.
         mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
         mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
-        door: By what requests reach the node.
+        allocation_api: By what requests reach the node.
         driver_limits: On which cards NVIDIA's driver is proven to limit memory.
         sandboxes: Names of RuntimeClasses whose pods get no enforced slice; `kata*` are all that begin so.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
@@ -169,7 +169,7 @@ class NodeState:
     mps_waits: str = ""
     mig_profile: str | None = None
     imex_channels: tuple[int, ...] = ()
-    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, Hardware
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import PREFIX
 from gpu_device_plugin.errors import ConfigError
 

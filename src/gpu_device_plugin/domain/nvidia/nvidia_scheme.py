@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.cards.reports import CardReport
+from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import (
     VISIBLE_DEVICES,
@@ -14,24 +14,17 @@ from gpu_device_plugin.domain.grants.container_edits import (
     Paths,
 )
 from gpu_device_plugin.domain.grants.grant import Grant, Share
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     TOPOLOGY_GPU,
     devices_annotation,
 )
-from gpu_device_plugin.domain.grants.recording import KubeletChoosesDevices, Layout
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices, Layout
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.nvidia.by_mode import (
-    labels_configuration,
-    offers_in_mode,
-    while_there,
-    with_channels,
-    with_held,
-)
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     PREFIX,
@@ -40,6 +33,13 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     IdStrategy,
     MigStrategy,
     SharingKind,
+)
+from gpu_device_plugin.domain.nvidia.effective_configuration import (
+    labels_configuration,
+    offers_in_mode,
+    while_there,
+    with_channels,
+    with_held,
 )
 from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, cut_obstacle, resource_of

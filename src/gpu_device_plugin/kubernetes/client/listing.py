@@ -136,5 +136,14 @@ async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
     return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
 
 
+async def write(
+    api: ApiServer, collection: str, name: str, before: Document | None, body: Document
+) -> Document | None:
+    """`create` where nothing was there `before`, else `replace`; None where it changed meanwhile."""
+    if before is None:
+        return await create(api, collection, body)
+    return await replace(api, f"{collection}/{name}", body)
+
+
 def _decoded(path: str, answer: Answer) -> Document:
     return decode_answer(check_answer(answer, path), dict[str, Any])

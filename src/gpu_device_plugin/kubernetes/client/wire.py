@@ -15,14 +15,14 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     FIRST_GENERATION,
     INIT_ALLOCATION,
 )
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     MOST_IN_A_WORD,
     MOST_ON_A_POD,
 )
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
-from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 
 MIRROR = "kubernetes.io/config.mirror"
 CGPU_DISABLE = "CGPU_DISABLE"

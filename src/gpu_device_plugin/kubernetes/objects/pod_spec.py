@@ -9,12 +9,12 @@ from gpu_device_plugin.domain.fractions.claim_names import ClaimShape, parse_cla
 from gpu_device_plugin.domain.fractions.demands import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.fractions.pod_annotations import with_wish
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.holdings import TOPOLOGY_GPU
+from gpu_device_plugin.domain.grants.holdings_annotation import TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError, clip
 from gpu_device_plugin.kubernetes.client.wire import (
     CGPU_DISABLE,
@@ -89,7 +89,7 @@ def whole_request(pod: Pod) -> PodRequest:
         _by_claim(each, by_place.get((each.kind is ContainerKind.APP, each.index)))
         for each in request.containers
     ]
-    return replace(request, containers=tuple(containers), door=AllocationApi.DRA)
+    return replace(request, containers=tuple(containers), allocation_api=AllocationApi.DRA)
 
 
 def _by_claim(container: ContainerRequest, shape: ClaimShape | None) -> ContainerRequest:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import structlog
 
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
-from gpu_device_plugin.domain.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError, clip
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read_object

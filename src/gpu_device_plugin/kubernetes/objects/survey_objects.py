@@ -4,7 +4,7 @@ from itertools import islice
 
 import msgspec
 
-from gpu_device_plugin.domain.grants.holdings import (
+from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
     MOST_IN_A_WORD,

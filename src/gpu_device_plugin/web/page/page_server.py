@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
-from gpu_device_plugin.web.server import HttpListener, ReadyState, add_probes, parse_address
+from gpu_device_plugin.web.http_server import HttpListener, ReadyState, add_probes, parse_address
 from gpu_device_plugin.web.tls import ServingTls
 
 _HERE = Path(__file__).resolve().parent

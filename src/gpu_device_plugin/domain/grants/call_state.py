@@ -1,0 +1,200 @@
+"""A decision for one holder, and the calls of the kubelet that lead to one.
+
+The first call for a container decides for its whole request; the second one follows it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.grants.caller import Call, Caller
+from gpu_device_plugin.domain.grants.grant import Demand, Holder
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a holder is to get, decided and not granted yet.
+
+    Attributes:
+        why: Why there, for people.
+        rooms: What each card had free when this was decided, for people: a line each.
+        request: What its pod asks for; None while the pod spec is not known.
+    """
+
+    holder: Holder
+    demand: Demand
+    cards: tuple[Card, ...]
+    why: str
+    asked: str = ""
+    rooms: tuple[str, ...] = ()
+    request: PodRequest | None = None
+
+
+class Phase(Enum):
+    """How far the kubelet's calls for one container have come."""
+
+    IDLE = "no container is being admitted"
+    DECIDED = "the container's whole request has its cards"
+    TOLD = "the kubelet knows which units to take, and asks for them next"
+    GRANTED = "it has its answer; another resource of the container may follow"
+
+
+class Step(Enum):
+    """What a call does."""
+
+    DECIDE = "the first call of a container places its whole request"
+    TELL = "GetPreferredAllocation names units, or the kubelet hands on those of an init container"
+    GRANT = "Allocate makes the grant durable"
+    REFUSE = "the call is refused, or its time runs out: the kubelet rejects the pod"
+
+
+_FIRST = {Step.DECIDE: Phase.DECIDED, Step.REFUSE: Phase.IDLE}
+_WITH_CARDS = {**_FIRST, Step.TELL: Phase.TOLD}
+_WITH_UNITS = {**_WITH_CARDS, Step.GRANT: Phase.GRANTED}
+TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
+    Phase.IDLE: _FIRST,
+    Phase.DECIDED: _WITH_CARDS,
+    Phase.TOLD: _WITH_UNITS,
+    Phase.GRANTED: _WITH_UNITS,
+}
+"""Every step that is possible in a phase, and the phase after it."""
+
+ADMISSION_SECONDS = 10.0
+"""The kubelet's calls for one container follow each other at once; after this long none follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A container that is being admitted by the kubelet's calls, one a resource.
+
+    `preferred` are the answers to GetPreferredAllocation, `granted` the resources whose Allocate has come.
+    """
+
+    caller: Caller
+    chosen: Reservation
+    preferred: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    granted: frozenset[str] = frozenset()
+    slice_id: str = ""
+
+    def is_for(self, caller: Caller) -> bool:
+        """Whether this is the same container."""
+        mine = self.caller.container.name if self.caller.container else None
+        theirs = caller.container.name if caller.container else None
+        return mine == theirs and self.caller.pod == caller.pod
+
+
+@dataclass(frozen=True, slots=True)
+class CallState:
+    """Where the kubelet's calls stand; each step makes the next value, as `TRANSITIONS` say.
+
+    `pending` is None while idle; `answered_at` is by the loop's clock, in seconds.
+    """
+
+    phase: Phase = Phase.IDLE
+    pending: Pending | None = None
+    caller: Caller | None = None
+    answered_at: float = -math.inf
+
+    def decide(self, pending: Pending) -> "CallState":
+        """A container has its cards."""
+        return self._after(Step.DECIDE, pending)
+
+    def tell(self, resource: str, ids: frozenset[str]) -> "CallState":
+        """The kubelet takes these units of a resource."""
+        known = self.decided
+        return self._after(Step.TELL, replace(known, preferred={**known.preferred, resource: ids}))
+
+    def grant(self, resource: str, slice_id: str) -> "CallState":
+        """The container's grant has its units of a resource."""
+        known = self.decided
+        return self._after(
+            Step.GRANT, replace(known, granted=known.granted | {resource}, slice_id=slice_id)
+        )
+
+    def refuse(self) -> "CallState":
+        """The kubelet makes no further call for the container."""
+        return self._after(Step.REFUSE, None)
+
+    def _after(self, step: Step, pending: Pending | None) -> "CallState":
+        return replace(self, phase=TRANSITIONS[self.phase][step], pending=pending)
+
+    @property
+    def decided(self) -> Pending:
+        """The container that is being admitted, where a call has found that there is one."""
+        assert self.pending is not None  # noqa: S101 - the transitions allow no such step
+        return self.pending
+
+    def awaits(self, call: Call) -> bool:
+        """Whether exactly this Allocate is expected; each comes only once."""
+        known = self.pending
+        if known is None or call.resource in known.granted:
+            return False
+        return known.preferred.get(call.resource) == call.must_include
+
+    @property
+    def awaits_allocate(self) -> bool:
+        """Whether the kubelet was told units for which it has not asked yet."""
+        return self.pending is not None and bool(
+            self.pending.preferred.keys() - self.pending.granted
+        )
+
+    def admitting(self, now: float) -> PodRef | None:
+        """The pod of which a container was decided a moment ago."""
+        is_late = now - self.answered_at > ADMISSION_SECONDS
+        return None if is_late or self.pending is None else self.pending.caller.pod
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a call may choose from.
+
+    Attributes:
+        live: Grants of the call's scheme, of pods that the kubelet still has.
+        others: Such grants of other schemes, and of claims: they have no units of this call's
+            resource, and take room of the same devices.
+        is_given: Whether the kubelet has chosen already: it reuses these units.
+        held: Unit ids that the asking container holds already, by the kubelet's List.
+    """
+
+    call: Call
+    available: frozenset[str]
+    live: Ledger
+    others: Ledger = field(default_factory=Ledger)
+    is_given: bool = False
+    held: frozenset[str] = frozenset()
+
+    @property
+    def all_live(self) -> Ledger:
+        """Every grant that takes room."""
+        if not self.others.grants:
+            return self.live
+        return Ledger({**self.live.grants, **self.others.grants})
+
+
+def check_in_service(pending: Pending, state: NodeState) -> None:
+    """Raise DoesNotFitError if a card went out of service between the kubelet's two calls."""
+    for card in pending.chosen.cards:
+        reason = state.unhealthy.get(card.uuid)
+        if reason:
+            raise DoesNotFitError(
+                f"card {card.index} ({card.uuid}) went out of service ({reason}) after it was "
+                f"chosen; create the pod again",
+                reason="NoHealthyCard",
+            )
+
+
+def check_device_plugin_serves(state: NodeState, pending: Pending | None) -> None:
+    """Raise RequestError where cards go by claims; a container with the first resource gets the second one."""
+    if state.allocation_api is AllocationApi.DRA and not (pending and pending.slice_id):
+        raise RequestError(
+            "this node gives its cards through claims (allocation API dra, docs/dra.md); use a namespace with the "
+            "label gpu-device-plugin/door=dra, or another node",
+            reason="OtherDoor",
+        )

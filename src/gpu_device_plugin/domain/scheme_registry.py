@@ -1,0 +1,274 @@
+"""The schemes of a node: which of them a call, a grant, a card or a part of a pod belongs to."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices, Layout
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Scheme, WeChooseDevices
+from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRequest
+from gpu_device_plugin.domain.node.pools import Pool
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.nvidia.configuration import Configuration
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
+from gpu_device_plugin.errors import RequestError, StateError
+
+S = TypeVar("S", bound=Scheme)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Values without what is of another scheme; `resources` is None where there is no other."""
+
+    resources: frozenset[str] | None = None
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """The scheme's own grants."""
+        own = self.resources
+        if own is None:
+            return ledger
+        return ledger.release([k for k, g in ledger.grants.items() if own.isdisjoint(g.units)])
+
+    def others(self, ledger: Ledger) -> Ledger:
+        """The other grants, those without units (of claims) included: they too take room."""
+        return ledger.release(self.ledger(ledger).grants)
+
+    def specs(self, specs: Mapping[PodKey, PodRequest]) -> Mapping[PodKey, PodRequest]:
+        """Pods with what they ask of the scheme."""
+        if self.resources is None:
+            return specs
+        return {key: self.spec(spec) for key, spec in specs.items()}
+
+    def spec(self, spec: PodRequest) -> PodRequest:
+        """A pod with what it asks of the scheme."""
+        if all(self._is_own(each.amounts) for each in spec.containers):
+            return spec
+        containers = (replace(each, amounts=self._only(each.amounts)) for each in spec.containers)
+        return replace(spec, containers=tuple(containers))
+
+    def listed(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
+        """Pods with what they hold of the scheme."""
+        if self.resources is None:
+            return listed
+        return [
+            pod
+            if all(map(self._is_own, pod.held.values()))
+            else replace(pod, held={name: self._only(units) for name, units in pod.held.items()})
+            for pod in listed
+        ]
+
+    def entries(self, entries: Sequence[CheckpointEntry]) -> Sequence[CheckpointEntry]:
+        """What containers hold of the scheme."""
+        own = self.resources
+        return entries if own is None else [each for each in entries if each.resource in own]
+
+    def _is_own(self, by_resource: Mapping[str, object]) -> bool:
+        return self.resources is None or self.resources.issuperset(by_resource)
+
+    def _only(self, by_resource: Mapping[str, T]) -> dict[str, T]:
+        own = self.resources or frozenset()
+        return {name: value for name, value in by_resource.items() if name in own}
+
+
+EVERYTHING = Scope()
+"""The scope of a node with one scheme."""
+
+
+# Reasons for which nothing is registered at all: another plugin owns the cards, the kubelet could
+# not receive the list, or it is not known what to offer.
+WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong", "ConfigurationMissing"})
+
+
+Owner: TypeAlias = Callable[[Card, NodeState], int]
+"""Place of the scheme, among those of the node, that serves a card in this state."""
+
+
+def default_schemes(
+    configuration: Callable[[], Configuration] | None = None,
+    held: Callable[[], Iterable[Grant]] = lambda: (),
+) -> tuple[tuple[Scheme, ...], Owner]:
+    """The schemes of this release, and which of them serves a card: the place to register one.
+
+    NVIDIA's configuration and what pods hold are asked at each call; None for fractions alone.
+    """
+    if configuration is None:
+        return (AliyunScheme(),), lambda _card, _state: 0
+    schemes: tuple[Scheme, ...] = (AliyunScheme(), NvidiaScheme(configuration, held))
+    return schemes, lambda card, state: int(is_whole(state.mode) or card.hardware.is_mig)
+
+
+class _Names(Collection[str]):
+    """The resources of the schemes as they are now: a configuration may bring more."""
+
+    def __init__(self, schemes: Sequence[Scheme]) -> None:
+        self._schemes = schemes
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in scheme.resources for scheme in self._schemes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(frozenset().union(*(scheme.resources for scheme in self._schemes)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Schemes:
+    """Schemes on disjoint cards, by default those of this release; the first takes what belongs to none."""
+
+    def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
+        of_this_release, by_default = default_schemes()
+        self.all = of_this_release if schemes is None else tuple(schemes)
+        self.deciders = tuple(each for each in self.all if isinstance(each, WeChooseDevices))
+        self.recorders = tuple(each for each in self.all if isinstance(each, KubeletChoosesDevices))
+        self._owner = owner or by_default
+        self._views: dict[Scheme, tuple[NodeState, NodeState]] = {}
+        self.resources: Collection[str] = _Names(self.all)
+        """Every resource that this node may ever offer, and no other plugin's; it grows."""
+
+    def of(self, resource: str) -> Scheme:
+        """The scheme of a resource."""
+        return next((each for each in self.all if resource in each.resources), self.all[0])
+
+    def of_grant(self, grant: Grant) -> Scheme:
+        """The scheme of a grant, by what it holds."""
+        return self.of(next(iter(grant.units), ""))
+
+    def decider(self, grant: Grant) -> WeChooseDevices | None:
+        """The scheme of a grant, if it decides."""
+        scheme = self.of_grant(grant)
+        return scheme if isinstance(scheme, WeChooseDevices) else None
+
+    def recorder(self, resource: str) -> KubeletChoosesDevices | None:
+        """The scheme of a resource, if it records."""
+        scheme = self.of(resource)
+        return scheme if isinstance(scheme, KubeletChoosesDevices) else None
+
+    def scope(self, scheme: Scheme) -> Scope:
+        """What of the node's pods and grants is of one scheme."""
+        return Scope(None if len(self.all) == 1 else frozenset(scheme.resources))
+
+    def view(self, scheme: Scheme, state: NodeState) -> NodeState:
+        """The node as `scheme` sees it: with its own cards only."""
+        if len(self.all) == 1:
+            return state
+        of, view = self._views.get(scheme, (None, state))
+        if of is state:  # each of the kubelet's calls asks several times
+            return view
+        mine = tuple(c for c in state.cards if self.all[self._owner(c, state)] is scheme)
+        view = replace(state, cards=mine, other_cards=len(state.cards) - len(mine))
+        self._views[scheme] = state, view
+        return view
+
+    def views(self, schemes: Iterable[S], state: NodeState) -> list[tuple[S, NodeState]]:
+        """Each of these schemes (`all`, `deciders` or `recorders`) with its view of the node."""
+        return [(scheme, self.view(scheme, state)) for scheme in schemes]
+
+    def find_serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
+        """The scheme of `resource` and its view of the node; RequestError if it is not served now."""
+        scheme = self.of(resource)
+        view = self.view(scheme, state)
+        if not scheme.serves(resource, view):
+            raise RequestError(
+                f"this mode does not serve {resource}; use another node (nodeSelector {MODE_LABEL})",
+                reason="NotServed",
+            )
+        return scheme, view
+
+    def find_deciding(self, resource: str, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
+        """The same of a resource whose scheme decides."""
+        scheme, view = self.find_serving(resource, state)
+        assert isinstance(scheme, WeChooseDevices)  # noqa: S101 - one that records has its own calls
+        return scheme, view
+
+    def find_reserving(self, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
+        """The scheme that decides on this node, and its view of it; RequestError if none does."""
+        for scheme, view in self.views(self.deciders, state):
+            if any(scheme.serves(resource, view) for resource in scheme.resources):
+                return scheme, view
+        raise RequestError(
+            f"node {state.node} (mode {state.mode}) divides no cards; use another node",
+            reason="NotServed",
+        )
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """The pools that are registered now; none before mode and cards are known.
+
+        On a node that is marked for uninstalling they are empty: the kubelet then counts 0 at
+        once. If the lists ended instead, it would keep the capacity for five minutes.
+        """
+        if state.mode is None or not state.cards or not WITHDRAWING.isdisjoint(state.faults):
+            return ()
+        found = (pool for each, view in self.views(self.all, state) for pool in each.pools(view))
+        return tuple(Pool(pool.resource) if state.mark else pool for pool in found)
+
+    def offers(self, state: NodeState) -> bool:
+        """Whether this node serves any resource in its mode."""
+        views = self.views(self.all, state)
+        return any(each.serves(name, view) for each, view in views for name in each.resources)
+
+    def layout(self, state: NodeState) -> Layout:
+        """What is in the way of the offers of this node."""
+        found = [each.layout(view) for each, view in self.views(self.recorders, state)]
+        return Layout(
+            next((each.problem for each in found if each.problem), ""),
+            tuple(text for each in found for text in each.left_out),
+            tuple(text for each in found for text in each.waiting),
+        )
+
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
+        """The numbers of the cards that these units lie on, where their ids tell."""
+        return frozenset().union(*(each.card_numbers(ids) for each in self.deciders))
+
+    def container_of(self, grant: Grant, spec: PodRequest | None) -> str:
+        """Name of the container that holds a grant; of a claim the one that asked, else the claim."""
+        if not grant.holder.claim:
+            return grant.container
+        scheme = self.decider(grant)
+        asked = scheme.claiming_container(grant, spec) if scheme and spec else ""
+        return asked or grant.holder.claim_name
+
+    def own_record(self, grant: Grant) -> Mapping[str, object]:
+        """What only its scheme knows of a grant, as keys of the grant on disk."""
+        scheme = self.decider(grant)
+        return scheme.own_record(grant) if scheme else {}
+
+    def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+        """A grant that was read from disk, with what only its scheme knows of it; StateError names an unknown key."""
+        for name, ids in grant.units.items():
+            if not any(each.recalls(name) for each in self.all):
+                raise StateError(f"{list(ids)} are no units of {name} - at `$.units`")
+        scheme = self.decider(grant)
+        return scheme.restore(grant, record) if scheme else grant
+
+    def granted_in(self, ledger: Ledger) -> GrantedIn | None:
+        """Mode and memory unit in which grants were given last, where any tells."""
+        last = reversed(tuple(ledger.grants.values()))
+        return next((each.granted_in(g) for g in last if (each := self.decider(g))), None)
+
+    def adopt(
+        self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState
+    ) -> list[Grant]:
+        """Grants for containers that hold units without one."""
+        return [
+            scheme.with_size(grant, view)
+            for scheme, view in self.views(self.all, state)
+            for own in ([units for units in held if units.resource in scheme.resources],)
+            for grant in scheme.adopt(own, specs, view)
+        ]
+
+
+OUR_RESOURCES = Schemes().resources
+"""Every name under which a scheme of this release may offer units; no other plugin's."""
+
+
+def merge(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """What several schemes say, in one mapping."""
+    return {key: value for part in parts for key, value in part.items()}

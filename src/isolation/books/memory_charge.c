@@ -1,0 +1,162 @@
+/* The steps every allocation shares. All functions may be called from any thread. */
+#include "books/memory_charge.h"
+
+#include "books/pages.h"
+#include "driver/cards.h"
+#include "driver/context_scope.h"
+#include "slice/killpoint.h"
+#include "slice/limits.h"
+
+#include <stdatomic.h>
+
+enum { TAG_MANAGED = 1 };
+
+static _Atomic uint64_t managed_bytes[LIMITS_CARDS];
+static atomic_bool is_any_managed; /* of pools, whose share nobody knows */
+
+CUresult charge_card(struct charge *charge, int card, uint64_t bytes)
+{
+	*charge = (struct charge){.card = card, .bytes = bytes};
+	return account_reserve(card, ACCOUNT_USED, bytes);
+}
+
+CUresult charge_current(struct charge *charge, uint64_t bytes)
+{
+	int card;
+	const CUresult result = card_current(&card);
+
+	return result == CUDA_SUCCESS ? charge_card(charge, card, bytes) : result;
+}
+
+CUresult charge_more(struct charge *charge, uint64_t bytes)
+{
+	const CUresult result = account_reserve(charge->card, ACCOUNT_USED, bytes);
+
+	if (result == CUDA_SUCCESS) {
+		/* Two reservations, one call: join them. */
+		account_settle(charge->card, ACCOUNT_USED, bytes, bytes);
+		charge->bytes += bytes;
+	}
+	return result;
+}
+
+/* Physical memory and pools are made of whole pages, managed memory comes and goes. */
+static void change_pages(const struct holding *entry, enum pages_change change)
+{
+	if (entry->kind == KIND_MEMORY && entry->tag != TAG_MANAGED)
+		pages_placed(change, entry->card, entry->key, entry->bytes);
+	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
+		pages_unplaced(change, entry->card, entry->bytes);
+}
+
+static void keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken,
+		 uint32_t tag)
+{
+	/* Physical memory and pools outlive contexts; the rest goes with its own. */
+	const bool is_contexts = kind == KIND_MEMORY || kind == KIND_ARRAY || kind == KIND_MIPMAP;
+	const struct holding entry = {
+		.key = key,
+		.kind = (uint16_t)kind,
+		.card = (int16_t)charge->card,
+		.bytes = taken,
+		.context = is_contexts ? (uint64_t)(uintptr_t)context_current() : 0,
+		.tag = tag,
+		.handles = 1,
+	};
+
+	KILLPOINT(keep_before_settle);
+	change_pages(&entry, PAGES_TAKEN);
+	account_settle(charge->card, ACCOUNT_USED, charge->bytes, taken);
+	KILLPOINT(keep_after_settle);
+	holdings_put(&entry);
+	charge->bytes = 0;
+}
+
+void charge_keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken)
+{
+	keep(charge, kind, key, taken, 0);
+}
+
+void charge_keep_managed(struct charge *charge, uint64_t key, uint64_t taken)
+{
+	if (charge->card >= 0)
+		atomic_fetch_add(&managed_bytes[charge->card], taken);
+	keep(charge, KIND_MEMORY, key, taken, TAG_MANAGED);
+}
+
+void charge_drop(struct charge *charge)
+{
+	account_settle(charge->card, ACCOUNT_USED, charge->bytes, 0);
+	charge->bytes = 0;
+}
+
+uint64_t charge_managed(int card)
+{
+	return atomic_load(&is_any_managed) ? UINT64_MAX : atomic_load(&managed_bytes[card]);
+}
+
+void charge_expect_managed(void)
+{
+	atomic_store(&is_any_managed, true);
+}
+
+void charge_after_fork(void)
+{
+	for (unsigned i = 0; i < LIMITS_CARDS; i++)
+		atomic_store(&managed_bytes[i], 0);
+	atomic_store(&is_any_managed, false);
+	pages_after_fork();
+}
+
+static void release(const struct holding *entry)
+{
+	if (entry->tag == TAG_MANAGED && entry->card >= 0)
+		atomic_fetch_sub(&managed_bytes[entry->card], entry->bytes);
+	change_pages(entry, PAGES_GIVEN);
+	account_release(entry->card, ACCOUNT_USED, entry->bytes);
+}
+
+void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t key)
+{
+	taken->entry.kind = KIND_NONE;
+	if (key && holdings_take(kind, key, &taken->entry))
+		account_begin_release();
+}
+
+void charge_taken_done(struct charge_taken *taken, bool is_freed)
+{
+	if (taken->entry.kind == KIND_NONE)
+		return;
+	KILLPOINT(free_before_release);
+	if (is_freed) {
+		release(&taken->entry);
+	} else {
+		holdings_put(&taken->entry);
+		account_release(taken->entry.card, ACCOUNT_USED, 0);
+	}
+}
+
+/* One pass; another thread may grow the table meanwhile and hide some from it. */
+static bool forget_some(enum holding_kind kind, uint64_t context)
+{
+	struct holding entry;
+	uint32_t place = 0;
+	bool is_any = false;
+
+	while (holdings_take_of(kind, context, &place, &entry)) {
+		account_begin_release();
+		release(&entry);
+		is_any = true;
+	}
+	return is_any;
+}
+
+void charge_forget_context(CUcontext context)
+{
+	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP,
+						  KIND_POOL_ENDED};
+
+	for (unsigned i = 0; context && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		while (forget_some(kinds[i], (uint64_t)(uintptr_t)context))
+			;
+}

@@ -1,0 +1,350 @@
+/* Reserving and releasing bytes of the slice under the region's lock. */
+#include "books/memory_limit.h"
+
+#include "books/slice_region.h"
+#include "driver/timer.h"
+#include "slice/killpoint.h"
+#include "slice/slice.h"
+
+#include <stdatomic.h>
+
+/* For calls that are out when something is to be refused: a driver's call that lasts longer than
+ * this is one that hangs. */
+#define OTHERS_NS 5000000000u
+#define OTHERS_NAP_NS 20000u
+/* Each time after this long they are asked whether they live. */
+#define OTHERS_ASK_NS 10000000u
+
+/* Calls that are out. The process's count stands in its slot, so that it goes with the process. */
+
+/* Calls that are out in the low half; in the high half how many there were. */
+#define ONE_CALL (1ull << 32)
+
+/* Where there is no slot nothing is allowed, but calls still come and go. */
+static _Atomic uint64_t slotless;
+/* This thread's calls that are out, and where they were counted. */
+static __thread int32_t own_calls __attribute__((tls_model("initial-exec")));
+static __thread _Atomic uint64_t *own_word __attribute__((tls_model("initial-exec")));
+
+static _Atomic uint64_t *word(void)
+{
+	const int slot = slice_slot();
+
+	return slot < 0 ? &slotless : &slice_region()->slots[slot].calls;
+}
+
+void calls_begin(void)
+{
+	if (own_calls++ == 0)
+		own_word = word();
+	atomic_fetch_add(own_word, ONE_CALL + 1);
+}
+
+void calls_end(void)
+{
+	own_calls--;
+	atomic_fetch_sub(own_word, 1);
+}
+
+void calls_note_change(void)
+{
+	atomic_fetch_add(word(), ONE_CALL);
+}
+
+/* A slot that was taken from the living had its count emptied: less than none is none. */
+static bool are_out(uint64_t calls, int32_t most)
+{
+	return (int32_t)(uint32_t)calls > most;
+}
+
+bool calls_are_back(uint64_t *moment)
+{
+	*moment = atomic_load(word());
+	return !are_out(*moment, 0);
+}
+
+bool calls_are_own(uint64_t *moment)
+{
+	*moment = atomic_load(word());
+	return !are_out(*moment, own_calls);
+}
+
+bool calls_are_as_at(uint64_t moment)
+{
+	return atomic_load(word()) == moment;
+}
+
+void calls_after_fork(void)
+{
+	atomic_store(&slotless, 0);
+	own_calls = 0;
+	own_word = NULL;
+}
+
+/* What this thread has reserved for calls of its own that are out. */
+static __thread uint64_t own_unsettled __attribute__((tls_model("initial-exec")));
+
+static const struct account_sources *_Atomic sources; /* NULL: not registered yet */
+
+void account_register(const struct account_sources *all)
+{
+	atomic_store(&sources, all);
+}
+
+bool account_follow(int card)
+{
+	const struct account_sources *known = sources;
+
+	return !known || known->follow(card);
+}
+
+uint64_t account_limit(int card)
+{
+	return card < 0 ? 0 : slice_limits()->cards[card].memory_bytes;
+}
+
+static uint64_t *cell(int card, int slot, enum account_column column)
+{
+	struct region_card *books = &slice_region()->cards[card];
+
+	return column == ACCOUNT_USED ? &books->used_bytes[slot] : &books->overhead_bytes[slot];
+}
+
+/* Under the lock: what is left of the slice. */
+static uint64_t room(int card)
+{
+	const uint64_t held = region_held(slice_region(), (unsigned)card);
+	const uint64_t limit = account_limit(card);
+
+	return held < limit ? limit - held : 0;
+}
+
+static bool lock(void)
+{
+	if (region_lock(slice_region()))
+		return true;
+	slice_close("the lock of the shared region is beyond repair");
+	return false;
+}
+
+/* For this process's slot; -1: the lock is not taken, and nothing can be counted. */
+static int lock_slot(int card)
+{
+	if (card < 0 || !lock())
+		return -1;
+	const int slot = slice_slot_locked();
+
+	if (slot < 0)
+		region_unlock(slice_region());
+	return slot;
+}
+
+/* Reserved for a call that is out, or no longer; under the lock where the columns change with it.
+ */
+static void set_unsettled(int slot, uint64_t more, uint64_t less)
+{
+	own_unsettled += more - less;
+	if (slot >= 0)
+		atomic_fetch_add(&slice_region()->slots[slot].unsettled_bytes, more - less);
+}
+
+/* Under the lock: would it fit if all that others have out came back? */
+static bool may_fit_later(int card, uint64_t bytes)
+{
+	const struct region *region = slice_region();
+	uint64_t may_come = room(card);
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
+		if (__builtin_add_overflow(may_come, atomic_load(&region->slots[i].unsettled_bytes),
+					   &may_come))
+			return true;
+	/* Who has reserved something and waits might be waited for by others. */
+	return !own_unsettled && bytes <= may_come;
+}
+
+/* One try. `may_reap`: look for dead processes when it would not fit. */
+static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool may_reap,
+			    bool *may_wait)
+{
+	struct region *region = slice_region();
+	const int slot = lock_slot(card);
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (slot < 0)
+		return CUDA_ERROR_SYSTEM_NOT_READY;
+	if (bytes <= room(card) || (may_reap && region_reap(region) && bytes <= room(card))) {
+		KILLPOINT(reserve_before_add);
+		*cell(card, slot, column) += bytes;
+		set_unsettled(slot, bytes, 0);
+		KILLPOINT(reserve_after_add);
+		result = CUDA_SUCCESS;
+	}
+	*may_wait = result != CUDA_SUCCESS && may_fit_later(card, bytes);
+	region_unlock(region);
+	return result;
+}
+
+/*
+ * What is reserved for calls that are out may be more than they take: whole chunks for a pool, a
+ * graph's blocks. So nothing is refused that would fit without it before these are back, however
+ * long they take.
+ */
+static CUresult try_beside_others(int card, enum account_column column, uint64_t bytes)
+{
+	const uint64_t begin_ns = timer_real_now_ns();
+	uint64_t asked_ns = 0;
+	bool may_wait;
+
+	for (;;) {
+		const uint64_t now_ns = timer_real_now_ns();
+		const bool may_reap = now_ns - asked_ns >= OTHERS_ASK_NS;
+		const CUresult result = try_reserve(card, column, bytes, may_reap, &may_wait);
+
+		if (result != CUDA_ERROR_OUT_OF_MEMORY || !may_wait ||
+		    now_ns - begin_ns >= OTHERS_NS)
+			return result;
+		asked_ns = may_reap ? now_ns : asked_ns;
+		calls_end();
+		timer_real_nap(OTHERS_NAP_NS);
+		calls_begin();
+	}
+}
+
+CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes)
+{
+	bool ignored;
+
+	if (bytes == 0)
+		return CUDA_SUCCESS;
+	if (card < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	const struct account_sources *known = sources;
+
+	if (known)
+		known->refresh(card, bytes);
+	calls_begin();
+	CUresult result = try_reserve(card, column, bytes, false, &ignored);
+
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		calls_end();
+		if (known)
+			known->reclaim(card);
+		calls_begin();
+		result = try_beside_others(card, column, bytes);
+	}
+	if (result != CUDA_SUCCESS)
+		calls_end();
+	KILLPOINT(reserve_done);
+	return result;
+}
+
+void account_count_refusal(int card)
+{
+	if (card >= 0)
+		atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
+					  memory_order_relaxed);
+}
+
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+{
+	const CUresult result = account_try_reserve(card, column, bytes);
+
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		account_count_refusal(card);
+	return result;
+}
+
+static void add(int card, enum account_column column, uint64_t more, uint64_t less,
+		uint64_t settled)
+{
+	const int slot = more == less ? -1 : lock_slot(card);
+
+	if (slot < 0) {
+		set_unsettled(slice_slot(), 0, settled);
+		return;
+	}
+	uint64_t *bytes = cell(card, slot, column);
+
+	KILLPOINT(settle_before_add);
+	if (__builtin_add_overflow(*bytes, more, bytes))
+		*bytes = UINT64_MAX;
+	*bytes = *bytes < less ? 0 : *bytes - less;
+	set_unsettled(slot, 0, settled);
+	region_unlock(slice_region());
+}
+
+void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken)
+{
+	add(card, column, taken, reserved, reserved);
+	/* A reservation of nothing was never begun. */
+	if (reserved && card >= 0)
+		calls_end();
+}
+
+void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to)
+{
+	calls_note_change();
+	add(card, column, to, from, 0);
+}
+
+void account_begin_release(void)
+{
+	calls_begin();
+}
+
+void account_release(int card, enum account_column column, uint64_t bytes)
+{
+	add(card, column, 0, bytes, 0);
+	calls_end();
+}
+
+static uint64_t beyond(uint64_t bytes, uint64_t less)
+{
+	return bytes > less ? bytes - less : 0;
+}
+
+bool account_set_overhead(int card, const struct account_look *look)
+{
+	const int slot = lock_slot(card);
+
+	if (slot < 0)
+		return false;
+	const bool is_as_then = calls_are_as_at(look->moment);
+
+	if (is_as_then) {
+		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
+		const uint64_t least = beyond(look->listed, used);
+		const uint64_t most = beyond(look->listed, beyond(used, look->managed));
+
+		*cell(card, slot, ACCOUNT_OVERHEAD) = look->expected < least  ? least
+						      : look->expected > most ? most
+									      : look->expected;
+	}
+	region_unlock(slice_region());
+	return is_as_then;
+}
+
+uint64_t account_held(int card, bool reap)
+{
+	uint64_t held = 0;
+
+	if (card < 0 || !lock())
+		return 0;
+	if (reap)
+		region_reap(slice_region());
+	held = region_held(slice_region(), (unsigned)card);
+	region_unlock(slice_region());
+	return held;
+}
+
+uint64_t account_own(int card)
+{
+	const int slot = lock_slot(card);
+
+	if (slot < 0)
+		return 0;
+	const uint64_t own = *cell(card, slot, ACCOUNT_USED) + *cell(card, slot, ACCOUNT_OVERHEAD);
+
+	region_unlock(slice_region());
+	return own;
+}

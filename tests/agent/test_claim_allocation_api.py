@@ -1,0 +1,334 @@
+"""The front of claims: what the scheduler allocated becomes a durable slice, and ends when it is given back."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.agent.claim_node import ClaimsOnly, Node, node_at
+from tools.harness.claim_kubelet import ClaimKubelet
+from tools.harness.waiting import until
+
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.claims import ClaimRef
+from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL, AllocationApi
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
+from gpu_device_plugin.kubelet.dra_server import HEALTH_NAMES
+
+
+@pytest.fixture(name="tmp_path")
+def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names of sockets are at most 107 characters long."""
+    return tmp_path_factory.mktemp("n")
+
+
+@dataclass
+class Refusing(ClaimsOnly):
+    """An API server that takes no offers, and never took one."""
+
+    refused: str = "POST: 403"
+    was_taken: bool = False
+    asked: int = 0
+
+    async def would_take(self) -> bool:
+        self.asked += 1
+        return not self.refused
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return node_at(tmp_path, ClaimsOnly())
+
+
+@asynccontextmanager
+async def open_door(node: Node) -> AsyncIterator[None]:
+    """The front at work."""
+    node.wiring.claim_endpoint.begin()
+    task = asyncio.ensure_future(node.wiring.claim_endpoint.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_a_prepared_claim_has_a_durable_grant_files_and_a_cdi_file(node: Node) -> None:
+    """Asked again it is the same slice; given back, nothing is left."""
+    ref, door = node.cluster.allocate("a", 1), node.wiring.claim_endpoint
+    (device,) = await door.prepare(ref)
+    again = await door.prepare(ref)
+
+    (grant,) = node.wiring.ledger_store.ledger.grants.values()
+    assert again == [device]
+    assert device.cdi_ids == ("gpu-device-plugin/slice=uid-a",)
+    assert (grant.devices, grant.core_percent, str(grant.pod)) == (("GPU-1",), 30, "default/pod-a")
+    written = json.loads((node.cdi / "gpu-device-plugin-uid-a.json").read_text())
+    edits = written["devices"][0]["containerEdits"]
+    assert "NVIDIA_VISIBLE_DEVICES=GPU-1" in edits["env"]
+    sources = [mount["hostPath"] for mount in edits["mounts"]]
+    assert all(Path(source).exists() for source in sources), sources
+    for _ in range(2):
+        await door.unprepare(ref)
+    assert node.files == []
+    assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_each_wrong_claim_is_refused_with_its_reason(node: Node) -> None:
+    """Gone, replaced by one of the same name, another driver's, another node's, not reserved."""
+    door, claims = node.wiring.claim_endpoint, node.cluster.claims
+    with pytest.raises(RequestError, match="is gone"):
+        await door.prepare(ClaimRef("default", "nothing", "u"))
+    ref = node.cluster.allocate("a", 0)
+    with pytest.raises(RequestError, match="another uid"):
+        await door.prepare(replace(ref, uid="of-before"))
+    (of,) = claims["a"].devices
+    for other in (replace(of, driver="gpu.nvidia.com"), replace(of, pool="n2")):
+        claims["a"] = replace(claims["a"], devices=(other,))
+        with pytest.raises(RequestError, match="holds no device of gpu-device-plugin on node n1"):
+            await door.prepare(ref)
+    claims["a"] = replace(claims["a"], devices=(replace(of, device="gpu-7"),))
+    with pytest.raises(RequestError, match="node n1 has no gpu-7"):
+        await door.prepare(ref)
+    claims["a"] = replace(claims["a"], devices=(of, replace(of, share_id="another")))
+    with pytest.raises(RequestError, match="has gpu-0 of node n1 more than once"):
+        await door.prepare(ref)
+    claims["a"] = replace(claims["a"], devices=(of,), pod=None)
+    with pytest.raises(RequestError, match="not reserved for one pod"):
+        await door.prepare(ref)
+    assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_a_claim_that_was_made_for_another_pod_is_refused(node: Node) -> None:
+    """Anyone who may change a claim could name its own pod as an owner, or remove the first one."""
+    ref, pods = node.cluster.allocate("a", 0), ("pod-uid-a", "uid-other")
+    for owners in ((), pods[1:], pods):
+        claim = node.cluster.claims["a"]
+        node.cluster.claims["a"] = replace(claim, owners=frozenset(owners))
+        with pytest.raises(RequestError, match="is reserved for pod default/pod-a") as refused:
+            await node.wiring.claim_endpoint.prepare(ref)
+        assert (", ".join(owners) or "no pod") in str(refused.value)
+    assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_a_prepared_claim_is_the_same_slice_also_in_another_mode(node: Node) -> None:
+    """Its amounts are none of the new mode's, and it holds what it has."""
+    ref, door = node.cluster.allocate("a", 0), node.wiring.claim_endpoint
+    before = await door.prepare(ref)
+    node.wiring.node_store.update(mode=NodeMode.CGPU)
+
+    assert await door.prepare(ref) == before
+    assert len(node.wiring.ledger_store.ledger.grants) == 1
+
+
+async def test_a_claim_beyond_its_card_waits_until_the_other_one_is_given_back(node: Node) -> None:
+    """A forced deletion frees a claim at the scheduler while its container still runs."""
+    door = node.wiring.claim_endpoint
+    first = node.cluster.allocate("a", 0, units=10, percent=80)
+    second = node.cluster.allocate("b", 0, units=10, percent=80)
+    await door.prepare(first)
+    with pytest.raises(DoesNotFitError, match="card 0: 5 of 15 units free"):
+        await door.prepare(second)
+    await door.unprepare(first)
+    await door.prepare(second)
+
+    assert node.files == ["uid-b"]
+
+
+async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
+    node: Node, tmp_path: Path
+) -> None:
+    """After a boot the directory of CDI files is empty; what was half given back is removed."""
+    await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 0))
+    (node.cdi / "gpu-device-plugin-uid-a.json").unlink()
+    (node.cdi / "gpu-device-plugin-uid-gone.json").write_text("{}")
+    (node.cdi / "nvidia.json").write_text("{}")
+    later = node_at(tmp_path, node.cluster)
+    await later.wiring.ledger_store.load(0.0)
+    async with open_door(later):
+        await until(lambda: later.files == ["nvidia", "uid-a"])
+
+
+async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:
+    """And a sick one is tainted, at once."""
+    await node.hold_units("classic", 0)
+    async with open_door(node):
+        await until(lambda: node.cluster.offers and node.offered() == {"gpu-1": {}})
+        node.wiring.ledger_store.amend((), ["classic"])
+        await until(lambda: node.offered() == {"gpu-0": {}, "gpu-1": {}})
+        node.wiring.node_store.update(unhealthy={"GPU-1": "XID79"})
+        await until(lambda: node.offered()["gpu-1"] == {"gpu-device-plugin/unhealthy": "XID79"})
+        assert node.wiring.claim_endpoint.health() == ("n1", [("gpu-0", ""), ("gpu-1", "XID79")])
+
+
+async def test_prepared_claims_keep_the_driver_serving_when_the_door_goes_back(node: Node) -> None:
+    """Tainted, until the last claim has ended; then nothing is offered for claims."""
+    ref = node.cluster.allocate("a", 0)
+    node.wiring.claim_endpoint.handover.settle_seconds = 0.05
+    async with open_door(node):
+        await node.wiring.claim_endpoint.prepare(ref)
+        await until(lambda: node.cluster.offers)
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
+        taint = {"gpu-device-plugin/door": "device-plugin"}
+        await until(lambda: node.cluster.offers and node.offered() == {"gpu-0": taint})
+        await node.wiring.claim_endpoint.unprepare(ref)
+        del node.cluster.claims["a"]
+        await until(lambda: node.offered() == {})
+        await until(lambda: not node.wiring.claim_endpoint.is_needed)
+
+
+def by_units(node: Node) -> set[str]:
+    """The cards that the device plugin offers now."""
+    pools = node.wiring.offered_pools(node.wiring.node_store.read())
+    return {group.card for pool in pools for group in pool.groups}
+
+
+async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> None:
+    """A claim may be allocated and not prepared yet; without the API server nothing goes back."""
+    handover = node.wiring.claim_endpoint.handover
+    handover.settle_seconds = handover.read_seconds = 0.05
+    ref = node.cluster.allocate("a", 0)
+    async with open_door(node):
+        await until(lambda: node.cluster.offers)
+        node.cluster.is_away = True
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
+        assert by_units(node) == set()
+        taint = {"gpu-device-plugin/door": "device-plugin"}
+        await until(lambda: node.offered() == {"gpu-0": taint, "gpu-1": taint})
+        assert by_units(node) == set()
+        node.cluster.is_away = False
+        await until(lambda: node.offered() == {"gpu-0": taint})
+        assert by_units(node) == {"GPU-1"}
+
+        await node.wiring.claim_endpoint.prepare(ref)
+        assert by_units(node) == {"GPU-1"}
+        await node.wiring.claim_endpoint.unprepare(ref)
+        del node.cluster.claims["a"]
+        await until(lambda: by_units(node) == {"GPU-0", "GPU-1"})
+
+
+async def test_while_a_claim_is_not_prepared_the_cluster_is_not_read_at_every_change(
+    node: Node,
+) -> None:
+    """A pod may wait for a volume for hours; what is given back is a reason to read again."""
+    handover = node.wiring.claim_endpoint.handover
+    handover.settle_seconds, handover.read_seconds = 0.05, 1000
+    node.cluster.allocate("waits", 0)
+    ref = node.cluster.allocate("ends", 1)
+    await node.wiring.claim_endpoint.prepare(ref)
+    async with open_door(node):
+        await until(lambda: node.cluster.offers)
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
+        await until(lambda: node.cluster.readings == 1)
+        for _ in range(3):
+            offers = len(node.cluster.offers)
+            node.wiring.claim_endpoint.changed(None)
+            await until(lambda: len(node.cluster.offers) > offers)  # noqa: B023
+        assert node.cluster.readings == 1
+        del node.cluster.claims["ends"]
+        await node.wiring.claim_endpoint.unprepare(ref)
+        await until(lambda: by_units(node) == {"GPU-1"})
+        assert node.cluster.readings == 2
+
+
+async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
+    node: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "cdi").write_text("")
+    with pytest.raises(NodeError, match="cannot be written"):
+        await node.wiring.claim_endpoint.prepare(node.cluster.allocate("early", 1))
+    async with open_door(node):
+        await until(lambda: "CdiDirNotWritable" in node.wiring.node_store.read().faults)
+        fault = {"gpu-device-plugin/unhealthy": "CdiDirNotWritable"}
+        await until(lambda: node.offered() == {"gpu-0": fault, "gpu-1": fault})
+        with pytest.raises(DoesNotFitError, match="unhealthy"):
+            await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 0))
+        (tmp_path / "cdi").unlink()
+        node.wiring.claim_endpoint.changed(None)
+        await until(lambda: not node.wiring.node_store.read().faults)
+
+
+async def test_with_door_dra_the_device_plugin_gives_nothing_new(node: Node) -> None:
+    """From the first moment: the kubelet may not have seen the shorter list yet."""
+    free = unit_ids(Resource.MEM, 0, 15)
+    with pytest.raises(RequestError, match="gives its cards through claims"):
+        await node.wiring.calls.prefer(str(Resource.MEM), free, (), 2)
+
+
+def doors(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
+    """The node's allocation API after each of these labels."""
+    found = []
+    for text in labels:
+        node.wiring.mode.note_kubelet(version)
+        node.wiring.mode.follow({ALLOCATION_API_LABEL: text} if text else {})
+        found.append(str(node.wiring.node_store.read().allocation_api))
+    return found
+
+
+async def test_the_label_decides_and_an_unknown_door_keeps_the_old_one(tmp_path: Path) -> None:
+    """A kubelet without it, or a mode of whole cards: the device plugin serves."""
+    node = node_at(tmp_path, ClaimsOnly(), AllocationApi.DEVICE_PLUGIN)
+
+    assert doors(node, "dra", "window", "device-plugin", "window") == [
+        "dra", "dra", "device-plugin", "device-plugin",
+    ]  # fmt: skip
+    assert doors(node, "dra", version="v1.35.4") == ["device-plugin"]
+    whole = node_at(tmp_path, ClaimsOnly())
+    whole.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "default"})
+    assert whole.wiring.node_store.read().allocation_api is AllocationApi.DEVICE_PLUGIN
+
+
+async def test_an_unknown_door_keeps_the_old_one_over_a_restart(node: Node, tmp_path: Path) -> None:
+    """The record of a release that did not remember it counts as the device plugin."""
+    labels = {"ack.node.gpu.schedule": "core_mem"}
+    node.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "dra"})
+    node.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "window"})
+    await node.wiring.writer.run(lambda: None)  # it writes in turn
+
+    later = node_at(tmp_path, node.cluster, AllocationApi.DEVICE_PLUGIN)
+    await later.wiring.mode.load(0.0, None)
+    assert later.wiring.node_store.read().allocation_api is AllocationApi.DRA
+    later.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "window"})
+    assert later.wiring.node_store.read().allocation_api is AllocationApi.DRA
+
+
+async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_change_of_door(
+    tmp_path: Path,
+) -> None:
+    """The device plugin serves until it takes them; nobody has to set the label again."""
+    cluster = Refusing()
+    node = node_at(tmp_path, cluster, AllocationApi.DEVICE_PLUGIN)
+    node.wiring.claim_endpoint.handover.ask_seconds = 0.02
+    doors_seen: list[AllocationApi] = []
+    async with open_door(node):
+        node.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "core_mem"})
+        await until(lambda: cluster.asked)
+        node.wiring.node_store.subscribe(lambda state: doors_seen.append(state.allocation_api))
+        await until(lambda: cluster.asked > 2)
+        assert doors_seen == []
+        cluster.refused = ""
+        await until(lambda: node.wiring.node_store.read().allocation_api is AllocationApi.DRA)
+
+
+async def test_it_ends_when_told_while_its_server_is_just_ending(node: Node) -> None:
+    """The last claim has ended, the kubelet still watches health, and the agent is stopped."""
+    node.wiring.claim_endpoint.handover.settle_seconds = 0.05
+    node.wiring.claim_endpoint.begin()
+    task = asyncio.ensure_future(node.wiring.claim_endpoint.run())
+    kubelet = ClaimKubelet(node.directory / "k")
+    await until(lambda: bool(node.cluster.offers) and kubelet.registry_socket.exists())
+    socket = await kubelet.register()
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        # A stream that is open keeps the server from ending at once.
+        watch = channel.unary_stream(f"/{HEALTH_NAMES[0]}/NodeWatchResources")
+        assert await watch(b"", wait_for_ready=True).read()
+        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
+        await until(lambda: not socket.exists())
+        task.cancel()
+
+        done, _ = await asyncio.wait({task}, timeout=60)
+    assert done

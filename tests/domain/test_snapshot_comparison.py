@@ -1,0 +1,92 @@
+"""The promise: what the kubelet knows completes a grant, also where an init container came first."""
+
+from tests.domain.words import CORE, INIT, MEM, grant, listed
+from tests.held import changed
+
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.snapshot_comparison import (
+    fill_units,
+    find_displaced,
+    find_unknown,
+    pass_on_units,
+)
+from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
+
+
+def _init(mem: str, core: str = "") -> Grant:
+    return changed(grant("a", mem, core, kind=INIT), slice_id="init", container="prepare")
+
+
+def _ids(texts: str) -> frozenset[str]:
+    return frozenset(texts.split())
+
+
+def _ledger(*grants: Grant) -> Ledger:
+    return Ledger({each.slice_id: each for each in grants})
+
+
+def test_a_slice_that_an_init_container_had_first_is_its_heirs() -> None:
+    """Both had it without the pod spec; List shows who has it now, and the rules are still due."""
+    shared = _init("m00 m01", "c00")
+    pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
+
+    found = pass_on_units(shared, pods, _ledger(shared))
+
+    assert (found.container, found.is_checked) == ("main", False)
+    assert found.slice_id == shared.slice_id
+
+
+def test_a_slice_with_an_heir_of_its_own_stays_the_init_containers() -> None:
+    """As it is with the pod spec: each of them has a grant."""
+    init = _init("m00 m01", "c00")
+    main = grant("a", "m00 m01", "c00")
+    pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
+
+    assert pass_on_units(init, pods, _ledger(init, main)) is init
+    assert pass_on_units(main, pods, _ledger(init, main)) is main
+
+
+def test_units_taken_over_from_an_init_container_come_back_too() -> None:
+    """The write before the last one had the init container's grant, and half of its heir's."""
+    init = _init("m00", "c00")
+    main = grant("a", "", "c00 c01")
+    reported = [CheckpointEntry("uid-a", "main", MEM, _ids("m00 m01"), ContainerEdits())]
+
+    assert fill_units(main, reported, _ledger(init, main)).ids(MEM) == ("m00", "m01")
+
+
+def test_an_init_container_that_is_not_known_as_one_yet_keeps_no_units_from_its_heir() -> None:
+    """Both were granted without the pod spec; units of another pod stay with that pod."""
+    first = changed(grant("a", "m00", "c00"), slice_id="init", container="prepare")
+    main = grant("a", "", "c00 c01")
+    reported = [CheckpointEntry("uid-a", "main", MEM, _ids("m00 m01"), ContainerEdits())]
+
+    assert fill_units(main, reported, _ledger(first, main)).ids(MEM) == ("m00", "m01")
+    stranger = grant("b", "m01", "")
+    assert fill_units(main, reported, _ledger(first, main, stranger)).ids(MEM) == ()
+
+
+def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:
+    """Nobody has a grant for its heir; units that another pod holds are known."""
+    init = _init("m00")
+    pod = PodRef("", "", "uid-a")
+    heir = HeldUnits(pod, "main", MEM, frozenset({"m00", "m01"}))
+    itself = HeldUnits(pod, "prepare", MEM, frozenset({"m00"}))
+    stranger = HeldUnits(PodRef("", "", "uid-b"), "main", MEM, frozenset({"m00", "m02"}))
+    new = HeldUnits(pod, "two", MEM, frozenset({"m09"}))
+
+    assert find_unknown(_ledger(init), [heir, itself, stranger, new]) == [heir, new]
+
+
+def test_units_that_a_listed_pod_has_are_not_those_of_a_pod_that_is_gone() -> None:
+    """Only where neither List nor checkpoint has the grant's pod, and List has its units elsewhere."""
+    old, other = grant("old", "m00 m01", "c00"), grant("other", "m05")
+    pods = [listed("a", main={MEM: _ids("m00 m01 m02")})]
+    snapshot = KubeletSnapshot(pods, ())
+
+    assert find_displaced(snapshot, _ledger(old, other)) == {old.slice_id}
+    still = KubeletSnapshot([*pods, listed("old", main={})], ())
+    assert find_displaced(still, _ledger(old, other)) == frozenset()
