@@ -1,8 +1,10 @@
 """The page shows what `kubectl gpu` shows, only reads, and follows the cluster; a browser is not needed."""
 
 import asyncio
+import datetime
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,10 +26,12 @@ from tools.harness.page.clusters import (
 )
 from tools.harness.waiting import until
 
+from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.questions import read_cluster
+from gpu_device_plugin.overview.slice_use import History, NamespaceTotal
 from gpu_device_plugin.page.drawing import PageParts
-from gpu_device_plugin.page.run_page import Page, PageSettings
+from gpu_device_plugin.page.run_page import Page, PageSettings, run_page
 from gpu_device_plugin.web import http_server as web_server
 
 Cluster = tuple[FakeApiServer, ApiServer]
@@ -101,6 +105,62 @@ async def test_the_page_shows_every_slice_that_the_map_shows(cluster: Cluster) -
     for words in ("out of service", "not ready", "cordoned", "its cards cannot be read"):
         assert words in page
     assert re.search(r"vision/starting-1</a> \(6 units\)", page)
+
+
+async def test_totals_by_namespace_are_those_of_the_map(cluster: Cluster) -> None:
+    """Who holds most comes first; a line shows the last hour."""
+    nodes = (await read_cluster(cluster[1])).cards.nodes
+    async with served(cluster[1]) as url:
+        found = re.findall(
+            r"<tr><th>(\w+)</th><td>(\d+)</td><td>(\d+)</td><td>([\d.]+)</td><td>(\d+)</td>",
+            await text_of(url),
+        )
+    holders = [h for n in nodes for card in n.cards for h in card.holders]
+    gib = Counter[str]()
+    for holder in holders:
+        gib[holder.pod.namespace] += holder.units
+    assert {name: int(held) for name, _, held, _, _ in found} == gib
+    assert [int(held) for _, _, held, _, _ in found] == sorted(gib.values(), reverse=True)
+    (vision,) = (each for each in found if each[0] == "vision")
+    own = [holder for holder in holders if holder.pod.namespace == "vision"]
+    assert float(vision[3]) == sum(holder.percent for holder in own) / 100
+    assert (int(vision[1]), vision[4]) == (len({h.pod for h in own}) + 3, "3")
+
+
+def test_the_last_hour_is_a_line_of_steps_and_bounded() -> None:
+    """A minute a step to the right, the highest at the top; nothing noted means nothing changed."""
+    history = History()
+    for minute, mib in ((0, 100), (10, 50), (11, 25), (11, 100)):
+        history.note(minute * 60 + 5, [("ns", NamespaceTotal(mib=mib))])
+    assert history.line("ns") == "49,0 49,0 59,0 59,8 60,8 60,0"
+    assert history.line("other") == "49,16 49,16 59,16 59,16 60,16 60,16"
+    for minute in range(1000):
+        history.note(minute * 60, [(f"ns-{n}", NamespaceTotal(mib=n)) for n in range(1000)])
+    assert len(history.line("ns-49").split()) == 120
+    assert set(history.line("ns-50").split()) == {f"{x},16" for x in range(1, 61)}
+
+
+async def test_pods_and_nodes_link_to_grafana_where_it_is_named(cluster: Cluster) -> None:
+    grafana = "https://grafana.example/d/gpu-device-plugin"
+    async with served(cluster[1], {"grafana": grafana}) as url:
+        assert f'"{grafana}?var-namespace=batch"' in await text_of(f"{url}/pod/batch/big-1")
+        assert f'"{grafana}?var-node=gpu-000"' in await text_of(f"{url}/node/gpu-000")
+    async with served(cluster[1]) as url:
+        assert "Grafana" not in await text_of(f"{url}/pod/batch/big-1")
+    with pytest.raises(ConfigError, match="does not begin with http"):
+        await run_page(PageSettings("127.0.0.1:0", grafana="javascript:alert(1)"), cluster[1])
+
+
+async def test_a_pods_story_says_who_made_it_and_when(cluster: Cluster) -> None:
+    server, api = cluster
+    value = place(pod("made-1", 16), "batch", "Pending")
+    ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=3, minutes=5)
+    owner = {"uid": "u", "kind": "ReplicaSet", "name": "web-7d4", "controller": True}
+    value["metadata"] |= {"creationTimestamp": ago.isoformat(), "ownerReferences": [owner]}
+    await server.put("/api/v1/namespaces/batch/pods/made-1", value)
+    async with served(api) as url:
+        story = await text_of(f"{url}/pod/batch/made-1?part")
+    assert f"by ReplicaSet web-7d4, 3 hours ago, {ago.isoformat()[:16]}" in story
 
 
 async def test_pods_without_a_card_are_listed_with_what_keeps_them(cluster: Cluster) -> None:

@@ -130,7 +130,13 @@ class OverviewScreen:
     def story(self, story: PodStory) -> None:
         """Why a pod is where it is."""
         self._console.print(Text.assemble((story.pod, "bold"), f"  {story.state}"))
-        for label, lines in (("asks", story.asks), ("holds", story.holds), ("said", story.said)):
+        parts = (
+            ("asks", story.asks),
+            ("made", story.made),
+            ("holds", story.holds),
+            ("said", story.said),
+        )
+        for label, lines in parts:
             for at, line in enumerate(lines):
                 self._hanging(f"  {label if at == 0 else '':<7}", line)
         verdicts = sorted(story.nodes, key=lambda verdict: not verdict.is_fit)

@@ -23,6 +23,12 @@ from gpu_device_plugin.errors import ConfigError
     default="",
     help="Take what slices use from this Prometheus.",
 )
+@click.option(
+    "--grafana",
+    metavar="URL",
+    default="",
+    help="Link pods and nodes to this dashboard, whose variables are namespace and node.",
+)
 @click.option("--name", metavar="TEXT", default="", help="The cluster's name, for the heading.")
 @click.option(
     "--tls-cert-file",
@@ -34,6 +40,7 @@ from gpu_device_plugin.errors import ConfigError
 def page(  # noqa: PLR0913, PLR0917 - one for each option
     address: str,
     prometheus: str,
+    grafana: str,
     name: str,
     tls_cert_file: Path | None,
     tls_key_file: Path | None,
@@ -54,6 +61,7 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
         address=address,
         cluster=name or cluster.context,
         prometheus=prometheus,
+        grafana=grafana,
         certificate=tls_cert_file,
         key=tls_key_file,
     )

@@ -1,15 +1,21 @@
-"""What slices use, from the agents' metrics pages or from Prometheus."""
+"""What slices use, from the agents' metrics pages or from Prometheus; and what pods hold by namespace.
+
+That is counted now, and kept for an hour as long as somebody notes it.
+"""
 
 import asyncio
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.survey import Survey, instant_query
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
+from gpu_device_plugin.overview.node_cards import NodeCards
 
 _PREFIX = "gpu_device_plugin_slice_"
 _FIELDS: Mapping[str, str] = {
@@ -116,3 +122,98 @@ def slices(
 def _label(labels: Mapping[str, str], key: str) -> str:
     """Prometheus renames our labels that its scrape configuration has too."""
     return labels.get(f"exported_{key}", labels.get(key, ""))
+
+
+MOST_NAMESPACES = 50
+_MINUTES = 60
+_WIDTH, _HEIGHT = 60, 16
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceTotal:
+    """What pods hold: MiB of slices, percent of cards' compute, and cards, replicas and instances as a whole."""
+
+    pods: frozenset[PodRef] = frozenset()
+    mib: int = 0
+    percent: int = 0
+    devices: int = 0
+
+    @property
+    def gib(self) -> str:
+        """Its memory, for people."""
+        return f"{self.mib / 1024:.0f}"
+
+    @property
+    def cards(self) -> str:
+        """Its compute in cards, for people."""
+        return f"{self.percent / 100:.1f}"
+
+
+def held_on(view: NodeCards) -> Mapping[str, NamespaceTotal]:
+    """What the pods of each namespace hold of a node; one whose pods only wait for it holds nothing."""
+    pods: dict[str, set[PodRef]] = {}
+    mib, percent, devices = Counter[str](), Counter[str](), Counter[str]()
+    for card in view.cards:
+        for holder in card.holders:
+            pods.setdefault(holder.pod.namespace, set()).add(holder.pod)
+            mib[holder.pod.namespace] += holder.units * view.unit_mib
+            percent[holder.pod.namespace] += holder.percent
+    for pod in (
+        *(pod for card in view.cards for pod in card.pods),
+        *(p for _, p in view.instances),
+    ):
+        pods.setdefault(pod.namespace, set()).add(pod)
+        devices[pod.namespace] += 1
+    return {
+        name: NamespaceTotal(frozenset(pods.get(name, ())), mib[name], percent[name], devices[name])
+        for name in view.namespaces
+    }
+
+
+def totals(by_node: Iterable[Mapping[str, NamespaceTotal]]) -> Sequence[tuple[str, NamespaceTotal]]:
+    """Over all nodes, who holds most first."""
+    pods: dict[str, set[PodRef]] = {}
+    mib, percent, devices = Counter[str](), Counter[str](), Counter[str]()
+    for node in by_node:
+        for name, held in node.items():
+            pods.setdefault(name, set()).update(held.pods)
+            mib[name] += held.mib
+            percent[name] += held.percent
+            devices[name] += held.devices
+    found = (
+        (n, NamespaceTotal(frozenset(p), mib[n], percent[n], devices[n])) for n, p in pods.items()
+    )
+    return sorted(found, key=lambda each: (-each[1].mib, -each[1].devices, each[0]))
+
+
+class History:
+    """The memory that namespaces held in each minute of the last hour, of at most `MOST_NAMESPACES` each."""
+
+    def __init__(self) -> None:
+        self._minutes: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=_MINUTES)
+
+    def note(self, seconds: float, found: Sequence[tuple[str, NamespaceTotal]]) -> None:
+        """What they hold now, by a clock that never jumps; a later word in the same minute counts."""
+        minute = int(seconds // 60)
+        if self._minutes and self._minutes[-1][0] == minute:
+            self._minutes.pop()
+        kept = found[:MOST_NAMESPACES]
+        self._minutes.append((minute, {name: held.mib for name, held in kept}))
+
+    def line(self, namespace: str) -> str:
+        """Points of an SVG polyline of 60 by 16, a minute a step to the right; the highest is the top."""
+        now = self._minutes[-1][0] if self._minutes else 0
+        past = [(m, held.get(namespace, 0)) for m, held in self._minutes if m > now - _MINUTES]
+        most = max((mib for _, mib in past), default=0) or 1
+        return " ".join(
+            _steps([(_WIDTH - (now - m), _HEIGHT - _HEIGHT * v // most) for m, v in past])
+        )
+
+
+def _steps(points: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Level until the next point: nothing was drawn because nothing changed."""
+    height = points[0][1] if points else 0
+    for x, y in points:
+        yield f"{x},{height}"
+        yield f"{x},{y}"
+        height = y

@@ -1,6 +1,8 @@
 """Why a pod is where it is, what each node has for it, and what to do."""
 
+import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -196,6 +198,7 @@ class PodStory:
     Attributes:
         state: Phase, node and reason, in one line.
         asks: One line a container.
+        made: By whom, when, and how long ago; empty where that is not known.
         said: What the scheduler, the kubelet or the agent said, the last one last.
         nodes: What each node has for it; empty for a pod that has its slice, or has had it.
     """
@@ -203,10 +206,23 @@ class PodStory:
     pod: str
     state: str
     asks: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
     nodes: tuple[NodeVerdict, ...] = ()
     cures: tuple[str, ...] = ()
+
+
+def made_text(pod: ExplainedPod, now: datetime.datetime) -> tuple[str, ...]:
+    """Who made a pod, when, and how long ago; empty where its metadata do not say."""
+    owner, created = pod.metadata.owner, pod.metadata.creation_timestamp
+    parts = [f"by {owner.kind} {owner.name}"] if owner and owner.name else []
+    with suppress(ValueError):
+        seconds = int((now - datetime.datetime.fromisoformat(created)).total_seconds())
+        units = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+        unit, size = next(each for each in units if seconds >= each[1] or each[1] == 1)
+        parts.append(f"{count_noun(max(0, seconds) // size, unit)} ago, {created}")
+    return (", ".join(parts),) if parts else ()
 
 
 def story(
@@ -223,10 +239,11 @@ def story(
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    made = made_text(pod, datetime.datetime.now(datetime.UTC))
     told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]
     said = (*_event_lines(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
     if asking is None:
-        return PodStory(name, _state(pod), (_NOTHING,), (), said)
+        return PodStory(name, _state(pod), (_NOTHING,), made, said=said)
     unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)
     unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
     devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
@@ -237,7 +254,7 @@ def story(
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
     now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
     said += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
-    return PodStory(name, _state(pod), asks, holds, said, nodes, cures(pod, asking, now))
+    return PodStory(name, _state(pod), asks, made, holds, said, nodes, cures(pod, asking, now))
 
 
 def _state(pod: ExplainedPod) -> str:

@@ -13,6 +13,13 @@ from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.overview.live_cluster import UNBOUND, LiveCluster
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.questions import NodesAndFacts, read_story
+from gpu_device_plugin.overview.slice_use import (
+    MOST_NAMESPACES,
+    History,
+    NamespaceTotal,
+    held_on,
+    totals,
+)
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
 from gpu_device_plugin.page.rows import Colours, NodeRow, Uses, node_row, pod_row, use_lines
@@ -124,7 +131,8 @@ class Drawing:
         self._api, self._live, self._uses, self._html = api, live, uses, html
         self._parts = PageParts()
         self._colours = Colours()
-        self._namespaces: dict[str, tuple[str, ...]] = {}
+        self._held: dict[str, Mapping[str, NamespaceTotal]] = {}  # by node and namespace
+        self._history = History()
         self._is_drawn = False
 
     def page(self) -> Mapping[str, object]:
@@ -135,6 +143,7 @@ class Drawing:
             "summary": self._html.own(self._parts.html("summary")),
             "legend": self._html.own(self._parts.html("legend")),
             "unplaced": self._html.own(self._parts.html("unplaced")),
+            "totals": self._html.own(self._parts.html("totals")),
             "nodes": [self._html.own(part) for part in self._parts.nodes()],
             "trouble": self._trouble(),
         }
@@ -204,15 +213,17 @@ class Drawing:
         has_changed |= self._parts.put("unplaced", self._unplaced())
         has_changed |= self._parts.put("summary", self._summary())
         has_changed |= self._parts.put("legend", self._legend())
+        has_changed |= self._parts.put("totals", self._totals())
         self._is_drawn = True
         if has_changed:
             await self._parts.tell()
 
     def _node(self, name: str) -> str:
-        self._namespaces.pop(name, None)
+        self._held.pop(name, None)
         if (row := self._row(name)) is None:
             return ""
-        self._namespaces[name] = row.namespaces
+        view = self._view(name)
+        self._held[name] = held_on(view) if isinstance(view, NodeCards) else {}
         return self._html.render("node", node=row)
 
     def _row(self, name: str) -> NodeRow | None:
@@ -240,14 +251,21 @@ class Drawing:
         return self._html.render("unplaced", pods=pods, most=_MOST_WITHOUT_CARD)
 
     def _legend(self) -> str:
-        names = sorted({name for names in self._namespaces.values() for name in names})
+        names = sorted({name for names in self._held.values() for name in names})
         colours = [(name, self._colours.of(name)) for name in names]
         return self._html.render("legend", colours=colours, most=_MOST_IN_LEGEND)
+
+    def _totals(self) -> str:
+        found = totals(self._held.values())
+        self._history.note(asyncio.get_running_loop().time(), found)
+        shown = found[:MOST_NAMESPACES]
+        rows = [(name, held, self._history.line(name)) for name, held in shown]
+        return self._html.render("totals", rows=rows, left=len(found) - len(shown))
 
     def _summary(self) -> str:
         cards = self._live.cards()
         if self._scope:
-            own = map(self._view, sorted(self._namespaces))
+            own = map(self._view, sorted(self._held))
             cards = ClusterCards(tuple(view for view in own if isinstance(view, NodeCards)))
         return self._html.render(
             "summary",

@@ -1,6 +1,7 @@
 """The life of the page: follow the cluster, draw, answer browsers, end."""
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class PageSettings:
     address: str
     cluster: str = ""
     prometheus: str = ""
+    grafana: str = ""
     certificate: Path | None = None
     key: Path | None = None
 
@@ -51,7 +53,7 @@ class Page:
         times = times or PageTimes()
         self._settings, self._api = settings, api
         self._tls = ServingTls() if settings.certificate else None
-        html = Html()
+        html = Html(settings.grafana)
         self._live = LiveCluster(api)
         self._uses = Uses(Survey(api), settings.prometheus, times.use_seconds)
         drawings = self._drawings = Drawings(
@@ -136,6 +138,10 @@ async def run_page(
     try:
         if settings.prometheus:
             query_path(settings.prometheus)
+        if settings.grafana and not re.match(r"https?://[^/]", settings.grafana):
+            raise ConfigError(
+                f"grafana: {settings.grafana!r} does not begin with http:// or https://"
+            )
         await _find(api)
         page = Page(settings, api)
         work = asyncio.ensure_future(page.run(lambda: on_ready(page.server.port)))

@@ -77,13 +77,20 @@ static unsigned beside(const struct meter *meter, uint64_t now_ns)
 	return count;
 }
 
-static void end(struct meter *meter, const struct work *work)
+static uint64_t sum(uint64_t number, int64_t more)
 {
-	meter->out_ns -= smaller(meter->out_ns, work->mean_ns);
-	meter->worst_ns -= smaller(meter->worst_ns, work->worst_ns);
-	meter->copies_ns -= smaller(meter->copies_ns, work->copies_ns);
-	credit_add_inflight(meter->card, -(int64_t)(work->mean_ns - work->copies_ns));
-	credit_add_copies(meter->card, -(int64_t)work->copies_ns);
+	return more < 0 ? less(number, (uint64_t)-more) : number + (uint64_t)more;
+}
+
+void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns)
+{
+	credit_add_inflight(card, mean_ns - copies_ns);
+	credit_add_copies(card, copies_ns);
+	if (!meter)
+		return;
+	meter->out_ns = sum(meter->out_ns, mean_ns);
+	meter->copies_ns = sum(meter->copies_ns, copies_ns);
+	meter->worst_ns = sum(meter->worst_ns, worst_ns);
 }
 
 /* Copies alone: others' turns do not delay them, and what the bus was shared for is not charged. */
@@ -171,7 +178,8 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 		charged_ns = part_ns;
 	if (!work->is_sure && !work->is_sample && work->is_alike && !work->copies_ns)
 		estimate_learn(work->what, part_ns / work->launches, work->launches);
-	end(meter, work);
+	charge_out(meter, meter->card, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
+		   -(int64_t)work->worst_ns);
 	if (lease_is_free(meter->card, now_ns))
 		credit_spend_alone(meter->card, charged_ns);
 	else
@@ -314,8 +322,7 @@ struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns
 
 void charge_forget(struct meter *meter, uint64_t now_ns)
 {
-	credit_add_inflight(meter->card, -(int64_t)(meter->out_ns - meter->copies_ns));
-	credit_add_copies(meter->card, -(int64_t)meter->copies_ns);
+	charge_out(meter, meter->card, -(int64_t)meter->out_ns, -(int64_t)meter->copies_ns, 0);
 	lease_tell(meter, now_ns);
 }
 

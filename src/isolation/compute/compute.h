@@ -2,7 +2,10 @@
  * and process may call at once. */
 #pragma once
 
-#include "compute/meter.h"
+#include "driver/context_scope.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 /* More contexts than the memory of any card has room for: none goes unmetered. */
 enum { METER_EVENTS = 128, METERS = 512 };
@@ -81,6 +84,41 @@ struct meter {
 };
 
 /* --- How long launches of a kind take: compute/estimate.c --- */
+
+struct estimate {
+	uint64_t mean_ns;  /* card time of one launch */
+	uint64_t worst_ns; /* what it may take for all we know */
+	uint64_t more_ns;  /* the longest of late took so much more than the mean */
+	bool is_known;     /* measured before, */
+	bool is_sure;      /* and by itself */
+};
+
+/* One launch between its two halves, in the thread that makes it. */
+struct meter_launch {
+	int card;
+	bool is_metered;
+	bool is_sample;
+	bool is_copy;
+	uint64_t what; /* function and size, or graph, or estimate_copy_kind() */
+	struct estimate estimate;
+	uint64_t now_ns;     /* when it was let go */
+	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
+	uint64_t waited_ns;  /* for credit and the card */
+	uint64_t lag_ns;     /* of a sample: the card waited for the launch */
+	CUevent front;       /* and the event before it */
+	uint64_t front_number;
+	CUstream stream;
+	struct context_scope there; /* the stream's context */
+};
+
+/* A wait for work, between its two halves. */
+struct meter_wait {
+	CUcontext context;
+	CUstream stream;
+	bool is_for_all;   /* of the context */
+	uint64_t number;   /* of launches when it began, */
+	uint64_t asked_ns; /* and then it was so late */
+};
 
 struct estimate estimate_of(uint64_t what);
 /* One is launched: is it to be measured by itself, with an event on both sides? */
@@ -184,6 +222,10 @@ static inline bool charge_is_idle(const struct meter *meter)
 /* Between two kernels of a stream that are queued. */
 uint64_t charge_gap_ns(void);
 
+/* What is out becomes so much more, by its means: of it copies, and what it may take. `meter`: or
+ * NULL. */
+void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns,
+		int64_t worst_ns);
 /* Charges what has ended. Gives the lock up meanwhile; NULL when the context ended. */
 struct meter *charge_poll(struct meter *meter, uint64_t now_ns);
 /*

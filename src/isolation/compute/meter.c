@@ -2,7 +2,7 @@
  * Measuring card time with events around launches; compute/throttle.c holds launches back when it
  * is spent. There is no thread of ours: the threads that launch and wait do it on the way.
  */
-#include "compute/compute.h"
+#include "compute/meter.h"
 
 #include "driver/cards.h"
 #include "driver/stream.h"
@@ -151,18 +151,12 @@ static struct meter *begin_sample(struct meter *meter, struct meter_launch *laun
 /* `sign`: 1, it goes out; -1, it did not. `meter`: NULL when the context ended. */
 static void put_out(struct meter *meter, int card, const struct meter_launch *launch, int sign)
 {
-	const uint64_t mean_ns = (uint64_t)sign * launch->estimate.mean_ns;
+	const int64_t mean_ns = sign * (int64_t)launch->estimate.mean_ns;
 
-	if (launch->is_copy)
-		credit_add_copies(card, (int64_t)mean_ns);
-	else
-		credit_add_inflight(card, (int64_t)mean_ns);
-	if (!meter)
-		return;
-	meter->out_ns += mean_ns;
-	meter->copies_ns += launch->is_copy ? mean_ns : 0;
-	meter->worst_ns += (uint64_t)sign * launch->estimate.worst_ns;
-	meter->more_ns = larger(meter->more_ns, launch->estimate.more_ns);
+	charge_out(meter, card, mean_ns, launch->is_copy ? mean_ns : 0,
+		   sign * (int64_t)launch->estimate.worst_ns);
+	if (meter)
+		meter->more_ns = larger(meter->more_ns, launch->estimate.more_ns);
 }
 
 static void begin(struct meter *meter, struct meter_launch *launch)
@@ -200,13 +194,14 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 		(void)events_set(meter, launch->stream, launch->now_ns);
 }
 
-static void before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
+void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
 {
-	launch->what = what;
-	launch->is_copy = is_copy;
-	launch->stream = stream;
-	launch->is_sample = false;
-	launch->blocked_ns = launch->lag_ns = 0;
+	launch->is_metered = false;
+	if (!meter_is_capped()) {
+		tell_neighbours();
+		return;
+	}
+	*launch = (struct meter_launch){.what = what, .is_copy = is_copy, .stream = stream};
 	launch->there = scope_stream(stream);
 	if (launch->there.context && !capture_has(stream)) {
 		events_lock();
@@ -217,20 +212,6 @@ static void before(struct meter_launch *launch, uint64_t what, bool is_copy, CUs
 		events_unlock();
 	}
 	scope_end(launch->there);
-}
-
-void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
-{
-	launch->is_metered = false;
-	if (meter_is_capped())
-		before(launch, what, false, stream);
-	else
-		tell_neighbours();
-}
-
-void meter_before_copy(struct meter_launch *launch, uint64_t copy, CUstream stream)
-{
-	before(launch, copy, true, stream);
 }
 
 static void add_to_tail(struct meter *meter, const struct meter_launch *launch)

@@ -37,9 +37,9 @@ static void before(struct meter_launch *launch, enum side to, enum side from, ui
 		   CUstream stream)
 {
 	if ((to == ON_CARD) != (from == ON_CARD) && bytes)
-		meter_before_copy(launch,
-				  estimate_copy_kind(to != ON_CARD, to + from == PAGEABLE, bytes),
-				  stream);
+		meter_before(launch,
+			     estimate_copy_kind(to != ON_CARD, to + from == PAGEABLE, bytes), true,
+			     stream);
 }
 
 #define HOST(pointer) side_of((uint64_t)(uintptr_t)(pointer))

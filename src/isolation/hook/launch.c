@@ -15,7 +15,7 @@
 
 #define LAUNCHES(what, size, stream, name, parameters, arguments)                                  \
 	HOOK(name, parameters, arguments, struct meter_launch launch;                              \
-	     meter_before(&launch, meter_kind(what, size), stream),                                \
+	     meter_before(&launch, meter_kind(what, size), false, stream),                         \
 	     overhead_note_launch((const void *)(what), stream, result);                           \
 	     meter_after(&launch, result))
 
@@ -67,7 +67,7 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 		meter_before(
 			&launches[i],
 			meter_kind(parts[i].function, SIZE(parts[i].gridDim, parts[i].blockDim)),
-			parts[i].hStream);
+			false, parts[i].hStream);
 	const CUresult result = cuda.cuLaunchCooperativeKernelMultiDevice(parts, count, flags);
 
 	for (unsigned i = 0; i < count; i++) {
@@ -94,7 +94,7 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 	const void *name = graphs_name(exec);
 
 	/* No other card's graphs may wait for room while we wait for this one's time. */
-	meter_before(&launch, meter_kind(exec, 0), named);
+	meter_before(&launch, meter_kind(exec, 0), false, named);
 	CUresult result = graph_begin(&growth, exec, named);
 
 	if (result != CUDA_SUCCESS) {

@@ -174,9 +174,8 @@ def admit(
     added = {key: value for key, value in effect.labels.items() if key != DRIVER_LABEL}
     if driver and DRIVER_LABEL not in pod.labels:
         added[DRIVER_LABEL] = driver
-    return Admitted(
-        added, effect.annotations, None if affinity == (pod.affinity or {}) else affinity
-    )
+    changed = affinity if affinity != (pod.affinity or {}) else None
+    return Admitted(added, effect.annotations, changed)
 
 
 def _driver(

@@ -73,6 +73,7 @@ class SchedulingGate(msgspec.Struct):
 class ExplainedMeta(ObjectMeta):
     """`metadata` of the pod."""
 
+    creation_timestamp: str = ""
     deletion_timestamp: str | None = None
 
 

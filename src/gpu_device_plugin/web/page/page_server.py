@@ -31,7 +31,8 @@ _STATIC = {"page.js": "text/javascript", "page.css": "text/css"}
 class Html:
     """What the page consists of, read once; `static` is name -> content and type of a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, grafana: str = "") -> None:
+        """`grafana` is the address of the dashboard that pods and nodes link to; "" for none."""
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -39,6 +40,7 @@ class Html:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.globals["grafana"] = grafana
         self.static = {
             name: ((_HERE / "static" / name).read_bytes(), kind) for name, kind in _STATIC.items()
         }
