@@ -13,6 +13,7 @@ from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.fraction import fraction_of
 from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import DriverLimits
 from gpu_device_plugin.errors import RequestError
 
 POD = PodRef("default", "pod-a", "pod-uid-a")
@@ -137,3 +138,35 @@ async def test_a_container_that_names_two_claims_of_cards_is_refused_the_second(
     know_pod(node, monkeypatch, *containers)
     await door.prepare(whole)
     assert cards(node) == {"uid-a": ("GPU-0",), "uid-b": ("GPU-1",)}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "enforcer"),
+    [
+        pytest.param((ContainerKind.APP,), "driver", id="one container"),
+        pytest.param((ContainerKind.INIT, ContainerKind.APP), "driver", id="one after the other"),
+        pytest.param((ContainerKind.APP, ContainerKind.APP), "library", id="two at once"),
+        pytest.param((ContainerKind.SIDECAR, ContainerKind.INIT), "library", id="a sidecar"),
+        pytest.param((), "library", id="the pod is not known"),
+    ],
+)
+async def test_the_driver_limits_a_claim_of_one_container_at_a_time(
+    node: Node, monkeypatch: pytest.MonkeyPatch, kinds: tuple[ContainerKind, ...], enforcer: str
+) -> None:
+    """The kubelet is told the slice's CDI device too, which carries the hook."""
+    proven = DriverLimits(dict.fromkeys(("GPU-0", "GPU-1"), "misc"), {}, "")
+    node.wiring.node_store.update(driver_limits=proven)
+    ref = node.cluster.allocate("a", 0)
+    name = "slice-2-30-c0"
+    named = [ContainerRequest(f"c{n}", kind, n, claims=(name,)) for n, kind in enumerate(kinds)]
+    if named:
+        know_pod(node, monkeypatch, *named)
+    (prepared,) = await node.wiring.claim_endpoint.prepare(ref)
+
+    (grant,) = node.wiring.ledger_store.ledger.grants.values()
+    assert grant.enforcers.memory == enforcer
+    device = f"gpu-device-plugin/slice={grant.slice_id}"
+    assert (device in prepared.cdi_ids) is (enforcer == "driver")
+    assert (node.cdi / f"gpu-slice-{grant.slice_id}.json").is_file() is (enforcer == "driver")
+    await node.wiring.claim_endpoint.unprepare(ref)
+    assert list(node.cdi.glob("*.json")) == []

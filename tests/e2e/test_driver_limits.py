@@ -5,12 +5,15 @@ hooks, the limit keeper and the agent see the unified one at /sys/fs/cgroup, in 
 """
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.claims import devices, set_door
 from tests.e2e.conftest import STATE, at_work
 from tests.e2e.tenants import (
     MIB,
@@ -21,10 +24,12 @@ from tests.e2e.tenants import (
     start_tenant,
     tenant_pod,
 )
+from tests.isolation.test_limit_hook import cgroup_tree
 from tests.told import compile_program
 from tools.harness.cluster.agent import PROGRAM, Agent, AgentDirectories
-from tools.harness.cluster.binaries import BinaryError, provide_cdi_hook
-from tools.harness.cluster.cluster import Cluster
+from tools.harness.cluster.binaries import provide_cdi_hook
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.helm import claims_installed
 from tools.harness.cluster.pods import slice_of
 from tools.harness.cluster.processes import Program
 from tools.harness.cluster.waiting import wait_for
@@ -119,17 +124,12 @@ def limited_node(
         "device-list-strategy": "cdi-cri",
         "memory-enforcer": "driver",
         "cdi-dir": str(cluster.node.cdi_directory),
-        "simulator-dir": str(cards),
     }
-    environment = {"GPU_DEVICE_PLUGIN_NATIVE": str(native)}
+    environment = {"GPU_DEVICE_PLUGIN_NATIVE": str(native), "NVIDIA_DRIVER_ROOT": str(cards)}
     agent = Agent(cluster, directories, flags, environment)
     agent.program.command = [*inside(), *agent.program.command]
     agent.prepare("--driver-version", DRIVER)
-    try:
-        spec = nvidias_devices(SimulatedNode(cards / STATE_NAME), place)
-    except BinaryError as error:
-        serving_agent.start()
-        pytest.skip(str(error))
+    spec = nvidias_devices(SimulatedNode(cards / STATE_NAME), place)
     cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
     load_image(cluster, cards, place)
     command = [*inside(), str(PROGRAM), "limit-keeper"]
@@ -138,10 +138,12 @@ def limited_node(
         "keeper", command, results / "limited" / "keeper.log", serving_agent.environment
     )
     keeper.start()
-    agent.start()
-    yield Limited(agent, keeper)
-    agent.stop()
-    keeper.stop()
+    try:
+        agent.start()
+        yield Limited(agent, keeper)
+    finally:
+        agent.stop()
+        keeper.stop()
 
 
 @pytest.fixture
@@ -190,8 +192,9 @@ def test_a_container_whose_hook_fails_does_not_start(cluster: Cluster, limited: 
     wait_for("the kubelet tells why", lambda: "Not Supported" in told(cluster, "waiting"), 60)
     assert limited.mark("waiting") == ""
     set_accounting(limited, 0)
-    cluster.wait_for_phase("waiting", "Running")
-    assert limited.mark("waiting").startswith(f"cgroup={TREE}/")
+    # The phase is Running all along: the kubelet counts a container that it tries again as started.
+    begun = f"cgroup={TREE}/"
+    wait_for("its limit is set", lambda: limited.mark("waiting").startswith(begun), 90)
 
 
 def test_what_a_reload_of_the_driver_took_is_set_again(cluster: Cluster, limited: Limited) -> None:
@@ -205,6 +208,64 @@ def test_what_a_reload_of_the_driver_took_is_set_again(cluster: Cluster, limited
 
     wait_for("the limit is set again", is_held, 60, 1)
     assert limited.mark("kept") == mark
+
+
+def test_a_claim_is_held_by_the_driver_as_well(cluster: Cluster, limited: Limited) -> None:
+    """Its CDI names have the slice's device, which carries the hook."""
+    try:
+        with claims_installed(cluster):
+            set_door(cluster, "dra")
+            wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 60)
+            tenant = start(cluster, "claimed")
+            (grant,) = limited.agent.grants()
+            assert grant.holder.claim
+            check_held(tenant)
+            cluster.kubectl("delete", "pod", "claimed", "--wait=true", "--grace-period=1")
+            wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
+    finally:
+        cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")
+
+
+@pytest.mark.parametrize("order", [("theirs", "ours"), ("ours", "theirs")])
+def test_both_hooks_leave_the_same_limit_in_either_order(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """With the variables that the CDI device sets; afterwards there is nothing to repair."""
+    hooks = both_hooks(tmp_path)
+    env = ["NVIDIA_GPU_MEMORY_REQUEST=0", f"NVIDIA_GPU_MEMORY_LIMIT={SLICE_MIB}"]
+    (tmp_path / "config.json").write_text(json.dumps({"process": {"env": env}}))
+    leaf = cgroup_tree() / f"hooks-{os.getpid()}"
+    leaf.mkdir()
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        (leaf / "cgroup.procs").write_text(str(process.pid))
+        state = json.dumps({"pid": process.pid, "bundle": str(tmp_path)})
+        for name in order:
+            subprocess.run(hooks[name], input=state, text=True, check=True)
+        told = subprocess.check_output([*hooks["ours"], "--repair"], input=state, text=True)
+    finally:
+        process.kill()
+        process.wait()
+        leaf.rmdir()
+    assert told == "held\n"
+
+
+def both_hooks(place: Path) -> dict[str, list[str]]:
+    """The commands for a container with a slice of the first card of a node of its own."""
+    cards, directory = place / "cards", place / "slice"
+    cards.mkdir()
+    (directory / "config").mkdir(parents=True)
+    node = SimulatedNode.create("v100", cards, driver_version=DRIVER)
+    uuid = node.view().cards[0].uuid
+    text = f"version=1\nslice=22aa\npolicy=fixed\ndevice={uuid} memory_bytes={SLICE_MIB * MIB}\n"
+    (directory / "config" / "limits").write_text(text)
+    by_name = {each["name"]: each for each in nvidias_devices(node, place)["devices"]}
+    (theirs,) = by_name[uuid]["containerEdits"]["hooks"]
+    ours = str(native_with_wrapped_hook(place) / "gpu-limit-hook")
+    return {
+        "ours": [ours, f"--slice={directory}", f"--driver-root={cards}"],
+        "theirs": [theirs["path"], *theirs["args"][1:]],
+    }
 
 
 def set_accounting(limited: Limited, mode: int) -> None:

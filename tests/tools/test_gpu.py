@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.bench.report import kept_section, with_section
+from tools.bench.machine import Machine
+from tools.bench.report import kept_section, with_section, write
 from tools.bench.rows import Chapter, Row
 from tools.gpu import compute, memory, report
 from tools.gpu.card import Card, chosen
@@ -233,3 +234,32 @@ def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None
     busy = report.section(replace(CARD, pids={7: MIB}), [], [], [])
     assert "used by other processes too (1)" in busy
     assert kept_section(with_section("# New tables\n", "kept\n")).splitlines()[1] == "kept"
+
+
+def test_a_chapter_is_measured_again_and_all_else_of_the_page_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text beside chapters is written by people."""
+    page = tmp_path / "docs" / "benchmarks.md"
+    page.parent.mkdir()
+    monkeypatch.chdir(tmp_path)
+    machine = Machine("x", 2, "6.1", "Python 3.11")
+    write(machine, {"first": ["measured-1"]}, ("first", "second"))
+    mark = "<!-- first: end -->\n"
+    page.write_text(page.read_text().replace(mark, f"{mark}\nby hand\n"))
+    page.write_text(with_section(page.read_text(), "a card\n"))
+    write(machine, {"second": ["measured-2"]}, ("first", "second", "third"))
+
+    text = page.read_text()
+    order = [
+        "# Benchmarks",
+        "first: begin",
+        "measured-1",
+        "by hand",
+        "second: begin",
+        "measured-2",
+        "third: begin",
+        "a card",
+    ]
+    assert [text.count(each) for each in order] == [1] * len(order)
+    assert sorted(order, key=text.index) == order

@@ -21,7 +21,7 @@ _REAL_CARD = "real card"
 
 
 def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequence[str]) -> None:
-    """Put what was measured here into the document; other chapters, and a real card's, stay.
+    """Put what was measured here into the document; whatever else it says stays.
 
     Args:
         machine: This one.
@@ -29,20 +29,18 @@ def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequen
         order: All names, as they stand in the document.
     """
     before = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
-    parts = [_HEAD, "\n".join(machine.lines()) + "\n"]
+    text = before[max(before.find("<!-- "), 0) :]
+    kept = kept_section(text)
     for name in order:
-        chapter = "\n".join(measured[name]) if name in measured else _chapter_of(before, name)
-        parts.append(_marked(name, chapter))
-    if kept := kept_section(before):
-        parts.append(kept)
-    DOCUMENT.write_text("\n".join(parts), encoding="utf-8")
-
-
-def _chapter_of(text: str, name: str) -> str:
-    found = _between_marks(text, name)
-    if found is None:
-        return f"## {name}\n\nNot measured yet: `python -m tools.bench {name}`.\n"
-    return found
+        known = _between_marks(text, name)
+        if name in measured and known is not None:
+            text = text.replace(_marked(name, known), _marked(name, "\n".join(measured[name])))
+        elif known is None:
+            missing = f"## {name}\n\nNot measured yet: `python -m tools.bench {name}`.\n"
+            section = _marked(name, "\n".join(measured.get(name, [missing])))
+            text = text.removesuffix(kept).rstrip("\n") + "\n\n" + section + "\n" + kept
+    head = [_HEAD, *machine.lines(), "", text.lstrip("\n")]
+    DOCUMENT.write_text("\n".join(head), encoding="utf-8")
 
 
 def kept_section(text: str) -> str:

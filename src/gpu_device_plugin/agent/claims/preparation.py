@@ -201,7 +201,8 @@ class Preparation:
             is_part = any(needed.units_per_card < card.capacity(state.unit) for card in cards)
             if is_part or 0 < needed.core_percent < 100:  # a whole card needs no enforcer
                 state.check_runtime(await self._spec(pod))
-        is_shared = not slice_id and await self._is_shared(holder)
+        may_be_by_driver = not slice_id and state.driver_limits.backends
+        is_shared = bool(may_be_by_driver) and await self._is_shared(holder)
         return await self._parts.admission.reserve(
             holder, needed, uuids, slice_id, is_shared=is_shared
         )
