@@ -316,6 +316,19 @@ BAD_FOR_THE_SERVER = [
 ROWS = (*GOOD, *percentages(), *BAD_REQUESTS, *BAD_ISOLATION, *BAD_FOR_THE_SERVER)
 
 
+def runtime_classes() -> list[dict[str, Any]]:
+    """Those of the table's pods; the API server itself refuses a pod with another one."""
+    return [
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": name},
+            "handler": name,
+        }
+        for name in (*SANDBOXES, *PLAIN_RUNTIMES)
+    ]
+
+
 def in_template(kind: str, made: Mapping[str, Any]) -> dict[str, Any]:
     """A pod as the template of an object of that kind."""
     if kind == "Pod":

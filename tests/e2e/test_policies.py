@@ -15,14 +15,13 @@ import pytest
 import yaml
 from tests.e2e.policy_table import (
     BAD_REQUESTS,
-    PLAIN_RUNTIMES,
     POLICY,
     ROWS,
-    SANDBOXES,
     Row,
     asking,
     in_template,
     percentages,
+    runtime_classes,
 )
 from tests.e2e.submission import KINDS, Submission
 from tools.harness.cluster.agent import Agent
@@ -60,19 +59,6 @@ def old_objects() -> list[dict[str, Any]]:
         if content["kind"] in ("Job", "CronJob"):
             content["spec"]["suspend"] = True
     return made
-
-
-def runtime_classes() -> list[dict[str, Any]]:
-    """Those of the table's pods; the API server itself refuses a pod with another one."""
-    return [
-        {
-            "apiVersion": "node.k8s.io/v1",
-            "kind": "RuntimeClass",
-            "metadata": {"name": name},
-            "handler": name,
-        }
-        for name in (*SANDBOXES, *PLAIN_RUNTIMES)
-    ]
 
 
 @pytest.fixture(scope="module")
