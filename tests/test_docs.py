@@ -24,7 +24,7 @@ from gpu_device_plugin.disk.failpoints import POINTS
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.units import Resource, resources_of
-from gpu_device_plugin.domain.grants.grant import Demand
+from gpu_device_plugin.domain.grants.grant import Demand, Enforcers
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import NodeTerms
@@ -183,7 +183,7 @@ def whole_slice() -> SliceSample:
     values: dict[str, Any] = {
         field.name: field.name if field.type is str else 1 for field in fields(SliceSample)
     }
-    return SliceSample(**values)
+    return SliceSample(**values | {"enforcers": Enforcers()})
 
 
 def test_every_label_and_annotation_of_the_code_stands_on_its_page() -> None:
@@ -294,6 +294,7 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
                     reason="XID79",
                     unexplained_bytes=1,
                     door="dra",
+                    enforcer="driver (dmem)",
                 ),
             ),
             slices=(whole_slice(),),

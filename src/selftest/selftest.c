@@ -1,7 +1,8 @@
 /*
  * gpu-selftest: is the cap of this container effective? Mounted beside the
  * library; exits 0 only if every view and an allocation say so, else names what
- * disagrees. Of a share of the card's time it says that it was not checked.
+ * disagrees. Where the driver enforces too, a child asks it past the library.
+ * Of a share of the card's time it says that it was not checked.
  *
  *	0 effective, 1 not effective, 2 no slice here, 3 cannot tell
  */
@@ -9,6 +10,7 @@
 #include "slice/limits.h"
 
 #include "driver/api.h"
+#include "driver/libc_symbols.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB (1024ull * 1024)
@@ -26,6 +29,7 @@
 enum { EFFECTIVE, NOT_EFFECTIVE, NO_SLICE, CANNOT_TELL };
 
 static void *cuda_library, *nvml_library;
+static void *(*lookup)(void *library, const char *name) = dlsym; /* the library answers it */
 static int verdict = EFFECTIVE;
 static bool is_unchecked; /* a card's only cap is one that this program cannot check */
 
@@ -34,7 +38,7 @@ static bool is_unchecked; /* a card's only cap is one that this program cannot c
 
 static void *find(void *library, const char *name)
 {
-	void *function = dlsym(library, name);
+	void *function = lookup(library, name);
 
 	if (!function) {
 		(void)printf("cannot tell: the driver has no %s\n", name);
@@ -120,13 +124,13 @@ static void check_views(const struct limits_card *card, CUdevice device)
 }
 
 /* One byte more than the slice must be refused, whatever the views say. */
-static void check_refusal(const struct limits_card *card)
+static void check_refusal(const struct limits_card *card, const char *enforcer)
 {
 	CUdeviceptr pointer = 0;
 	const CUresult result = CUDA(cuMemAlloc_v2, &pointer, card->memory_bytes + 1);
 
-	check(result == CUDA_ERROR_OUT_OF_MEMORY, "%s cuMemAlloc of a byte too many: %s",
-	      card->uuid, result == CUDA_SUCCESS ? "given" : "refused");
+	check(result == CUDA_ERROR_OUT_OF_MEMORY, "%s cuMemAlloc of a byte too many: %s by the %s",
+	      card->uuid, result == CUDA_SUCCESS ? "given" : "refused", enforcer);
 	if (result == CUDA_SUCCESS)
 		CUDA(cuMemFree_v2, pointer);
 }
@@ -142,7 +146,7 @@ static bool device_of(const struct limits_card *card, CUdevice *device)
 
 		CUDA(cuDeviceGet, device, i);
 		/* MIG devices have their own UUID only in the second version. */
-		if (dlsym(cuda_library, "cuDeviceGetUuid_v2"))
+		if (lookup(cuda_library, "cuDeviceGetUuid_v2"))
 			CUDA(cuDeviceGetUuid_v2, &uuid, *device);
 		else
 			CUDA(cuDeviceGetUuid, &uuid, *device);
@@ -172,38 +176,75 @@ static void tell_pageable(const struct limits_card *card, CUdevice device)
 			card->uuid);
 }
 
-static void check_card(const struct limits_card *card, enum limits_policy policy)
+/* Whether there is a context on the card to ask in. */
+static bool enter_card(const struct limits_card *card, CUdevice *device)
 {
 	CUcontext context = NULL;
-	CUdevice device = 0;
 
-	if (!device_of(card, &device)) {
+	if (!device_of(card, device)) {
 		check(false, "%s is not among the devices that CUDA shows", card->uuid);
-		return;
+		return false;
 	}
-	if (card->core_percent < 100)
-		(void)printf("not checked  %s compute: %u %%, policy %s\n", card->uuid,
-			     card->core_percent, limits_policy_name(policy));
-	if (card->memory_bytes == LIMITS_NO_CAP) {
-		is_unchecked = is_unchecked || card->core_percent < 100;
-		return;
-	}
-	const CUresult made = CUDA(cuDevicePrimaryCtxRetain, &context, device);
+	if (card->memory_bytes == LIMITS_NO_CAP)
+		return false;
+	const CUresult made = CUDA(cuDevicePrimaryCtxRetain, &context, *device);
 
 	if (made == CUDA_ERROR_OUT_OF_MEMORY) {
 		check(true, "%s is full: no context fits", card->uuid);
-		return;
+		return false;
 	}
 	check(made == CUDA_SUCCESS, "%s cuDevicePrimaryCtxRetain answers %d", card->uuid,
 	      (int)made);
-	if (made != CUDA_SUCCESS)
+	if (made == CUDA_SUCCESS)
+		CUDA(cuCtxSetCurrent, context);
+	return made == CUDA_SUCCESS;
+}
+
+static void check_card(const struct limits_card *card, enum limits_policy policy)
+{
+	CUdevice device = 0;
+
+	if (card->core_percent < 100) {
+		(void)printf("not checked  %s compute: %u %%, policy %s, by %s\n", card->uuid,
+			     card->core_percent, limits_policy_name(policy),
+			     policy == POLICY_NATIVE ? "nobody" : "the library");
+		is_unchecked = is_unchecked || card->memory_bytes == LIMITS_NO_CAP;
+	}
+	if (!enter_card(card, &device))
 		return;
-	CUDA(cuCtxSetCurrent, context);
 	tell_pageable(card, device);
 	check_views(card, device);
-	check_refusal(card);
+	check_refusal(card, "library");
 	if (dlsym(cuda_library, "cuDevicePrimaryCtxRelease_v2"))
 		CUDA(cuDevicePrimaryCtxRelease_v2, device);
+}
+
+/* A child finds the driver's functions by the C library's own dlsym: no call of it passes the
+ * preload. */
+static void check_driver(const struct limits *limits)
+{
+	int status = 0;
+
+	(void)fflush(stdout);
+	const pid_t child = fork();
+
+	if (child == 0) {
+		lookup = libc_symbols()->dlsym;
+		const CUresult started = CUDA(cuInit, 0);
+
+		check(started == CUDA_SUCCESS, "the driver's own cuInit answers %d", (int)started);
+		for (unsigned i = 0; started == CUDA_SUCCESS && i < limits->card_count; i++) {
+			CUdevice device = 0;
+
+			if (enter_card(&limits->cards[i], &device))
+				check_refusal(&limits->cards[i], "driver, past the library");
+		}
+		exit(verdict);
+	}
+	const bool has_ended = child > 0 && waitpid(child, &status, 0) == child;
+
+	if (!has_ended || !WIFEXITED(status) || WEXITSTATUS(status) != EFFECTIVE)
+		check(false, "memory by driver is not proved");
 }
 
 /* By whose code the driver's functions are found, in a fresh lookup. */
@@ -230,6 +271,8 @@ int main(void)
 		return CANNOT_TELL;
 	}
 	check_library();
+	if (limits.is_memory_by_driver)
+		check_driver(&limits);
 	const CUresult started = CUDA(cuInit, 0);
 
 	check(started == CUDA_SUCCESS, "cuInit answers %d", (int)started);

@@ -164,7 +164,7 @@ async def test_the_driver_limits_a_claim_of_one_container_at_a_time(
     (prepared,) = await node.wiring.claim_endpoint.prepare(ref)
 
     (grant,) = node.wiring.ledger_store.ledger.grants.values()
-    assert grant.enforcers["memory"] == enforcer
+    assert grant.enforcers.memory == enforcer
     device = f"gpu-device-plugin/slice={grant.slice_id}"
     assert (device in prepared.cdi_ids) is (enforcer == "driver")
     assert (node.cdi / f"gpu-slice-{grant.slice_id}.json").is_file() is (enforcer == "driver")

@@ -45,6 +45,12 @@ def probe(rig: Rig) -> None:
     subprocess.run([hook, "--probe", rig.run / "driver-limits", *roots], check=True)
 
 
+def told(rig: Rig, name: str) -> str:
+    """The node's annotation of that name, as far as it is written."""
+    notes = rig.api.objects["/api/v1/nodes/n1"]["metadata"].get("annotations", {})
+    return str(notes.get(f"gpu-device-plugin/{name}", ""))
+
+
 def cdi_files(rig: Rig) -> list[Path]:
     """Of slices that the driver limits."""
     return sorted((rig.root / "cdi").glob("gpu-slice-*.json"))
@@ -58,6 +64,8 @@ async def test_a_slice_on_a_proven_card_names_its_cdi_device_with_the_hook() -> 
         start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
 
         assert grant.memory_enforcer is MemoryEnforcer.DRIVER
+        limits = rig.run / "slices" / grant.slice_id / "config" / "limits"
+        assert "\nmemory_enforcer=driver\n" in limits.read_text()
         assert f"gpu-device-plugin/slice={grant.slice_id}" in start.cdi_names
         [path] = cdi_files(rig)
         [device] = json.loads(path.read_text())["devices"]
@@ -76,6 +84,20 @@ async def test_a_slice_on_a_proven_card_names_its_cdi_device_with_the_hook() -> 
         await until(lambda: cdi_files(rig) == [path], 20)
 
 
+async def test_readyz_node_annotations_and_metrics_name_the_enforcers() -> None:
+    """Of the node with the driver's way to count, and of the slice."""
+    async with node() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        await rig.until_page("memory by driver (")
+        await until(lambda: '"memory_by":"driver (' in told(rig, "cards"), 20)
+        held = '"enforcers":[["driver","library"]]'
+        await until(lambda: held in told(rig, "holdings"), 20)
+        await rig.until_metric("slice_enforcers{", "} 1.0")
+        page = (await rig.page("metrics"))[1]
+        assert 'compute="library",container="main-0",memory="driver"' in page
+        assert 'card_memory_enforcer{card="0",enforcer="driver (' in page
+
+
 @pytest.mark.parametrize("choice", ["auto", "library"])
 async def test_without_a_proof_or_by_choice_the_library_enforces(choice: str) -> None:
     """And the answer is that of a node with an older driver."""
@@ -84,6 +106,8 @@ async def test_without_a_proof_or_by_choice_the_library_enforces(choice: str) ->
         start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
 
         assert rig.grant("p").memory_enforcer is MemoryEnforcer.LIBRARY
+        await until(lambda: told(rig, "cards"), 20)
+        assert ("--memory-enforcer library" in told(rig, "cards")) is (choice == "library")
         assert start.cdi_names == frozenset()
         assert cdi_files(rig) == []
 

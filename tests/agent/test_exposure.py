@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tools.harness.rig import running_rig, slice_of, until
 
 from gpu_device_plugin.agent.node_checks.node_checks import Exposure
 
@@ -47,3 +48,22 @@ def test_without_device_nodes_the_variable_was_not_followed(tmp_path: Path) -> N
 def test_a_privileged_agent_proves_nothing(tmp_path: Path) -> None:
     """Privileged containers are given everything in any case."""
     assert not exposure(tmp_path, bounds="000001ffffffffff").is_proven(DEFAULT_RUNTIME)
+
+
+async def test_a_container_without_limits_beside_slices_is_named() -> None:
+    """One whose isolation the operator lets it switch off; whole cards never meet slices on a card."""
+    async with running_rig(honor_cgpu_disable=True) as rig:
+        await rig.admit("free", slice_of(2, 30), env={"CGPU_DISABLE": "true"})
+        await rig.admit("held", slice_of(2, 30))
+        assert rig.card_of("free") == rig.card_of("held")
+
+        def told() -> str:
+            notes = rig.api.objects["/api/v1/nodes/n1"]["metadata"].get("annotations", {})
+            return str(notes.get("gpu-device-plugin/holdings", ""))
+
+        await until(lambda: told().count("slices") == 2, 20)
+        assert told().count('"enforcers":[["nobody","nobody"]]') == 1
+        page = (await rig.page("metrics"))[1]
+        named = [line for line in page.splitlines() if "slice_enforcers{" in line]
+        assert [line.count("nobody") for line in named if 'pod="free"' in line] == [2]
+        assert [line.count("library") for line in named if 'pod="held"' in line] == [2]

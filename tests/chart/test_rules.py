@@ -123,3 +123,19 @@ def test_the_rule_of_two_gpu_resources_knows_the_names_that_the_files_make(
         ).replace("''", "'")
         assert "GPU-NAMES" not in text
         assert text.count(f"r in {wanted} || r.startsWith('nvidia.com/mig-')") == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"), [(["kata*", "a.b"], "^(kata.*|a[.]b)$"), ([], "^()$")]
+)
+def test_the_operators_list_of_sandboxes_is_that_of_rule_and_agent(
+    names: list[str], pattern: str
+) -> None:
+    """In each shape of a pod, and in the agent's settings."""
+    made = manifests(values={"sandboxRuntimeClasses": names})
+    for shape in SHAPES:
+        policy = one(made, "ValidatingAdmissionPolicy", f"gpu-device-plugin-{shape}")
+        [found] = [v for v in policy["spec"]["variables"] if v["name"] == "sandbox"]
+        assert f"n.matches('{pattern}')" in found["expression"]
+    settings = yaml.safe_load(one(made, "ConfigMap")["data"]["config.yaml"])
+    assert settings["sandbox_runtime_classes"] == names

@@ -156,6 +156,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["memoryEnforcer=auto"], "without_claims", True),
         (["honorPodComputePolicy=true"], "honor_pod_compute_policy", True),
         (["driverCapabilities=all"], "driver_capabilities", "all"),
+        (["sandboxRuntimeClasses={mine*}"], "sandbox_runtime_classes", "mine*"),
         (["deviceListStrategy=cdi-cri"], "device_list_strategy", "cdi-cri"),
         (["deviceListStrategy={envvar,cdi-cri}"], "device_list_strategy", "envvar,cdi-cri"),
         (["compatWithCPUManager=true"], "pass_device_specs", True),

@@ -24,6 +24,9 @@ from tools.harness.waiting import until
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.grants.grant import Enforcers, UnitsAndPercent
+from gpu_device_plugin.domain.grants.holdings_annotation import Holding, holdings_annotation
 from gpu_device_plugin.errors import AccessError, ClusterError, NotKnownError, ThrottledError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.capacity import NodeCapacity
@@ -247,7 +250,14 @@ async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
     cards = {n["name"]: n["cards"] for n in found["nodes"]}
     assert [card["free_units"] for card in cards["gpu-a"]] == [9 - 5, 3, 15]
     assert cards["gpu-a"][1]["holders"] == [
-        {"namespace": "ns", "name": "batch", "units": 12, "percent": 40, "is_granted": True}
+        {
+            "namespace": "ns",
+            "name": "batch",
+            "units": 12,
+            "percent": 40,
+            "is_granted": True,
+            "enforcers": "",
+        }
     ]
     assert cards["gpu-b"][1]["is_healthy"] is False
     assert found["nodes"][0]["waiting"] == [{"namespace": "ns", "name": "starting", "units": 5}]
@@ -507,6 +517,7 @@ async def test_top_shows_use_against_what_is_granted(cluster: Cluster) -> None:
         f"gpu_device_plugin_slice_core_percent{{{labels}}} 30.0\n"
         f"gpu_device_plugin_slice_core_used_ratio{{{labels}}} 0.294\n"
         f"gpu_device_plugin_slice_refused_total{{{labels}}} 2.0\n"
+        f'gpu_device_plugin_slice_enforcers{{{labels},memory="library",compute="library"}} 1.0\n'
     )
 
     def proxied(seen: Seen) -> web.Response | None:
@@ -554,7 +565,30 @@ async def test_what_is_no_number_is_not_known(cluster: Cluster) -> None:
     )
     found = await cluster.run("top")
 
-    assert re.search(r"ns/cuda-sample a +gpu-a 0 +- +2154 +- +- +-\n", found.output)
+    assert re.search(r"ns/cuda-sample a +gpu-a 0 +- +2154 +- +- +- +-\n", found.output)
+
+
+async def test_who_enforces_a_slice_and_the_slices_of_a_node_is_told(cluster: Cluster) -> None:
+    """By what the node's agent says of them: nothing on nodes where that is the library as ever."""
+    await agents(cluster)
+    value = ready(node("gpu-a", 3), {"ack.node.gpu.schedule": "core_mem"})
+    notes = value["metadata"]["annotations"]
+    cards = json.loads(notes["gpu-device-plugin/cards"])
+    cards["cards"][0]["memory_by"] = "driver (dmem)"
+    notes["gpu-device-plugin/cards"] = json.dumps(cards)
+    uid = cluster.server.objects["/api/v1/namespaces/ns/pods/batch"]["metadata"]["uid"]
+    by = Enforcers("driver", "library")
+    held = Holding({CardIndex(1): UnitsAndPercent(12, 40)}, enforcers=(by,))
+    notes["gpu-device-plugin/holdings"] = holdings_annotation({uid: held})
+    await cluster.server.put("/api/v1/nodes/gpu-a", value)
+
+    told = "memory by driver, compute by library"
+    assert f"enforced: {told}" in (await cluster.run("why", "ns/batch")).output
+    wide = (await cluster.run("map", "-o", "wide", columns=200)).output
+    assert f"ns/batch (12 units, 40 %; {told})" in wide
+    assert "driver (dmem)" in wide
+    found = " ".join((await cluster.run("doctor", columns=200)).output.split())
+    assert "memory of new slices is held by driver (dmem) on gpu-a" in found
 
 
 async def test_doctor_finds_nothing_in_a_healthy_installation(cluster: Cluster) -> None:

@@ -9,6 +9,8 @@ from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod
 
 POLICY = "ValidatingAdmissionPolicy"
 SAMPLES = sorted((Path(__file__).resolve().parents[2] / "samples").rglob("*.yaml"))
+SANDBOXES = ("gvisor", "kata-qemu-nvidia-gpu")
+PLAIN_RUNTIMES = ("nvidia", "crun", "my-kata")
 SEVERAL_CARDS = "failed to parse request device count from pod label aliyun.com/gpu-count"
 
 
@@ -124,6 +126,18 @@ GOOD = [
     Row("mount-of-etc", **mounting("/etc/app")),
     Row("node-directory-beside-ours", **of_node("/run/gpu-device-plugin-data")),
     Row("node-directory-of-data", **of_node("/srv/data/")),
+    *(
+        Row(f"runtime-class-{name}", [holding()], more={"runtimeClassName": name})
+        for name in PLAIN_RUNTIMES
+    ),
+    *(
+        Row(
+            f"runtime-class-{name}-of-none",
+            [container("main", "true")],
+            more={"runtimeClassName": name},
+        )
+        for name in SANDBOXES
+    ),
     Row("other-capability", [holding(securityContext={"capabilities": {"add": ["IPC_LOCK"]}})]),
     Row("not-privileged", [holding(securityContext={"privileged": False})]),
     Row("other-variable", [holding(env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}])]),
@@ -282,6 +296,12 @@ BAD_ISOLATION = [
         ["NVIDIA_VISIBLE_DEVICES"], rule="isolation.visibleDevices"),
     Row("visible-devices-by-mount", **mounting("/var/run/nvidia-container-devices/all"),
         words=["/var/run/nvidia-container-devices"], rule="isolation.visibleDevices"),
+    *(
+        Row(f"runtime-class-{name}", [holding()],
+            [f"the pod holds a slice, and its runtimeClassName {name} is of a sandbox"],
+            {"runtimeClassName": name}, rule="isolation.runtimeClass")
+        for name in SANDBOXES
+    ),
 ]  # fmt: skip
 
 BAD_FOR_THE_SERVER = [
@@ -294,6 +314,19 @@ BAD_FOR_THE_SERVER = [
 ]  # fmt: skip
 
 ROWS = (*GOOD, *percentages(), *BAD_REQUESTS, *BAD_ISOLATION, *BAD_FOR_THE_SERVER)
+
+
+def runtime_classes() -> list[dict[str, Any]]:
+    """Those of the table's pods; the API server itself refuses a pod with another one."""
+    return [
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": name},
+            "handler": name,
+        }
+        for name in (*SANDBOXES, *PLAIN_RUNTIMES)
+    ]
 
 
 def in_template(kind: str, made: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
+from tests.e2e.policy_table import ROWS, SAMPLES, asking, runtime_classes, several
 from tests.e2e.submission import Submission
 from tools.harness.cluster.agent import Agent
 from tools.harness.cluster.api import path_of
@@ -186,6 +186,7 @@ def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
     serving_agent.stop()
     with claims_installed(cluster):
         cluster.kubectl("create", "namespace", "plain")
+        cluster.apply(*runtime_classes())
         admin = Submission(cluster)
         wait_for("pods are rewritten", lambda: is_rewritten(admin, "default"))
         wait_for("pods are judged", lambda: not admin.create(pod("p", asking(2, 7))).is_accepted)
@@ -194,6 +195,7 @@ def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
         yield admin
         cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
         cluster.kubectl("delete", "namespace", "plain")
+        cluster.kubectl("delete", "runtimeclass", "--all")
 
 
 def claim_of_hand() -> dict[str, Any]:

@@ -13,7 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from tests.e2e.policy_table import BAD_REQUESTS, POLICY, ROWS, Row, asking, in_template, percentages
+from tests.e2e.policy_table import (
+    BAD_REQUESTS,
+    POLICY,
+    ROWS,
+    Row,
+    asking,
+    in_template,
+    percentages,
+    runtime_classes,
+)
 from tests.e2e.submission import KINDS, Submission
 from tools.harness.cluster.agent import Agent
 from tools.harness.cluster.api import path_of
@@ -56,13 +65,13 @@ def old_objects() -> list[dict[str, Any]]:
 def helm(cluster: Cluster, serving_agent: Agent) -> Iterator[Helm]:
     """The chart, installed after the objects of before; everything is gone at the end."""
     serving_agent.stop()
-    cluster.apply(*old_objects())
+    cluster.apply(*old_objects(), *runtime_classes())
     helm = Helm(cluster)
     helm.install(NOBODY)
     yield helm
     helm.uninstall()
     assert not [name for name in admission_objects(cluster) if RELEASE in name]
-    for kind in ("cronjob", "job", "daemonset", "statefulset", "deployment", "pod"):
+    for kind in ("cronjob", "job", "daemonset", "statefulset", "deployment", "pod", "runtimeclass"):
         cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
 
 

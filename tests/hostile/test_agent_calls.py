@@ -28,6 +28,7 @@ from gpu_device_plugin.domain.fractions.units import unit_ids
 from gpu_device_plugin.domain.grants.caller import Call, find_allocating_caller
 from gpu_device_plugin.domain.grants.decision_log import Decision, DecisionLog
 from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
@@ -36,8 +37,9 @@ from gpu_device_plugin.domain.node.pods import (
     PodRequest,
     known_here,
 )
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.scheme_registry import Schemes
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, RequestError
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.settings.agent_settings import load_settings
@@ -281,3 +283,23 @@ def test_why_fits_into_its_answer_however_often_a_pod_was_refused() -> None:
         lengths.append(len(log.why("ns/again")))
 
     assert lengths[0] == lengths[1] < 1 << 19
+
+
+def test_the_name_of_a_runtime_class_is_bounded_and_never_a_pattern() -> None:
+    """The operator's list alone has patterns; what a refusal repeats of the name is short."""
+    state = NodeState("n1", NodeMode.CORE_MEM, sandboxes=("kata*",))
+    for name, is_sandbox in (
+        ("kata" + "*" * 2**20, True),
+        ("*", False),
+        ("k?ta", False),
+        ("", False),
+    ):
+        spec = {"containers": [], "runtimeClassName": name}
+        plain = {"metadata": {"namespace": "a", "name": "p"}, "spec": spec}
+        request = pod_request(msgspec.convert(plain, Pod))
+        if not is_sandbox:
+            state.check_runtime(request)
+            continue
+        with pytest.raises(RequestError) as refused:
+            state.check_runtime(request)
+        assert len(str(refused.value)) < 600

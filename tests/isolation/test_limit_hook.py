@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import MakeNode
 from tests.simulator.programs import environment
-from tools.harness.isolation.box import native_directory
+from tools.harness.isolation.box import native_directory, preload
 
 from gpu_device_plugin.simulation.driver_library import describe, set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -226,6 +226,30 @@ def test_whatever_fails_keeps_the_container_from_starting_and_leaves_no_mark(
     assert status == 1
     assert reason in told
     assert not (container.slice / "driver-limit").exists()
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_the_selftest_asks_the_driver_past_the_library(
+    made: Callable[..., Container], *, is_limited: bool
+) -> None:
+    """The library alone would refuse in either case."""
+    container = made()
+    limits = container.slice / "config" / "limits"
+    limits.write_text(limits.read_text().replace("fixed\n", "fixed\nmemory_enforcer=driver\n"))
+    state = container.slice / "state"
+    state.mkdir()
+    (state / "region").write_bytes(bytes(_MIB))
+    if is_limited:
+        assert container.hook() == (0, "")
+    library = preload(native_directory() / "libgpuslice.so")
+    inside = [f"LD_PRELOAD={library}", f"GPUSLICE_ROOT={container.slice}"]
+    command = ["env", *inside, str(native_directory() / "gpu-selftest")]
+    ran = container.inside(command, container.leaf, subprocess.PIPE)
+    told, _ = ran.communicate(timeout=240)
+    assert "a byte too many: refused by the library" in told
+    assert f"{'refused' if is_limited else 'given'} by the driver, past the library" in told
+    assert ("FAILED  memory by driver is not proved" in told) is not is_limited
+    assert ran.returncode == (0 if is_limited else 1), told
 
 
 def test_a_second_container_of_a_slice_is_refused_while_the_first_runs(

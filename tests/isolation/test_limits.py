@@ -31,6 +31,8 @@ def init(box: Box, limits: str | bytes) -> tuple[list[int], str]:
         pytest.param(f"# made by the agent\n\n{HEAD}", id="comment and blank line"),
         pytest.param(f"{HEAD}policy=fixed", id="no newline at the end"),
         pytest.param(f"{HEAD}policy=work-conserving\n", id="the other policy"),
+        pytest.param(f"{HEAD}memory_enforcer=driver\n", id="the driver"),
+        pytest.param(f"{HEAD}memory_enforcer=library\n", id="the library"),
         pytest.param(f"{HEAD}device={UUID.format(1)}\n", id="no cap of either kind"),
         pytest.param(f"{HEAD}device={UUID.format(1)} core_percent=1\n", id="compute only"),
         pytest.param(f"{HEAD}device={UUID.format(1)} memory_bytes=0\n", id="zero bytes"),
@@ -60,6 +62,7 @@ def test_limits_are_understood(box: Box, limits: str) -> None:
             )
             for number in range(6)
         ),
+        pytest.param(f"{HEAD}memory_enforcer=me\n", "unknown enforcer", id="unknown enforcer"),
         pytest.param(f"{HEAD}color=red\n", "unknown key", id="unknown key"),
         pytest.param(f"{HEAD}nonsense\n", "no key=value", id="no pair"),
         pytest.param(f"{HEAD} policy=fixed\n", "unknown key", id="leading space"),

@@ -20,6 +20,9 @@ gpu_device_plugin_card_memory_unexplained_bytes{card="0",uuid="GPU-a"} 0.0
 # HELP gpu_device_plugin_card_door API by which pods ask for the card.
 # TYPE gpu_device_plugin_card_door gauge
 gpu_device_plugin_card_door{card="0",door="dra",uuid="GPU-a"} 1.0
+# HELP gpu_device_plugin_card_memory_enforcer Who holds new slices of the card to their memory, how or why.
+# TYPE gpu_device_plugin_card_memory_enforcer gauge
+gpu_device_plugin_card_memory_enforcer{card="0",enforcer="driver (dmem)",uuid="GPU-a"} 1.0
 # HELP gpu_device_plugin_units Units of a resource on a card.
 # TYPE gpu_device_plugin_units gauge
 gpu_device_plugin_units{card="0",resource="aliyun.com/gpu-mem",state="free",uuid="GPU-a"} 13.0
@@ -36,6 +39,9 @@ gpu_device_plugin_slice_core_percent{card="0",container="c",namespace="ns",pod="
 # HELP gpu_device_plugin_slice_claim The claim (DRA) that holds a slice.
 # TYPE gpu_device_plugin_slice_claim gauge
 gpu_device_plugin_slice_claim{card="0",claim="slice-2-30-c0",container="c",namespace="ns",pod="p"} 1.0
+# HELP gpu_device_plugin_slice_enforcers Who holds a slice to its memory, and to its share of compute.
+# TYPE gpu_device_plugin_slice_enforcers gauge
+gpu_device_plugin_slice_enforcers{card="0",compute="library",container="c",memory="library",namespace="ns",pod="p"} 1.0
 # HELP gpu_device_plugin_slice_memory_used_bytes Memory of a card that a container uses, contexts included.
 # TYPE gpu_device_plugin_slice_memory_used_bytes gauge
 gpu_device_plugin_slice_memory_used_bytes{card="0",container="c",namespace="ns",pod="p"} 3.53370112e+08
@@ -121,6 +127,7 @@ def test_the_page_is_the_golden_one() -> None:
                     units=(UnitCount(MEM, 13, 2),),
                     unexplained_bytes=0,
                     door="dra",
+                    enforcer="driver (dmem)",
                 ),
                 CardSample(1, "GPU-b", is_healthy=False, reason="XID79"),
             ),

@@ -37,9 +37,9 @@ def metric(name: str, *labels: str) -> str:
     return f"gpu_device_plugin_{name}{{{','.join((_AGENT, *labels))}}}"
 
 
-def of_slices(name: str) -> str:
+def of_slices(name: str, *labels: str) -> str:
     """A metric of the slices of the chosen namespaces."""
-    return metric(name, 'namespace=~"$namespace"')
+    return metric(name, 'namespace=~"$namespace"', *labels)
 
 
 def units(resource: str, state: str = "") -> str:
@@ -140,6 +140,9 @@ def nodes_and_cards() -> list[AnyPanel]:
                 Column("compute held", "percent"): per(card, units(CORE, "held")),
                 Column("unexplained", "bytes"): per(card, metric("card_memory_unexplained_bytes")),
                 Column("by claims"): per(card, metric("card_door", 'door="dra"')),
+                Column("memory by the driver"): per(
+                    card, metric("card_memory_enforcer", 'enforcer=~"driver.*"')
+                ),
             },
         ),
         states(
@@ -221,6 +224,9 @@ def slices() -> list[AnyPanel]:
                 Column("card time", "percentunit"): per(who, of_slices("slice_core_used_ratio")),
                 Column("allocations refused"): per(who, of_slices("slice_refused_total")),
                 Column("by claim"): per(who, of_slices("slice_claim")),
+                Column("memory by the driver"): per(
+                    who, of_slices("slice_enforcers", 'memory="driver"')
+                ),
             },
         ),
     ]

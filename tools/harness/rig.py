@@ -197,11 +197,12 @@ class Rig:
             name: The pod's name.
             *limits: Limits of its app containers.
             **text: `init` (limits of init containers), `labels`, `annotations`, `env` (of every
-                container).
+                container), `spec` (further fields of the pod's spec).
         """
         pod = self.pod(name, *limits, **text)
         seen = _object(pod)
         seen["metadata"]["annotations"] = text.get("annotations", {})
+        seen["spec"] |= text.get("spec", {})
         await self.api.put(f"/api/v1/namespaces/default/pods/{name}", seen)
         return await self.kubelet.admit(pod)
 

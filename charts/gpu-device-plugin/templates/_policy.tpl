@@ -72,6 +72,11 @@ DeviceClass has a name of its own beside the one that it is given), and those th
   expression: |-
     !variables.label.matches('^[0-9]+$') ? 0
     : variables.label.matches('^[0-9]{1,9}$') ? int(variables.label) : 999999999
+- name: sandbox
+  # The pod's RuntimeClass, if it is of a sandbox.
+  expression: |-
+    [{{ .pod }}.spec.?runtimeClassName.orValue('')].filter(n,
+      n != '' && n.matches('^({{ join "|" .root.Values.sandboxRuntimeClasses | replace "." "[.]" | replace "*" ".*" }})$'))
 {{- end }}
 
 {{/* The validations that the values leave switched on. */}}

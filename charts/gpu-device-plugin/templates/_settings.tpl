@@ -9,6 +9,7 @@ config.yaml: |
   honor_pod_compute_policy: {{ .Values.honorPodComputePolicy }}
   isolation: {{ ternary "on" "off" .Values.isolation.enabled | quote }}
   honor_cgpu_disable: {{ .Values.honorCgpuDisable }}
+  sandbox_runtime_classes: {{ toJson .Values.sandboxRuntimeClasses }}
   {{- with include "gpu-device-plugin.strategies" . }}
   device_list_strategy: {{ . }}
   {{- end }}

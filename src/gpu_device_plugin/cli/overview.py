@@ -332,7 +332,7 @@ def _json_card(node: "NodeCards", card: "CardView") -> dict[str, object]:
     plain = dataclasses.asdict(card) | {"replicas": device.replicas if device else 1}
     plain["holders"] = [
         _json_pod(holder.pod)
-        | {"units": holder.units, "percent": holder.percent, "is_granted": holder.is_granted}
+        | {name: getattr(holder, name) for name in ("units", "percent", "is_granted", "enforcers")}
         for holder in card.holders
     ]
     plain["pods"] = list(map(_json_pod, card.pods))

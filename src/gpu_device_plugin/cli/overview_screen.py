@@ -89,7 +89,9 @@ class OverviewScreen:
 
     def uses(self, uses: Sequence[SliceUse], silent: Sequence[str]) -> None:
         """A line a slice, and what could not be asked."""
-        table = _table("pod", "card", right=("memory", "of MiB", "%", "compute", "of %", "refused"))
+        table = _table(
+            "pod", "card", right=("memory", "of MiB", "%", "compute", "of %", "refused", "held by")
+        )
         for use in uses:
             table.add_row(*_use(use))
         if uses:
@@ -201,7 +203,9 @@ def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
     }
     amounts = ("units", "compute") if node.has_compute else ("units",)
     table = _table("card", "memory", right=() if node.is_whole else amounts)
-    for head in ("MiB", "UUID") if is_wide else ():
+    tells_enforcer = is_wide and any(card.memory_by for card in node.cards)
+    heads = ("MiB", "UUID", "memory by") if tells_enforcer else ("MiB", "UUID")
+    for head in heads if is_wide else ():
         table.add_column(head)
     for column in table.columns:
         column.no_wrap = True
@@ -213,7 +217,7 @@ def _card_table(node: NodeCards, width: int, *, is_wide: bool) -> Table:
         if node.has_compute:
             cells.append(f"{sum(holder.percent for holder in card.holders)} %")
         if is_wide:
-            cells += [str(card.memory_mib), card.uuid]
+            cells += [str(card.memory_mib), card.uuid, card.memory_by][: len(heads)]
         who = _who(card, marks, is_wide=is_wide)
         if device := node.offer.devices.get(card.uuid):
             who.append(f" ({len(card.pods)} of {device.replicas} replicas)")
@@ -250,7 +254,8 @@ def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool)
     named: list[tuple[PodRef, str]] = [(pod, "") for pod in card.pods]
     for holder in card.holders:
         compute = f", {holder.percent} %" if holder.percent else ""
-        amounts = f" ({count_noun(holder.units, 'unit')}{compute})" if is_wide else ""
+        by = f"; {holder.enforcers}" if holder.enforcers else ""
+        amounts = f" ({count_noun(holder.units, 'unit')}{compute}{by})" if is_wide else ""
         named.append((holder.pod, amounts + ("" if holder.is_granted else " (reserved)")))
     parts = (Text.assemble((f"{marks[pod][0]}={pod}", marks[pod][1]), more) for pod, more in named)
     who = Text("\n" if is_wide else ", ").join(parts)
@@ -271,6 +276,7 @@ def _use(use: SliceUse) -> list[str]:
         busy,
         f"{use.percent:.0f}" if use.percent else "-",
         "-" if use.refused is None else f"{use.refused:.0f}",
+        use.enforcers or "-",
     ]
 
 

@@ -200,6 +200,19 @@ def _cards(facts: Installation) -> Iterator[Finding]:
         )
 
 
+def _enforcers(facts: Installation) -> Iterator[Finding]:
+    """Where the driver was to hold memory, whether it does."""
+    nodes: dict[str, list[str]] = {}
+    for view in facts.cards.nodes:
+        for text in sorted({card.memory_by for card in view.cards if card.memory_by}):
+            nodes.setdefault(text, []).append(view.name)
+    for text, names in sorted(nodes.items()):
+        yield note(
+            f"memory of new slices is held by {text} on {few(names)}",
+            "docs/isolation.md says what each enforcer holds and needs",
+        )
+
+
 def _other_plugins(facts: Installation) -> Iterator[Finding]:
     # Where whole cards are offered, NVIDIA's names are our own, and beside fractions those of MIG
     # instances may be: there the agent itself reports another plugin. A node that is disabled is
@@ -391,6 +404,7 @@ _CHECKS: Sequence[Callable[[Installation], Iterable[Finding]]] = (
     _unreadable,
     _versions,
     _cards,
+    _enforcers,
     _other_plugins,
     _runtime_classes,
     _marks,

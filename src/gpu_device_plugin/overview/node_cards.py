@@ -43,6 +43,8 @@ class PodShare:
     units: int
     percent: int
     is_granted: bool
+    enforcers: str = ""
+    """Who holds it to its slice, for people; empty until the agent has told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class CardView:
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
         door: Its allocation API (docs/dra.md), by its name in JSON.
+        memory_by: Who holds new slices to their memory, where that is not the usual one.
     """
 
     index: int
@@ -68,6 +71,7 @@ class CardView:
     holders: tuple[PodShare, ...]
     pods: tuple[PodRef, ...] = ()
     door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    memory_by: str = ""
 
     @property
     def held_units(self) -> int:
@@ -209,7 +213,8 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     ]
     shares = [(hold.pod, _trusted_shares(hold, offer)) for hold in holds]
     cards = tuple(
-        _card(room, offer, _holders(room.card.index, shares, granted), devices) for room in rooms
+        _card(room, offer, _holders(room.card.index, shares, granted, told), devices)
+        for room in rooms
     )
     known = {card.uuid for card in cards}
     instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
@@ -246,10 +251,18 @@ def _devices(pods: Iterable[ClusterPod], told: Mapping[str, Holding]) -> _Device
 
 
 def _holders(
-    index: CardIndex, shares: Iterable[tuple[PodRef, Shares]], granted: set[PodRef]
+    index: CardIndex,
+    shares: Iterable[tuple[PodRef, Shares]],
+    granted: set[PodRef],
+    told: Mapping[str, Holding],
 ) -> tuple[PodShare, ...]:
     found = [
-        PodShare(pod, *by_card[index], pod in granted)
+        PodShare(
+            pod,
+            *by_card[index],
+            pod in granted,
+            told[pod.uid].enforcers_text if pod.uid in told else "",
+        )
         for pod, by_card in shares
         if index in by_card
     ]
@@ -283,6 +296,7 @@ def _card(
         # A whole card by a claim is all of its units (docs/dra.md), and is counted once.
         tuple(ref for ref in devices.get(card.uuid, ()) if ref not in [h.pod for h in holders]),
         AllocationApi.DRA if card.index in offer.by_claims else AllocationApi.DEVICE_PLUGIN,
+        offer.memory_by.get(card.index, ""),
     )
 
 

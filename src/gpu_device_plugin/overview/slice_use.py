@@ -24,6 +24,7 @@ _FIELDS: Mapping[str, str] = {
     "core_percent": "percent",
     "core_used_ratio": "used_ratio",
     "refused_total": "refused",
+    "enforcers": "enforcers",
 }
 _KEYS = ("namespace", "pod", "container", "card")
 _SERIES = re.compile(r"(\w+)\{(.*)\} (\S+)")
@@ -42,6 +43,7 @@ class SliceUse:
         percent: Percent of the card's compute that it may use; 0 is no cap.
         used_ratio: Share of the card's time that it had of late; None while that is not known.
         refused: Allocations that were refused because the slice was full; None as above.
+        enforcers: Who holds it to memory and compute, `driver/library`, or one name for both; empty where that is not told.
     """
 
     node: str
@@ -54,6 +56,7 @@ class SliceUse:
     used_bytes: float | None = None
     used_ratio: float | None = None
     refused: float | None = None
+    enforcers: str = ""
 
 
 async def from_agents(
@@ -111,7 +114,8 @@ def slices(
         namespace, pod, container, card = (_label(labels, key) for key in _KEYS)
         key = (where, namespace, pod, container, card)
         use = found.get(key) or SliceUse(*key)
-        found[key] = replace(use, **{field: value})  # type: ignore[arg-type]
+        by = "/".join(dict.fromkeys(labels.get(each, "") for each in ("memory", "compute")))
+        found[key] = replace(use, **{field: by if field == "enforcers" else value})  # type: ignore[arg-type]
     return tuple(sorted(found.values(), key=lambda use: (use.namespace, use.pod, use.container)))
 
 

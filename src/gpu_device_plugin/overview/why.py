@@ -351,4 +351,10 @@ def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeCards]) -> 
                 size = f"{slice_mib(card, units, node.offer.unit)} MiB"
             compute = f", {percent} % of its compute" if percent else ""
             lines.append(f"container {name}: {size} of card {index}{compute}")
+    told = (
+        {each.enforcers for card in node.cards for each in card.holders if each.pod == ref}
+        if node
+        else ()
+    )
+    lines += [f"enforced: {text}" for text in told if text]
     return tuple(lines)

@@ -265,6 +265,7 @@ def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:
     text += f", {holder.percent} % compute" if holder.percent else ""
     text += f", uses {use.memory} % of its memory" if use.memory is not None else ""
     text += f", {use.compute} % of the card's time" if use.compute is not None else ""
+    text += f", {holder.enforcers}" if holder.enforcers else ""
     return text if holder.is_granted else text + ", reserved"
 
 

@@ -2,6 +2,7 @@
 
 import enum
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,16 @@ def _compute_policy(text: str) -> ComputePolicy:
     if (found := parse_compute_policy(text)) is None:
         raise ConfigError(f"{clip(text)!r} is not valid; known: {KNOWN_POLICIES}")
     return found
+
+
+def _class_names(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of RuntimeClasses, or beginnings of names before a `*`."""
+    names = tuple(text.strip() for text in texts if text.strip())
+    if bad := [name for name in names if not re.fullmatch(r"[a-z0-9][-a-z0-9.]*\*?", name)]:
+        raise ConfigError(
+            f"{clip(bad[0])!r} is neither a RuntimeClass's name nor a beginning and *"
+        )
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +149,12 @@ class Settings(NvidiaSettings):
         "/usr/local/lib/gpu-device-plugin",
         "Directory on the host for the versions of the isolation library.",
         convert=directory,
+    )
+    sandbox_runtime_classes: tuple[str, ...] = setting(
+        ("gvisor*", "runsc*", "kata*", "runv*", "firecracker*"),
+        "RuntimeClasses of sandboxes, in which nothing enforces a slice: their pods get none. `kata*` is every name that begins so.",
+        is_list=True,
+        convert=_class_names,
     )
     honor_cgpu_disable: bool = setting(
         False, "Whether CGPU_DISABLE=true in a container's own env turns its isolation off."

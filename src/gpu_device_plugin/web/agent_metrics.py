@@ -4,7 +4,7 @@ Metrics of one moment as a table: built for each scrape, so that nothing that is
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeAlias, TypeVar
 
 from prometheus_client import (
@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gpu_device_plugin.domain.grants.grant import Enforcers
 from gpu_device_plugin.domain.node.pools import UnitCount
 
 _Moment = TypeVar("_Moment")
@@ -106,6 +107,7 @@ class CardSample:
     `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
     `door` is by what requests reach it (docs/dra.md). `mode` is ACK's: 0 nobody holds the card, 1 a
     pod has it for itself, 2 it is shared; None where that is not known. `held_ratio` is of its memory.
+    `enforcer` is who holds new slices to their memory; empty where it gives none.
     """
 
     index: int | str
@@ -120,6 +122,7 @@ class CardSample:
     memory_mib: int = 0
     mode: int | None = None
     held_ratio: float = 0
+    enforcer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ class SliceSample:
     core_used_ratio: float | None = None
     refused_total: int | None = None
     claim: str = ""
+    enforcers: Enforcers = field(default_factory=Enforcers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +173,15 @@ class Snapshot:
 _card: FamilyOf[Snapshot, CardSample] = FamilyOf(
     lambda now: now.cards, ("card", "uuid"), lambda card: (str(card.index), card.uuid)
 )
+_SLICE_LABELS = ("namespace", "pod", "container", "card")
+
+
+def _slice_labels(each: SliceSample) -> Sequence[str]:
+    return each.namespace, each.pod, each.container, str(each.card)
+
+
 _slice: FamilyOf[Snapshot, SliceSample] = FamilyOf(
-    lambda now: now.slices,
-    ("namespace", "pod", "container", "card"),
-    lambda each: (each.namespace, each.pod, each.container, str(each.card)),
+    lambda now: now.slices, _SLICE_LABELS, _slice_labels
 )
 
 
@@ -208,6 +217,12 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         lambda card: 1 if card.door else None,
         "door",
     ),
+    _card(
+        "card_memory_enforcer",
+        "Who holds new slices of the card to their memory, how or why.",
+        lambda card: 1 if card.enforcer else None,
+        "enforcer",
+    ),
     Family(
         "units", "Units of a resource on a card.", ("resource", "card", "uuid", "state"), _units
     ),
@@ -232,6 +247,12 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         "The claim (DRA) that holds a slice.",
         lambda each: 1 if each.claim else None,
         "claim",
+    ),
+    Family(
+        "slice_enforcers",
+        "Who holds a slice to its memory, and to its share of compute.",
+        (*_SLICE_LABELS, *Enforcers._fields),
+        lambda now: [((*_slice_labels(each), *each.enforcers), 1) for each in now.slices],
     ),
     _slice(
         "slice_memory_used_bytes",

@@ -4,6 +4,7 @@
  *	version=1
  *	slice=<id>
  *	policy=fixed
+ *	memory_enforcer=driver
  *	device=<UUID> memory_bytes=<decimal> core_percent=<1..100>
  *
  * One entry a line; blank lines and lines that begin with # may stand between.
@@ -15,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VERSION = 1, SLICE = 2, POLICY = 4, MEMORY = 8, CORE = 16 };
+enum { VERSION = 1, SLICE = 2, POLICY = 4, MEMORY = 8, CORE = 16, ENFORCER = 32 };
 
 struct parser {
 	struct limits *limits;
@@ -209,6 +210,12 @@ static bool parse_line(struct parser *parser, struct span line)
 	}
 	if (is(key, "policy"))
 		return once(parser, POLICY, key) && parse_policy(parser, value);
+	if (is(key, "memory_enforcer")) {
+		parser->limits->is_memory_by_driver = is(value, "driver");
+		return once(parser, ENFORCER, key) &&
+		       (parser->limits->is_memory_by_driver || is(value, "library") ||
+			refuse(parser, "unknown enforcer \"%.*s\"", TEXT(value)));
+	}
 	if (is(key, "device"))
 		return parse_device(parser, value);
 	return refuse(parser, "unknown key \"%.*s\"", TEXT(key));

@@ -30,6 +30,7 @@ struct limits_card {
 struct limits {
 	char slice[LIMITS_NAME_BYTES];
 	enum limits_policy policy;
+	bool is_memory_by_driver; /* NVIDIA's driver refuses too; the library does in any case */
 	unsigned card_count;
 	struct limits_card cards[LIMITS_CARDS];
 };

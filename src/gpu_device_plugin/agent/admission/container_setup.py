@@ -108,5 +108,5 @@ def slice_spec(grant: Grant) -> SliceSpec:
     limits = [
         CardLimit(s.device, s.memory_bytes or 0, s.core_percent or None) for s in grant.shares
     ]
-    text = limits_text(grant.slice_id, limits, grant.compute_policy)
+    text = limits_text(grant.slice_id, limits, grant.compute_policy, grant.memory_enforcer)
     return SliceSpec(grant.slice_id, text, grant.devices, is_certain=grant.is_sized)

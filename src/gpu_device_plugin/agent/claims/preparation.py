@@ -197,6 +197,10 @@ class Preparation:
         needed = scheme.claim_demand(claim.devices, view)
         if not slice_id:  # containers that run already keep what they have
             self._check_alone(holder)
+            cards = [by_name[each.device] for each in claim.devices]
+            is_part = any(needed.units_per_card < card.capacity(state.unit) for card in cards)
+            if is_part or 0 < needed.core_percent < 100:  # a whole card needs no enforcer
+                state.check_runtime(await self._spec(pod))
         may_be_by_driver = not slice_id and state.driver_limits.backends
         is_shared = bool(may_be_by_driver) and await self._is_shared(holder)
         return await self._parts.admission.reserve(
@@ -226,9 +230,7 @@ class Preparation:
         found, pod = parts_of(claim, ours), claim.pod
         if len(found) == 1 or pod is None or self._held().keys() >= {p.ref.uid for p in found}:
             return found
-        spec = self._parts.specs().get(pod.key) or await self._parts.fetch_spec(
-            pod.namespace, pod.name
-        )
+        spec = await self._spec(pod)
         has_init = spec and any(c.asks for c in spec.containers if c.kind is ContainerKind.INIT)
         if claim.name_in_pod or not spec or has_init:
             why = "an init container asks as well" if has_init else "its pod is not known yet"
@@ -241,10 +243,13 @@ class Preparation:
             )
         return found
 
+    async def _spec(self, pod: PodRef) -> PodRequest | None:
+        known = self._parts.specs().get(pod.key)
+        return known or await self._parts.fetch_spec(*pod.key)
+
     async def _is_shared(self, holder: Holder) -> bool:
         """Whether containers that may run at once name the claim; not known is yes."""
-        pod = holder.pod
-        spec = self._parts.specs().get(pod.key) or await self._parts.fetch_spec(*pod.key)
+        spec = await self._spec(holder.pod)
         if spec is None:
             return True
         kinds = [c.kind for c in spec.containers if holder.claim_name in c.claims]

@@ -7,7 +7,7 @@ from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.domain.node.modes import is_served
-from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.node.state import USUAL_ENFORCER, NodeState, StateReader
 from gpu_device_plugin.web.http_server import ReadyState
 
 
@@ -62,4 +62,8 @@ class Readiness:
             for c in state.cards
             if c.uuid in state.unhealthy
         )
-        return True, f"ready: mode {state.mode}, {served}" + (f"; out: {out}" if out else "")
+        by = {state.memory_by(card.uuid) for card in state.cards if state.isolates}
+        enforced = "".join(f"; memory by {each}" for each in sorted(by - {USUAL_ENFORCER}))
+        return True, f"ready: mode {state.mode}, {served}{enforced}" + (
+            f"; out: {out}" if out else ""
+        )

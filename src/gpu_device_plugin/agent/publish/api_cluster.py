@@ -157,7 +157,7 @@ class ApiCluster:
     def runtime_class(self) -> str | None:
         """RuntimeClass of our own pod, empty for the default; None while it is not known."""
         watched = self._pods.watched(*self._own_pod)
-        return watched.runtime_class if watched else None
+        return watched.request.runtime_class if watched else None
 
     @property
     def is_reachable(self) -> bool | None:

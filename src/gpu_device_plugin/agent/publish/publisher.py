@@ -36,9 +36,10 @@ from gpu_device_plugin.domain.models.model_catalogue import (
 )
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.labels import NODE_LABELS, node_labels
+from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import UnitCount
-from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.node.state import USUAL_ENFORCER, NodeState, StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes, merge
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
@@ -199,6 +200,7 @@ class Publisher:
                 state.terms,
                 merge(s.replicas(v) for s, v in self.schemes.views(self.schemes.recorders, state)),
                 {uuid: claimed.get(uuid, DeviceUse()) for uuid in self.by_claims(state)},
+                dict(_unusual_enforcers(state)),
             )
             self.cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},
@@ -284,6 +286,7 @@ class Publisher:
                         memory_limit_bytes=share.memory_bytes,
                         core_percent=share.core_percent,
                         claim=grant.holder.claim_name,
+                        enforcers=grant.enforcers,
                     )
                     usage = self.usage(grant.slice_id, share.device)
                     yield _add_usage(sample, usage, card)
@@ -306,6 +309,7 @@ class Publisher:
                 card.model,
                 card.memory_mib,
                 *_ack_mode(card, use, card.capacity(state.unit) * state.unit.mib),
+                enforcer="" if is_whole(state.terms.mode) else state.memory_by(card.uuid),
             )
 
     def _unexplained(self, card: Card, ledger: Ledger) -> int | None:
@@ -334,6 +338,12 @@ def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple
     mib = sum(u.memory_mib or u.is_exclusive * parts[uuid] for uuid, u in held.items())
     is_whole = card.uuid in held and held[card.uuid].is_exclusive
     return (1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib))
+
+
+def _unusual_enforcers(state: NodeState) -> Iterable[tuple[str, str]]:
+    for card in () if is_whole(state.terms.mode) else state.cards:
+        if (found := state.memory_by(card.uuid)) != USUAL_ENFORCER:
+            yield card.uuid, found
 
 
 def _card_label(card: Card) -> int | str:

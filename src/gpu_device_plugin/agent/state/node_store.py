@@ -67,6 +67,7 @@ def first_state(settings: Settings) -> NodeState:
         honors_disable=settings.honor_cgpu_disable,
         honors_pod_policy=settings.honor_pod_compute_policy,
         driver_capabilities=settings.driver_capabilities,
+        sandboxes=settings.sandbox_runtime_classes,
     )
 
 

@@ -186,7 +186,8 @@ class AliyunScheme(FractionDecisions):
         return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
 
     def check_spec(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
-        """The percentage, the label for several cards, and what goes with what."""
+        """The runtime class, the percentage, the label for several cards, and what goes with what."""
+        state.check_runtime(spec if grant.is_isolated else None)
         container = spec.container(grant.container)
         if container is None:
             return replace(grant, compute_policy=state.policy_for(spec))
@@ -251,10 +252,10 @@ class AliyunScheme(FractionDecisions):
         return fraction_of(grant).mode, fraction_of(grant).unit
 
     def held_text(self, grant: Grant) -> str:
-        """`2 units, 30 % compute (fixed)`."""
+        """`2 units, 30 % compute (fixed); memory by library, compute by library`."""
         percent = grant.core_percent
         core = f", {percent} % compute ({grant.compute_policy})" if percent else ""
-        return f"{fraction_of(grant).mem_units} units{core}"
+        return f"{fraction_of(grant).mem_units} units{core}; {grant.enforcers}"
 
     def answers(self, resource: str) -> bool:
         """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""

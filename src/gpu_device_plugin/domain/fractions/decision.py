@@ -32,6 +32,7 @@ class FractionDecisions(WeChooseDevices):
 
     def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""
+        state.check_runtime(caller.request)
         state.policy_for(caller.request)
         needed, ahead = _demands_of(caller, offer.call, state)
         begun = _follow_grant(caller, needed, offer, state)

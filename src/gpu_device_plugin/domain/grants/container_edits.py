@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
 
 CONFIG_DIR = "/run/gpu-device-plugin/config"
 REGION_FILE = "/run/gpu-device-plugin/state/region"
@@ -149,7 +150,10 @@ class CardLimit:
 
 
 def limits_text(
-    slice_id: str, lines: Sequence[CardLimit], policy: ComputePolicy = ComputePolicy.FIXED
+    slice_id: str,
+    lines: Sequence[CardLimit],
+    policy: ComputePolicy = ComputePolicy.FIXED,
+    enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY,
 ) -> str:
     r"""The `limits` file that the isolation library reads: one line per card.
 
@@ -160,6 +164,8 @@ def limits_text(
     device=GPU-a memory_bytes=2258632704 core_percent=30
     """
     text = f"version={LIMITS_VERSION}\nslice={slice_id}\npolicy={policy}\n"
+    if enforcer is not MemoryEnforcer.LIBRARY:  # which versions of before expect
+        text += f"memory_enforcer={enforcer}\n"
     for limit in lines:
         memory = "" if limit.memory_bytes is None else f" memory_bytes={limit.memory_bytes}"
         core = "" if limit.core_percent is None else f" core_percent={limit.core_percent}"

@@ -121,6 +121,26 @@ class Hold(NamedTuple):
     is_handed_on: bool = False
 
 
+NOBODY = "nobody"
+
+
+class Enforcers(NamedTuple):
+    """Who holds a slice to its memory, and to its share of compute: `driver`, `library` or `nobody`."""
+
+    memory: str = MemoryEnforcer.LIBRARY.value
+    compute: str = MemoryEnforcer.LIBRARY.value
+
+    def __str__(self) -> str:
+        """`memory by driver, compute by library`."""
+        return f"memory by {self.memory}, compute by {self.compute}"
+
+
+def usual_enforcers(*percents: int) -> Enforcers:
+    """The library, of slices of so much compute: all of a card, or no share, is no cap."""
+    is_capped = any(0 < percent < 100 for percent in percents)
+    return Enforcers() if is_capped else Enforcers(compute=NOBODY)
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """Shares of devices, given to a holder.
@@ -186,11 +206,13 @@ class Grant:
         return max((share.core_percent for share in self.shares), default=0)
 
     @property
-    def enforcers(self) -> Mapping[str, str]:
-        """Who holds it to its `memory` and `compute`: `driver`, `library`, or `none` where that is not capped."""
-        memory = self.memory_enforcer if self.is_isolated else "none"
-        compute = MemoryEnforcer.LIBRARY if self.is_isolated and self.core_percent else "none"
-        return {"memory": memory, "compute": compute}
+    def enforcers(self) -> Enforcers:
+        """Who enforces it, where it is a slice."""
+        if not self.is_isolated:
+            return Enforcers(NOBODY, NOBODY)
+        return usual_enforcers(
+            0 if self.compute_policy is ComputePolicy.NATIVE else self.core_percent
+        )._replace(memory=self.memory_enforcer.value)
 
     def ids(self, resource: str) -> tuple[str, ...]:
         """The unit ids of `resource` that it holds."""

@@ -11,7 +11,13 @@ from itertools import chain
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
+from gpu_device_plugin.domain.grants.grant import (
+    NOBODY,
+    Enforcers,
+    Grant,
+    UnitsAndPercent,
+    usual_enforcers,
+)
 from gpu_device_plugin.domain.grants.ledger import sum_holds
 from gpu_device_plugin.domain.grants.node_annotations import (
     LONGEST_UUID,
@@ -21,6 +27,7 @@ from gpu_device_plugin.domain.grants.node_annotations import (
     json_object,
 )
 from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.domain.node.state import MemoryEnforcer
 
 TOPOLOGY_GPU = "aliyun.com/gpu"
 """A whole card in mode topology."""
@@ -58,6 +65,7 @@ HOLDINGS_ANNOTATION = "gpu-device-plugin/holdings"
 HOLDINGS_VERSION = 1
 _MOST_DEVICES = 7 * MAX_CARDS
 """Instances of a node whose every card is cut into as many as a card can be."""
+_ENFORCERS = (NOBODY, *(enforcer.value for enforcer in MemoryEnforcer))
 _MOST_SHARED = 16
 """Most cards and devices of a pod that is taken to hold as others do."""
 
@@ -70,12 +78,20 @@ class Holding:
         by_card: What it holds of each card.
         devices: UUIDs of the cards and instances that it holds whole, or replicas of which.
         is_by_claims: Whether it holds its slices by claims, which the node's cards count.
+        enforcers: Who enforces its slices, where those are not the usual ones; several where its
+            containers differ.
     """
 
     by_card: Mapping[CardIndex, UnitsAndPercent] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     is_exclusive: bool = False
     is_by_claims: bool = False
+    enforcers: tuple[Enforcers, ...] = ()
+
+    @property
+    def enforcers_text(self) -> str:
+        """`memory by driver, compute by library`; empty without a slice."""
+        return " or ".join(map(str, self.enforcers or _usual(self.by_card)))
 
 
 def holding_of(
@@ -87,15 +103,18 @@ def holding_of(
     """
     index = {card.uuid: card.index for card in cards}
     use = sum_holds(chain.from_iterable(grant.holds for grant in grants))
+    by_card = {
+        index[uuid]: UnitsAndPercent(-(-each.memory_mib // unit.mib), each.core_percent)
+        for uuid, each in use.items()
+        if uuid in index and (each.memory_mib or each.core_percent)
+    }
+    enforcers = tuple(sorted({g.enforcers for g in grants if not {*g.devices} <= {*devices}}))
     return Holding(
-        {
-            index[uuid]: UnitsAndPercent(-(-each.memory_mib // unit.mib), each.core_percent)
-            for uuid, each in use.items()
-            if uuid in index and (each.memory_mib or each.core_percent)
-        },
+        by_card,
         tuple(sorted(devices)),
         any(each.is_exclusive for each in use.values()),
         all(grant.holder.claim for grant in grants),
+        () if enforcers == _usual(by_card) else enforcers,
     )
 
 
@@ -132,8 +151,16 @@ def _plain(holding: Holding) -> dict[str, object]:
         plain["slices"] = {str(card): share for card, share in sorted(holding.by_card.items())}
     if holding.devices:
         plain["devices"] = holding.devices
+    if holding.enforcers:
+        plain["enforcers"] = holding.enforcers
     flags = {"exclusive": holding.is_exclusive, "claims": holding.is_by_claims}
     return plain | {key: True for key, is_set in flags.items() if is_set}
+
+
+def _usual(by_card: Mapping[CardIndex, UnitsAndPercent]) -> tuple[Enforcers, ...]:
+    """Who enforces slices where nothing else is written."""
+    shares = by_card.values()
+    return (usual_enforcers(*(share.percent for share in shares)),) if shares else ()
 
 
 def parse_holdings(text: str) -> Mapping[str, Holding]:
@@ -153,7 +180,8 @@ def _read(entry: object) -> Holding | None:
     if not isinstance(entry, dict):
         return None
     slices, devices = entry.get("slices", {}), entry.get("devices", [])
-    if not isinstance(slices, dict) or not isinstance(devices, list):
+    by = entry.get("enforcers", [])
+    if not isinstance(slices, dict) or not isinstance(devices, list) or not _are_enforcers(by):
         return None
     if len(slices) > MAX_CARDS or len(devices) > _MOST_DEVICES:
         return None
@@ -168,7 +196,17 @@ def _read(entry: object) -> Holding | None:
     flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
     # A large one is the pod's own: what is kept for all outlives the annotation.
     made = _one_copy if len(shares) + len(devices) <= _MOST_SHARED else _holding
-    return made(tuple(shares), tuple(devices), flags)
+    return made(tuple(shares), tuple(devices), flags, tuple(Enforcers(*each) for each in by))
+
+
+def _are_enforcers(plain: object) -> bool:
+    """Pairs, of memory and compute: no more than there are names of both."""
+    return (
+        isinstance(plain, list)
+        and len(plain) <= len(_ENFORCERS) ** 2
+        and all(isinstance(each, list) and len(each) == 2 for each in plain)
+        and all(name in _ENFORCERS for each in plain for name in each)
+    )
 
 
 def _is_share(plain: object) -> bool:
@@ -179,8 +217,9 @@ def _holding(
     shares: tuple[tuple[CardIndex, UnitsAndPercent], ...],
     devices: tuple[str, ...],
     flags: frozenset[str],
+    enforcers: tuple[Enforcers, ...],
 ) -> Holding:
-    return Holding(dict(shares), devices, "exclusive" in flags, "claims" in flags)
+    return Holding(dict(shares), devices, "exclusive" in flags, "claims" in flags, enforcers)
 
 
 _one_copy = lru_cache(maxsize=4096)(_holding)

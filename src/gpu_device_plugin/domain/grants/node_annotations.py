@@ -47,12 +47,13 @@ WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
 
 
-def cards_annotation(
+def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     cards: Sequence[Card],
     healthy: Mapping[str, bool],
     terms: NodeTerms,
     replicas: Mapping[str, int] = MappingProxyType({}),
     by_claims: Mapping[str, DeviceUse] = MappingProxyType({}),
+    memory_by: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The node's cards for schedulers, tools and people, as compact JSON.
 
@@ -60,12 +61,14 @@ def cards_annotation(
     other: beside fractions, a card in MIG mode has no units and is not healthy for them.
 
     `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` has each card that is
-    given by claims alone, with what prepared claims hold of it.
+    given by claims alone, with what prepared claims hold of it. `memory_by` says who holds new slices
+    to their memory, where that is not the usual one.
     """
     ordered = sorted(cards, key=lambda card: card.index)
     entries = [
         _card(card, healthy.get(card.uuid, False), terms, replicas)
         | _by_claims(by_claims.get(card.uuid), terms)
+        | ({"memory_by": memory_by[card.uuid]} if card.uuid in memory_by else {})
         for card in ordered
     ]
     is_plain = not any({"instances", "replicas"} & entry.keys() for entry in entries)
@@ -164,6 +167,7 @@ class NodeOffer:
         by_claims: Indexes of the cards that are given by claims, and by nothing else.
         claimed: What claims hold of these, as the agent tells it.
         devices: Instances and cards with replicas, by UUID.
+        memory_by: Who holds new slices of a card to their memory, where that is not the usual one.
     """
 
     name: str
@@ -176,6 +180,7 @@ class NodeOffer:
     by_claims: frozenset[CardIndex] = frozenset()
     claimed: tuple[Claimed, ...] = ()
     devices: Mapping[str, PublishedDevice] = field(default_factory=dict, hash=False)
+    memory_by: Mapping[CardIndex, str] = field(default_factory=dict, hash=False)
 
     @property
     def terms(self) -> NodeTerms:
@@ -212,6 +217,11 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
         by_claims=_one_set(tuple(sorted(by_claims))),
         claimed=tuple(_parse_claimed(entry) for entry in entries if "claimed" in entry),
         devices=_published_devices(entries),
+        memory_by={
+            card.index: text
+            for card, entry in zip(cards, entries, strict=True)
+            if isinstance(text := entry.get("memory_by"), str) and _is_short(text)
+        },
     )
 
 

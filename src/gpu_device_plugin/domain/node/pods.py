@@ -96,6 +96,7 @@ class PodRequest:
         cpu_milli: Processor that the scheduler counts for it, in thousandths of a core; only the
             controller asks, 0 elsewhere.
         allocation_api: How what it asks for reaches a node.
+        runtime_class: Name of its RuntimeClass, or "" for the node's default.
         is_mirror: It says of itself that it is the API's mirror of a static pod, as anybody's pod can.
     """
 
@@ -111,6 +112,7 @@ class PodRequest:
     card_label: str | None = None
     cpu_milli: int = 0
     allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    runtime_class: str = ""
     is_mirror: bool = False
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -10,6 +11,7 @@ from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, pod_compute_policy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.errors import RequestError, clip
 
 ANY_CARD = "*"
 MEMORY_ENFORCER_LABEL = "gpu-device-plugin/memory-enforcer"
@@ -32,6 +34,12 @@ class EnforcerChoice(StrEnum):
 
 
 _UNPROBED = "no probe has run"
+USUAL_ENFORCER = f"library ({_UNPROBED})"
+"""Who enforces memory where nothing has been set up for it; not told in annotations."""
+_SANDBOX = (
+    "runtimeClassName {} is of a sandbox, in which neither the isolation library nor the driver's limit "
+    "holds a slice; use another runtime class, or a whole card"
+)
 _SAID = ("driver=", "reason=")
 
 
@@ -133,6 +141,7 @@ class NodeState:
         mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
         allocation_api: By what requests reach the node.
         driver_limits: On which cards NVIDIA's driver is proven to limit memory.
+        sandboxes: Names of RuntimeClasses whose pods get no enforced slice; `kata*` are all that begin so.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
 
@@ -152,6 +161,7 @@ class NodeState:
     honors_disable: bool = False
     honors_pod_policy: bool = False
     driver_capabilities: str = "compute,utility"
+    sandboxes: tuple[str, ...] = ()
     library_version: str = ""
     mark: str = ""
     mps_root: str = ""
@@ -172,6 +182,23 @@ class NodeState:
         honors = self.honors_pod_policy
         return pod_compute_policy(pod, self.node, self.compute_policy, honors_annotation=honors)
 
+    def check_runtime(self, pod: PodRequest | None) -> None:
+        """RequestError where a pod that is to get a slice runs in a sandbox, in which nothing enforces it."""
+        if pod and self.isolates and any(fnmatchcase(pod.runtime_class, s) for s in self.sandboxes):
+            raise RequestError(
+                f"pod {pod.ref} on node {self.node}: {_SANDBOX.format(pod.runtime_class)}",
+                reason="SandboxedRuntime",
+            )
+
+    def memory_by(self, uuid: str) -> str:
+        """Who will hold a new slice of a card to its memory: `driver (dmem)`, or why the library does."""
+        if not self.isolates:
+            return "nobody"
+        limits = self.driver_limits
+        why = why_library(self.memory_choice, limits, {uuid: 0}, is_shared=False)
+        text = clip(why.removeprefix(f"{uuid}: "))
+        return f"library ({text})" if why else f"driver ({limits.backends[uuid]})"
+
     @property
     def mps_keeper(self) -> str:
         """Directory of an MPS daemon that serves cards or has not given them back, or ""."""
@@ -186,15 +213,6 @@ class NodeState:
     def healthy(self) -> dict[str, bool]:
         """UUID -> whether the card may serve now."""
         return {c.uuid: not self.faults and c.uuid not in self.unhealthy for c in self.cards}
-
-    @property
-    def memory_enforcer(self) -> tuple[MemoryEnforcer, str]:
-        """Of most new slices: the driver with its backends (`dmem`, `misc`), or the library with the reason."""
-        sizes = {card.uuid: 0 for card in self.cards}
-        why = why_library(self.memory_choice, self.driver_limits, sizes, is_shared=False)
-        if why:
-            return MemoryEnforcer.LIBRARY, why
-        return MemoryEnforcer.DRIVER, ", ".join(sorted(set(self.driver_limits.backends.values())))
 
     @property
     def is_leaving(self) -> bool:

@@ -53,6 +53,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         compute_policy=_said(annotations, COMPUTE_POLICY_KEY),
         placement=_said(annotations, PLACEMENT_ANNOTATION),
         card_label=_said(labels, CARD_LABEL),
+        runtime_class=sys.intern(pod.spec.runtime_class_name[:_LONGEST_NAME]),
     )
     return with_wish(request, annotations)
 

@@ -33,7 +33,6 @@ class WatchedPod:
     api_uid: str  # the API object's uid; for a static pod's mirror not the kubelet's
     annotations: Mapping[str, str]
     owner_uid: str = ""
-    runtime_class: str = ""  # its RuntimeClass, or "" for the node's default
 
 
 class PodWatch:
@@ -114,13 +113,7 @@ class PodWatch:
         meta = pod.metadata
         try:
             request = _request(pod, self._resources)
-            watched = WatchedPod(
-                request,
-                meta.uid,
-                meta.annotations or {},
-                meta.owner_uid,
-                pod.spec.runtime_class_name,
-            )
+            watched = WatchedPod(request, meta.uid, meta.annotations or {}, meta.owner_uid)
         except ClusterError as error:
             _log.warning("pod cannot be parsed", pod="/".join(key), error=str(error))
             return
