@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts all that a release consists of into build/release: images of both architectures with their bills
-# of materials, the chart, the wheel of the kubectl plugins with krew's manifest, checksums, and signatures where cosign is there.
+# of materials, the chart, the wheel of the kubectl plugins with krew's manifest, checksums, provenance, and a signature by RELEASE_KEY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -15,17 +15,12 @@ packed=$(mktemp -d)
 trap 'rm -rf "$packed"' EXIT
 cp -r charts/gpu-device-plugin "$packed"
 # Where this tree can be read; links to runbooks begin with it.
-[ -z "${RELEASE_HOME:-}" ] || echo "home: $RELEASE_HOME" >>"$packed/gpu-device-plugin/Chart.yaml"
+[ -z "${RELEASE_HOME:-}" ] || printf 'home: %s\nsources: [%s]\n' "$RELEASE_HOME" "$RELEASE_HOME" >>"$packed/gpu-device-plugin/Chart.yaml"
 "$helm" package "$packed/gpu-device-plugin" --destination "$out"
 echo "==> the kubectl plugins"
-"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$out" src/kubectl-gpu
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$out" src/kubectl-gpu
 "$python" .ci/krew.py "$out"
 [ -n "${RELEASE_URL:-}" ] || echo "gpu.yaml, krew's manifest, names no place to fetch from: set RELEASE_URL to where you publish"
-(cd "$out" && sha256sum -- * >SHA256SUMS)
-if command -v cosign >/dev/null && [ -n "${COSIGN_KEY:-}" ]; then
-  echo "==> signing the checksums"
-  cosign sign-blob --yes --key "$COSIGN_KEY" --output-signature "$out/SHA256SUMS.sig" "$out/SHA256SUMS"
-else
-  echo "not signed: that needs cosign, and its key's name in COSIGN_KEY"
-fi
+echo "==> checksums, provenance, signature"
+"$python" .ci/sign.py "$out" ${RELEASE_KEY:+"$RELEASE_KEY"}
 ls -l "$out"

@@ -1,5 +1,6 @@
 """The promise: what the documentation names is what the program has, and nothing is left out."""
 
+import ast
 import json
 import re
 import tomllib
@@ -10,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from click import Context
+from click import Command, Context, Group
 from prometheus_client.parser import text_string_to_metric_families
 from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
+from tools.bench.report import in_short
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.setting_options import in_help_order
@@ -23,20 +25,25 @@ from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand
-from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_whole
+from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import NodeTerms
+from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.page.rows import COLOURS
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from tools import metadata_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md")]
+    path
+    for place in ("", "docs", "docs/adr", "docs/tasks", "samples", "charts/gpu-device-plugin")
+    for path in (ROOT / place).glob("*.md")
 )
 
 
@@ -179,6 +186,99 @@ def whole_slice() -> SliceSample:
     return SliceSample(**values)
 
 
+def test_every_label_and_annotation_of_the_code_stands_on_its_page() -> None:
+    """The page is as `python -m tools.metadata_page` writes it."""
+    named = {
+        node.value.value
+        for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if re.search(r"(LABEL|ANNOTATION|_KEY)$", getattr(node.targets[0], "id", ""))
+        if re.search(r"[a-z][./][a-z]", str(node.value.value))
+    }
+    told = {word for row in rows(page("docs/labels.md"), 5) for word in words(row[0])}
+
+    assert {"ack.node.gpu.schedule", "gpu-device-plugin/holdings"} <= named
+    assert named - told == set()
+    assert page("docs/labels.md") == metadata_page.text()
+
+
+OTHERS_FLAGS = r"""--(set|set-string|values|reset-then-reuse-values|no-hooks|build-arg|secret|help|minutes|simulated|
+require-hashes|probe|previous|root-dir|kube-api-qps|admission-control-config-file|terminated-pod-gc-threshold|
+gpu-memory-utilization|mem-fraction-static)"""
+"""Flags of helm, docker, kubectl, Kubernetes, tests and tools that pages name."""
+
+
+def flags_of(command: Command) -> set[str]:
+    """The flags of a command and of those below it."""
+    context = Context(command)
+    found = {flag for parameter in command.params for flag in parameter.opts}
+    if isinstance(command, Group):
+        below = (command.get_command(context, name) for name in command.list_commands(context))
+        found = found.union(*(flags_of(each) for each in below if each))
+    return found
+
+
+def test_every_flag_that_a_page_names_is_one_of_a_program() -> None:
+    """A flag that was renamed takes its mentions along."""
+    texts = (path.read_text("utf-8") for path in PAGES if path.name != "CHANGELOG.md")
+    first = (re.match(r"--[a-z][a-z-]+", word) for text in texts for word in words(text))
+    named = {found[0] for found in first if found}
+    others = {flag for flag in named if re.fullmatch(OTHERS_FLAGS.replace("\n", ""), flag)}
+
+    assert "--isolation" in named
+    assert named - flags_of(cli) - others == set()
+
+
+def test_every_error_of_the_settings_is_in_the_words_of_the_page(tmp_path: Path) -> None:
+    """Those of the file and of values; the words of flags are click's."""
+    told = section(page("docs/settings.md"), "what-is-an-error")
+    file = tmp_path / "settings.yaml"
+    wrong: list[tuple[dict[str, Any], dict[str, str], str]] = [
+        ({"node_name": "n"}, {}, "mod: cgpu"),
+        ({"node_name": "n"}, {"GPU_DEVICE_PLUGIN_MODE": "gpu"}, "{}"),
+        ({"node_name": "n", "recovery_seconds": "0"}, {}, "{}"),
+        ({"node_name": "n", "standalone": True, "kubeconfig": "/k"}, {}, "{}"),
+        ({}, {}, "{}"),
+        ({"node_name": "n", "state_dir": "state"}, {}, "{}"),
+    ]
+    for flags, variables, text in wrong:
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError) as error:
+            load_settings(flags, variables, file)
+        said = str(error.value).removeprefix(f"{tmp_path}/")
+
+        assert said.split(" core_mem")[0] in told, said
+
+
+def test_the_labels_of_nodes_with_cards_are_those_of_the_chart() -> None:
+    """An agent starts on a node with one of these labels."""
+    template = page("charts/gpu-device-plugin/templates/_affinity.tpl")
+    keys = {*re.findall(r'"key" "([^"]+)"', template), "ack.node.gpu.schedule"}
+    told = words(section(page("docs/install.md"), "install"))
+
+    assert {key for key in keys if key not in told and f"…/{key.split('/')[-1]}" not in told} == (
+        set()
+    )
+
+
+def test_the_page_has_as_many_colours_as_the_docs_say_each_with_letters_that_can_be_read() -> None:
+    """A contrast of 4.5 (WCAG AA) of letter and slice."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(pair, 16) / 255 for pair in re.findall("..", colour)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return sum(a * b for a, b in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+
+    style = page("src/gpu_device_plugin/web/page/static/page.css")
+    found = re.findall(r"\.c(\d) { --c: #(\w{6});( --t: #fff;)? }", style)
+    assert [int(number) for number, _, _ in found] == list(range(COLOURS))
+    assert COLOURS == 8, "docs/page.md says eight"
+    for _, colour, is_white in found:
+        of_slice, of_letter = luminance(colour) + 0.05, 1.05 if is_white else 0.05
+        assert max(of_slice, of_letter) / min(of_slice, of_letter) >= 4.5, colour
+
+
 def test_every_metric_stands_in_the_table_with_its_labels() -> None:
     """Dashboards are written from that table."""
     metrics = AgentMetrics("1")
@@ -258,7 +358,6 @@ def test_every_mode_stands_in_the_table_with_its_resources() -> None:
     assert told == {
         str(mode): set(map(str, resources_of(mode))) for mode in NodeMode if not is_whole(mode)
     }
-    assert set(PlacementPolicy) <= words(page("docs/node-modes.md"))
 
 
 @pytest.mark.parametrize("variant", sorted((ROOT / "tests/golden/edits").glob("*-nvidia.json")))
@@ -314,6 +413,9 @@ SAMPLES = {
     "pytorch-training.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
     "vllm.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
     "jupyter-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(3, 20)),
+    "sglang.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
+    "kserve.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
+    "ray.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(7, 50)),
     "triton.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(4, 25)),
     "ack/cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
     "ack/binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
@@ -338,7 +440,20 @@ def test_a_sample_asks_for_what_its_node_gives(name: str) -> None:
     """No sample is refused on the kind of node that its head names."""
     mode, unit, expected = SAMPLES[name]
     sample, *_ = yaml.safe_load_all(page(f"samples/{name}"))
-    body = sample if sample["kind"] == "Pod" else sample["spec"]["template"]
+    spec = sample["spec"]
+    match sample["kind"]:
+        case "Pod":
+            body = sample
+        case "InferenceService":  # KServe puts the model's resources into its container
+            model = {
+                "name": "kserve-container",
+                "resources": spec["predictor"]["model"]["resources"],
+            }
+            body = {"spec": {"containers": [model]}}
+        case "RayCluster":
+            body = spec["workerGroupSpecs"][0]["template"]
+        case _:
+            body = spec["template"]
     request = pod_request(msgspec.convert({"metadata": {"name": "p"}, **body}, Pod))
 
     assert demand(request, request.containers[0], NodeTerms("n", mode, unit)) == expected
@@ -484,6 +599,14 @@ def anchors(path: Path) -> set[str]:
 def slug(head: str) -> str:
     """The anchor of one heading."""
     return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
+
+
+def test_the_figures_in_short_are_measured_ones() -> None:
+    """A row that was renamed would leave a hole in the first section."""
+    text = in_short(page("docs/benchmarks.md"))
+
+    assert "## In short" in page("docs/benchmarks.md")
+    assert "not measured" not in text
 
 
 def test_decisions_are_numbered_without_a_gap_and_have_their_three_parts() -> None:

@@ -46,7 +46,7 @@ def node(tmp_path: Path) -> Node:
 
 
 @asynccontextmanager
-async def open_door(node: Node) -> AsyncIterator[None]:
+async def serving_claims(node: Node) -> AsyncIterator[None]:
     """The front at work."""
     node.wiring.claim_endpoint.begin()
     task = asyncio.ensure_future(node.wiring.claim_endpoint.run())
@@ -59,9 +59,9 @@ async def open_door(node: Node) -> AsyncIterator[None]:
 
 async def test_a_prepared_claim_has_a_durable_grant_files_and_a_cdi_file(node: Node) -> None:
     """Asked again it is the same slice; given back, nothing is left."""
-    ref, door = node.cluster.allocate("a", 1), node.wiring.claim_endpoint
-    (device,) = await door.prepare(ref)
-    again = await door.prepare(ref)
+    ref, endpoint = node.cluster.allocate("a", 1), node.wiring.claim_endpoint
+    (device,) = await endpoint.prepare(ref)
+    again = await endpoint.prepare(ref)
 
     (grant,) = node.wiring.ledger_store.ledger.grants.values()
     assert again == [device]
@@ -73,33 +73,33 @@ async def test_a_prepared_claim_has_a_durable_grant_files_and_a_cdi_file(node: N
     sources = [mount["hostPath"] for mount in edits["mounts"]]
     assert all(Path(source).exists() for source in sources), sources
     for _ in range(2):
-        await door.unprepare(ref)
+        await endpoint.unprepare(ref)
     assert node.files == []
     assert not node.wiring.ledger_store.ledger.grants
 
 
 async def test_each_wrong_claim_is_refused_with_its_reason(node: Node) -> None:
     """Gone, replaced by one of the same name, another driver's, another node's, not reserved."""
-    door, claims = node.wiring.claim_endpoint, node.cluster.claims
+    endpoint, claims = node.wiring.claim_endpoint, node.cluster.claims
     with pytest.raises(RequestError, match="is gone"):
-        await door.prepare(ClaimRef("default", "nothing", "u"))
+        await endpoint.prepare(ClaimRef("default", "nothing", "u"))
     ref = node.cluster.allocate("a", 0)
     with pytest.raises(RequestError, match="another uid"):
-        await door.prepare(replace(ref, uid="of-before"))
+        await endpoint.prepare(replace(ref, uid="of-before"))
     (of,) = claims["a"].devices
     for other in (replace(of, driver="gpu.nvidia.com"), replace(of, pool="n2")):
         claims["a"] = replace(claims["a"], devices=(other,))
         with pytest.raises(RequestError, match="holds no device of gpu-device-plugin on node n1"):
-            await door.prepare(ref)
+            await endpoint.prepare(ref)
     claims["a"] = replace(claims["a"], devices=(replace(of, device="gpu-7"),))
     with pytest.raises(RequestError, match="node n1 has no gpu-7"):
-        await door.prepare(ref)
+        await endpoint.prepare(ref)
     claims["a"] = replace(claims["a"], devices=(of, replace(of, share_id="another")))
     with pytest.raises(RequestError, match="has gpu-0 of node n1 more than once"):
-        await door.prepare(ref)
+        await endpoint.prepare(ref)
     claims["a"] = replace(claims["a"], devices=(of,), pod=None)
     with pytest.raises(RequestError, match="not reserved for one pod"):
-        await door.prepare(ref)
+        await endpoint.prepare(ref)
     assert not node.wiring.ledger_store.ledger.grants
 
 
@@ -117,24 +117,24 @@ async def test_a_claim_that_was_made_for_another_pod_is_refused(node: Node) -> N
 
 async def test_a_prepared_claim_is_the_same_slice_also_in_another_mode(node: Node) -> None:
     """Its amounts are none of the new mode's, and it holds what it has."""
-    ref, door = node.cluster.allocate("a", 0), node.wiring.claim_endpoint
-    before = await door.prepare(ref)
+    ref, endpoint = node.cluster.allocate("a", 0), node.wiring.claim_endpoint
+    before = await endpoint.prepare(ref)
     node.wiring.node_store.update(mode=NodeMode.CGPU)
 
-    assert await door.prepare(ref) == before
+    assert await endpoint.prepare(ref) == before
     assert len(node.wiring.ledger_store.ledger.grants) == 1
 
 
 async def test_a_claim_beyond_its_card_waits_until_the_other_one_is_given_back(node: Node) -> None:
     """A forced deletion frees a claim at the scheduler while its container still runs."""
-    door = node.wiring.claim_endpoint
+    endpoint = node.wiring.claim_endpoint
     first = node.cluster.allocate("a", 0, units=10, percent=80)
     second = node.cluster.allocate("b", 0, units=10, percent=80)
-    await door.prepare(first)
+    await endpoint.prepare(first)
     with pytest.raises(DoesNotFitError, match="card 0: 5 of 15 units free"):
-        await door.prepare(second)
-    await door.unprepare(first)
-    await door.prepare(second)
+        await endpoint.prepare(second)
+    await endpoint.unprepare(first)
+    await endpoint.prepare(second)
 
     assert node.files == ["uid-b"]
 
@@ -149,14 +149,14 @@ async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
     (node.cdi / "nvidia.json").write_text("{}")
     later = node_at(tmp_path, node.cluster)
     await later.wiring.ledger_store.load(0.0)
-    async with open_door(later):
+    async with serving_claims(later):
         await until(lambda: later.files == ["nvidia", "uid-a"])
 
 
 async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:
     """And a sick one is tainted, at once."""
     await node.hold_units("classic", 0)
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: node.cluster.offers and node.offered() == {"gpu-1": {}})
         node.wiring.ledger_store.amend((), ["classic"])
         await until(lambda: node.offered() == {"gpu-0": {}, "gpu-1": {}})
@@ -165,11 +165,13 @@ async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> N
         assert node.wiring.claim_endpoint.health() == ("n1", [("gpu-0", ""), ("gpu-1", "XID79")])
 
 
-async def test_prepared_claims_keep_the_driver_serving_when_the_door_goes_back(node: Node) -> None:
+async def test_prepared_claims_keep_the_driver_serving_when_the_allocation_api_goes_back(
+    node: Node,
+) -> None:
     """Tainted, until the last claim has ended; then nothing is offered for claims."""
     ref = node.cluster.allocate("a", 0)
     node.wiring.claim_endpoint.handover.settle_seconds = 0.05
-    async with open_door(node):
+    async with serving_claims(node):
         await node.wiring.claim_endpoint.prepare(ref)
         await until(lambda: node.cluster.offers)
         node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
@@ -192,7 +194,7 @@ async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> 
     handover = node.wiring.claim_endpoint.handover
     handover.settle_seconds = handover.read_seconds = 0.05
     ref = node.cluster.allocate("a", 0)
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: node.cluster.offers)
         node.cluster.is_away = True
         node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
@@ -220,7 +222,7 @@ async def test_while_a_claim_is_not_prepared_the_cluster_is_not_read_at_every_ch
     node.cluster.allocate("waits", 0)
     ref = node.cluster.allocate("ends", 1)
     await node.wiring.claim_endpoint.prepare(ref)
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: node.cluster.offers)
         node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
         await until(lambda: node.cluster.readings == 1)
@@ -241,7 +243,7 @@ async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
     (tmp_path / "cdi").write_text("")
     with pytest.raises(NodeError, match="cannot be written"):
         await node.wiring.claim_endpoint.prepare(node.cluster.allocate("early", 1))
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: "CdiDirNotWritable" in node.wiring.node_store.read().faults)
         fault = {"gpu-device-plugin/unhealthy": "CdiDirNotWritable"}
         await until(lambda: node.offered() == {"gpu-0": fault, "gpu-1": fault})
@@ -252,14 +254,14 @@ async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
         await until(lambda: not node.wiring.node_store.read().faults)
 
 
-async def test_with_door_dra_the_device_plugin_gives_nothing_new(node: Node) -> None:
+async def test_with_allocation_api_dra_the_device_plugin_gives_nothing_new(node: Node) -> None:
     """From the first moment: the kubelet may not have seen the shorter list yet."""
     free = unit_ids(Resource.MEM, 0, 15)
     with pytest.raises(RequestError, match="gives its cards through claims"):
         await node.wiring.calls.prefer(str(Resource.MEM), free, (), 2)
 
 
-def doors(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
+def apis(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
     """The node's allocation API after each of these labels."""
     found = []
     for text in labels:
@@ -269,20 +271,24 @@ def doors(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
     return found
 
 
-async def test_the_label_decides_and_an_unknown_door_keeps_the_old_one(tmp_path: Path) -> None:
+async def test_the_label_decides_and_an_unknown_allocation_api_keeps_the_old_one(
+    tmp_path: Path,
+) -> None:
     """A kubelet without it, or a mode of whole cards: the device plugin serves."""
     node = node_at(tmp_path, ClaimsOnly(), AllocationApi.DEVICE_PLUGIN)
 
-    assert doors(node, "dra", "window", "device-plugin", "window") == [
+    assert apis(node, "dra", "window", "device-plugin", "window") == [
         "dra", "dra", "device-plugin", "device-plugin",
     ]  # fmt: skip
-    assert doors(node, "dra", version="v1.35.4") == ["device-plugin"]
+    assert apis(node, "dra", version="v1.35.4") == ["device-plugin"]
     whole = node_at(tmp_path, ClaimsOnly())
     whole.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "default"})
     assert whole.wiring.node_store.read().allocation_api is AllocationApi.DEVICE_PLUGIN
 
 
-async def test_an_unknown_door_keeps_the_old_one_over_a_restart(node: Node, tmp_path: Path) -> None:
+async def test_an_unknown_allocation_api_keeps_the_old_one_over_a_restart(
+    node: Node, tmp_path: Path
+) -> None:
     """The record of a release that did not remember it counts as the device plugin."""
     labels = {"ack.node.gpu.schedule": "core_mem"}
     node.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "dra"})
@@ -296,20 +302,20 @@ async def test_an_unknown_door_keeps_the_old_one_over_a_restart(node: Node, tmp_
     assert later.wiring.node_store.read().allocation_api is AllocationApi.DRA
 
 
-async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_change_of_door(
+async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_change_of_allocation_api(
     tmp_path: Path,
 ) -> None:
     """The device plugin serves until it takes them; nobody has to set the label again."""
     cluster = Refusing()
     node = node_at(tmp_path, cluster, AllocationApi.DEVICE_PLUGIN)
     node.wiring.claim_endpoint.handover.ask_seconds = 0.02
-    doors_seen: list[AllocationApi] = []
-    async with open_door(node):
+    apis_seen: list[AllocationApi] = []
+    async with serving_claims(node):
         node.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "core_mem"})
         await until(lambda: cluster.asked)
-        node.wiring.node_store.subscribe(lambda state: doors_seen.append(state.allocation_api))
+        node.wiring.node_store.subscribe(lambda state: apis_seen.append(state.allocation_api))
         await until(lambda: cluster.asked > 2)
-        assert doors_seen == []
+        assert apis_seen == []
         cluster.refused = ""
         await until(lambda: node.wiring.node_store.read().allocation_api is AllocationApi.DRA)
 

@@ -48,11 +48,11 @@ async def main():
     await node.wiring.ledger_store.close(5)
 
 async def go_back(node):
-    point, door = os.environ.pop("POINT"), node.wiring.claim_endpoint
+    point, endpoint = os.environ.pop("POINT"), node.wiring.claim_endpoint
     node.cluster.allocate("a", 0)
-    door.handover.settle_seconds = 0.01
-    door.begin()
-    task = asyncio.ensure_future(door.run())
+    endpoint.handover.settle_seconds = 0.01
+    endpoint.begin()
+    task = asyncio.ensure_future(endpoint.run())
     await until(lambda: node.cluster.offers)
     await node.wiring.writer.run(lambda: None)  # what was offered is on the disk
     failpoints._chosen = point  # from here on: earlier writes pass the same points

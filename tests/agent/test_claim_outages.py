@@ -52,7 +52,9 @@ async def test_killed_while_cards_go_back_the_next_agent_withholds_them_as_well(
         await rig.until_offered(ALL, 30)
 
 
-async def test_a_door_that_changed_while_the_agent_was_away_is_handed_over_first() -> None:
+async def test_an_allocation_api_that_changed_while_the_agent_was_away_is_handed_over_first() -> (
+    None
+):
     """The old slice is tainted, then removed; the agent after that asks nothing about claims."""
     async with claim_rig() as rig:
         await kill(rig)
@@ -101,7 +103,9 @@ async def test_without_the_api_server_claims_end_and_stay_and_only_new_ones_wait
         assert rig.allocatable() == NOTHING
 
 
-async def test_a_kubelet_that_starts_while_the_door_changes_finds_everything_again() -> None:
+async def test_a_kubelet_that_starts_while_the_allocation_api_changes_finds_everything_again() -> (
+    None
+):
     """It empties its directories and deletes the node's slice; what is prepared stays as it is."""
     async with claim_rig() as rig:
         await allocate(rig, "runs", 0)
@@ -168,7 +172,7 @@ async def test_an_agent_that_serves_no_claims_any_more_gives_its_cards_to_the_de
         assert not rig.events("SliceRefused")
 
 
-async def test_a_refusal_after_a_slice_was_taken_leaves_the_door_as_it_is() -> None:
+async def test_a_refusal_after_a_slice_was_taken_leaves_the_allocation_api_as_it_is() -> None:
     """Rights that are away for a moment, as during a helm upgrade: it is reported and asked again."""
     async with claim_rig() as rig:
         rig.api.fault = no_writes

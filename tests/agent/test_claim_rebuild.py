@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_allocation_api import open_door
+from tests.agent.test_claim_allocation_api import serving_claims
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.claims import Claim, ClaimRef
@@ -65,19 +65,19 @@ def held(node: Node) -> list[str]:
 
 async def test_lost_grants_are_made_again_from_files_and_claims(node: Node) -> None:
     """With the slice that the containers have mounted; a file whose claim is over stays."""
-    door, store = node.wiring.claim_endpoint, node.wiring.ledger_store
+    endpoint, store = node.wiring.claim_endpoint, node.wiring.ledger_store
     await prepare(node, "a", "b")
     before = {g.holder.claim: g for g in store.ledger.grants.values()}
     lose_grants(node)
     del node.cluster.claims["b"]
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: store.ledger.grants)
         await until(lambda: node.cluster.offers)
 
     (grant,) = store.ledger.grants.values()
     assert replace(grant, created_seconds=0) == replace(before["uid-a"], created_seconds=0)
     assert node.files == ["uid-a", "uid-b"]
-    await door.unprepare(ClaimRef("default", "b", "uid-b"))
+    await endpoint.unprepare(ClaimRef("default", "b", "uid-b"))
     assert node.files == ["uid-a"]
 
 
@@ -89,7 +89,7 @@ async def test_a_claim_that_cannot_be_made_again_leaves_the_others_alone(
     lose_grants(node)
     cluster.claims["c"] = replace(cluster.claims["c"], pod=None)
     cluster.broken = "e"
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: held(node) == ["uid-a", "uid-b", "uid-d", "uid-f"])
         cluster.broken = ""
         node.wiring.claim_endpoint.changed(None)
@@ -105,7 +105,7 @@ async def test_a_claim_that_is_given_back_meanwhile_is_not_made_again(
     lose_grants(node)
     cluster.may_answer.clear()
     cluster.asked.clear()
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: cluster.asked == ["a"])
         await node.wiring.claim_endpoint.unprepare(ClaimRef("default", "a", "uid-a"))
         cluster.may_answer.set()
@@ -125,7 +125,7 @@ async def test_a_file_that_cannot_be_restored_leaves_the_others_alone(
     later = node_at(short_dir, node.cluster)
     await later.wiring.ledger_store.load(0.0)
     later.wiring.node_store.update(cards=later.wiring.node_store.read().cards[1:])
-    async with open_door(later):
+    async with serving_claims(later):
         await until(lambda: later.files == ["uid-b", "uid-d"])
 
 
@@ -137,7 +137,7 @@ async def test_prepared_claims_are_served_where_grants_and_what_was_offered_are_
     lose_grants(node)
     node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
     assert node.wiring.claim_endpoint.is_needed
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: held(node) == ["uid-a"])
 
     await node.wiring.claim_endpoint.unprepare(ClaimRef("default", "a", "uid-a"))

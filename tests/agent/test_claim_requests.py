@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_allocation_api import open_door
+from tests.agent.test_claim_allocation_api import serving_claims
 from tests.agent.test_claim_rebuild import lose_grants
 from tools.harness.waiting import until
 
@@ -65,11 +65,11 @@ async def test_each_container_that_asks_for_a_whole_card_gets_its_own(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked again, and made again after a loss, they are the same; given back, nothing is left."""
-    door, store = node.wiring.claim_endpoint, node.wiring.ledger_store
+    endpoint, store = node.wiring.claim_endpoint, node.wiring.ledger_store
     spec = [ContainerRequest(name, ContainerKind.APP, n, WHOLE) for n, name in enumerate("ab")]
     know_pod(node, monkeypatch, *spec)
     ref = of_two_containers(node)
-    prepared = await door.prepare(ref)
+    prepared = await endpoint.prepare(ref)
 
     told = [(each.of.request, each.of.device, each.cdi_ids) for each in prepared]
     assert told == [
@@ -83,11 +83,11 @@ async def test_each_container_that_asks_for_a_whole_card_gets_its_own(
     assert sorted(of(grant, request) for grant in store.ledger.grants.values()) == ["a", "b"]
 
     lose_grants(node)
-    async with open_door(node):
+    async with serving_claims(node):
         await until(lambda: len(cards(node)) == len(before))
     assert {grant.slice_id: grant.holder for grant in store.ledger.grants.values()} == before
-    assert await door.prepare(ref) == prepared
-    await door.unprepare(ref)
+    assert await endpoint.prepare(ref) == prepared
+    await endpoint.unprepare(ref)
     assert (cards(node), node.files) == ({}, [])
 
 
@@ -119,24 +119,24 @@ async def test_a_container_that_names_two_claims_of_cards_is_refused_the_second(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slice, and a template's whole card, which would be idle; other containers may have either."""
-    door = node.wiring.claim_endpoint
+    endpoint = node.wiring.claim_endpoint
     piece, whole = node.cluster.allocate("a", 0), node.cluster.allocate("b", 1, 15, 100)
     for name, told in (("a", "slice-2-30-c0"), ("b", "card")):
         claim = replace(node.cluster.claims[name], name_in_pod=told, pod=POD)
         node.cluster.claims[name] = replace(claim, owners=frozenset({POD.uid}))
     both = ("slice-2-30-c0", "nic", "card")
     know_pod(node, monkeypatch, ContainerRequest("main", ContainerKind.APP, 0, claims=both))
-    await door.prepare(piece)
+    await endpoint.prepare(piece)
     with pytest.raises(RequestError, match="container main of pod default/pod-a names several"):
-        await door.prepare(whole)
-    assert await door.prepare(piece)
+        await endpoint.prepare(whole)
+    assert await endpoint.prepare(piece)
 
     containers = [
         ContainerRequest(f"of-{name}", ContainerKind.APP, n, claims=(name,))
         for n, name in enumerate(both)
     ]
     know_pod(node, monkeypatch, *containers)
-    await door.prepare(whole)
+    await endpoint.prepare(whole)
     assert cards(node) == {"uid-a": ("GPU-0",), "uid-b": ("GPU-1",)}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_allocation_api import open_door
+from tests.agent.test_claim_allocation_api import serving_claims
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.claims import ClaimRef
@@ -53,15 +53,15 @@ def slices(node: Node) -> dict[str, str]:
 
 async def test_claims_that_the_older_agent_prepared_keep_their_slices(upgraded: Node) -> None:
     """Asked again they are the same ones; given back, nothing of them is left."""
-    door = upgraded.wiring.claim_endpoint
-    async with open_door(upgraded):
+    endpoint = upgraded.wiring.claim_endpoint
+    async with serving_claims(upgraded):
         await until(lambda: upgraded.cluster.offers)
         for name in "ab":
-            (device,) = await door.prepare(ClaimRef("default", name, f"uid-{name}"))
+            (device,) = await endpoint.prepare(ClaimRef("default", name, f"uid-{name}"))
             assert device.cdi_ids == (f"gpu-device-plugin/slice=uid-{name}",)
         assert slices(upgraded) == SLICES
         for name in "ab":
-            await door.unprepare(ClaimRef("default", name, f"uid-{name}"))
+            await endpoint.unprepare(ClaimRef("default", name, f"uid-{name}"))
     assert (slices(upgraded), upgraded.files) == ({}, [])
 
 
@@ -69,14 +69,16 @@ async def test_lost_grants_are_made_again_from_the_older_agents_cdi_files(upgrad
     store = upgraded.wiring.ledger_store
     store.amend((), list(store.ledger.grants))
     store.may_lack_grants = True
-    async with open_door(upgraded):
+    async with serving_claims(upgraded):
         await until(lambda: len(store.ledger.grants) == len(SLICES))
     assert slices(upgraded) == SLICES
 
 
-async def test_a_door_that_the_older_agent_had_open_is_handed_over(upgraded: Node) -> None:
+async def test_an_allocation_api_that_the_older_agent_had_open_is_handed_over(
+    upgraded: Node,
+) -> None:
     """What it offered is withheld: a claim may be allocated of it."""
     upgraded.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-    door = upgraded.wiring.claim_endpoint
-    assert door.is_needed
-    assert door.withheld == {"GPU-0", "GPU-1"}
+    endpoint = upgraded.wiring.claim_endpoint
+    assert endpoint.is_needed
+    assert endpoint.withheld == {"GPU-0", "GPU-1"}

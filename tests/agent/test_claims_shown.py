@@ -33,7 +33,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     await asyncio.wait({task})
 
 
-def doors(text: str) -> list[str | None]:
+def apis(text: str) -> list[str | None]:
     """Each card's allocation API."""
     return [card.get("door") for card in json.loads(text)["cards"]]
 
@@ -51,9 +51,9 @@ async def test_the_node_tells_which_cards_are_given_by_claims(node: Node) -> Non
     """All with allocation API `dra`; after that, those that a claim still holds."""
     cards = node.api.cards
     await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 1))
-    await until(lambda: cards and doors(cards[-1]) == ["dra", "dra"])
+    await until(lambda: cards and apis(cards[-1]) == ["dra", "dra"])
     node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-    await until(lambda: doors(cards[-1]) == [None, "dra"])
+    await until(lambda: apis(cards[-1]) == [None, "dra"])
 
 
 def page_of(node: Node) -> list[str]:
@@ -76,14 +76,14 @@ def spec_of(name: str, *containers: str) -> Specs:
 async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(node: Node) -> None:
     """The kubelet's units say nothing of it; two claims of a pod are two series."""
     node.api.known = spec_of("a", "first", "second")
-    door = node.wiring.claim_endpoint
-    await door.prepare(node.cluster.allocate("a", 1))
+    endpoint = node.wiring.claim_endpoint
+    await endpoint.prepare(node.cluster.allocate("a", 1))
     other = node.cluster.allocate("b", 1, units=3, percent=10)
     first, second = (node.cluster.claims[name] for name in "ab")
     node.cluster.claims["b"] = replace(
         second, pod=first.pod, owners=first.owners, name_in_pod="slice-3-10-c1"
     )
-    await door.prepare(other)
+    await endpoint.prepare(other)
 
     lines = page_of(node)
     of = 'card="1",{}container="{}",namespace="default",pod="pod-a"'
@@ -104,12 +104,12 @@ async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(no
 
 async def test_why_names_claim_and_scheduler_and_tells_a_refusal_once(node: Node) -> None:
     """The kubelet asks again and again."""
-    why, door = node.wiring.recorder.why, node.wiring.claim_endpoint
-    await door.prepare(node.cluster.allocate("a", 0, units=10, percent=80))
+    why, endpoint = node.wiring.recorder.why, node.wiring.claim_endpoint
+    await endpoint.prepare(node.cluster.allocate("a", 0, units=10, percent=80))
     second = node.cluster.allocate("b", 0, units=10, percent=80)
     for _ in range(3):
         with pytest.raises(DoesNotFitError):
-            await door.prepare(second)
+            await endpoint.prepare(second)
 
     ledger = node.wiring.ledger_store.ledger
     given = why("default", "pod-a", ledger)
@@ -141,14 +141,14 @@ async def test_a_claim_of_whole_cards_is_told_as_whole_cards(node: Node) -> None
 async def test_cards_that_have_gone_back_are_told_at_once(node: Node) -> None:
     """No grant changes then: what was withheld was never allocated."""
     cards = node.api.cards
-    door = node.wiring.claim_endpoint
-    door.handover.settle_seconds = 0.05
-    door.begin()
-    task = asyncio.ensure_future(door.run())
+    endpoint = node.wiring.claim_endpoint
+    endpoint.handover.settle_seconds = 0.05
+    endpoint.begin()
+    task = asyncio.ensure_future(endpoint.run())
     try:
         await until(lambda: node.cluster.offers)
         node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-        await until(lambda: cards and doors(cards[-1]) == [None, None])
+        await until(lambda: cards and apis(cards[-1]) == [None, None])
     finally:
         task.cancel()
         await asyncio.wait({task})

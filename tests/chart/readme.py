@@ -12,7 +12,7 @@ import yaml
 from tests.chart.rendering import CHART
 
 README = CHART / "README.md"
-_LINK = re.compile(r"(?<!`)\bdocs/([\w-]+\.md(?:#[\w-]+)?)")
+_LINK = re.compile(r"(?<!`)\bdocs/([\w/-]+\.md(?:#[\w-]+)?)")
 _WHOLE = ("resources",)
 """Values that are shown as a whole: people replace them so."""
 
@@ -33,6 +33,13 @@ def described(schema: Mapping[str, Any], path: str) -> str:
     return str(schema.get("description", ""))
 
 
+def headings(text: str) -> dict[str, str]:
+    """First value below each line `## Heading` of values.yaml -> that heading."""
+    return {
+        key: head for head, key in re.findall(r"^## (.+)\n(?:#.*\n)*(\w+):", text, re.MULTILINE)
+    }
+
+
 def shown(value: Any) -> str:
     """A default in a cell of the table."""
     if value is None or value in ("", [], {}):
@@ -46,7 +53,8 @@ def rendered() -> str:
     """The README's text."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    source = (CHART / "values.yaml").read_text()
+    values, heads = yaml.safe_load(source), headings(source)
     lines = [
         "<!-- Written from Chart.yaml, values.yaml and values.schema.json by",
         "     python -m tests.chart.readme; do not edit. -->",
@@ -68,14 +76,15 @@ def rendered() -> str:
         "",
         "An unknown value is an error. Node labels take precedence over `mode`, `placement` and",
         "`computePolicy`. `global.imageRegistry` of a parent chart is put before `image.repository`.",
-        "",
-        "| value | default | effect |",
-        "|---|---|---|",
     ]
     for path, value in leaves(values):
+        if head := heads.pop(path.partition(".")[0], ""):
+            lines += ["", f"### {head}", "", "| value | default | effect |", "|---|---|---|"]
         text = _LINK.sub(r"[\g<0>](../../docs/\1)", described(schema, path))
         lines.append(f"| `{path}` | {shown(value)} | {text} |")
     lines += [
+        "",
+        "## Test",
         "",
         "`helm test RELEASE` runs a pod that asks for what `mode` offers: with `core_mem` and `cgpu`",
         "gpu-selftest in a slice of 1 unit, which ends well only if its limits are effective; with `share`,",

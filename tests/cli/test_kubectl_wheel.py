@@ -38,18 +38,38 @@ next(iter(found)).load()()
 """
 
 
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's content."""
-    directory = tmp_path_factory.mktemp("wheel")
+def built(directory: Path) -> Path:
+    """A wheel, made as `make release` makes it."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(directory)]
-    subprocess.run([*command, str(ROOT / "src" / "kubectl-gpu")], check=True, timeout=300)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    source = str(ROOT / "src" / "kubectl-gpu")
+    subprocess.run([*command, source], check=True, timeout=300, env=environment)
     (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    return built(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path) -> Path:
+    """The wheel's content."""
+    directory = wheel.parent
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(directory / "content")
     return directory / "content"
+
+
+def test_two_builds_of_the_same_sources_are_the_same_file(wheel: Path, tmp_path: Path) -> None:
+    again = built(tmp_path)
+
+    assert again.name == wheel.name
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def command(unpacked: Path, *words: str) -> list[str]:

@@ -580,7 +580,7 @@ async def test_doctor_takes_nvidias_names_for_ours_where_whole_cards_are_offered
 
 
 async def test_doctor_leaves_a_disabled_node_to_the_other_plugin(cluster: Cluster) -> None:
-    """As a node is while it moves in or back (docs/moving-in.md)."""
+    """As a node is while it moves in or back (docs/tasks/moving-in.md)."""
     await agents(cluster)
     disabled = ready(node("gpu-b", 2, mode="disabled"))
     disabled["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
@@ -689,7 +689,7 @@ def test_errors_are_one_line_and_an_exit_code(
 async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of docs/operations.md, and one line that names the thing."""
+    """Those of docs/settings.md, and one line that names the thing."""
     config = str(tmp_path / "config")
     for program, words, code, text in (
         (main, ["map", "gpu-x"], 3, "no node gpu-x publishes cards; nodes that do: gpu-a, gpu-b"),

@@ -153,7 +153,7 @@ async def test_what_why_says_that_fits_has_the_compute_that_is_free(cluster: Clu
     )
 
 
-async def test_why_names_the_door_where_no_node_has_the_pods(cluster: Cluster) -> None:
+async def test_why_names_the_allocation_api_where_no_node_has_the_pods(cluster: Cluster) -> None:
     """Each way round, with what to label."""
     await cluster.add(pod("limits", 2, 30), "Pending")
     await cluster.server.put("/api/v1/nodes/plain", ready(node("plain", 1, by_claims=(0,))))
@@ -174,7 +174,7 @@ async def test_why_of_a_pod_with_a_claim_says_what_it_holds(cluster: Cluster) ->
     assert "holds container a: 10773 MiB of card 0, 60 % of its compute" in shown
 
 
-async def test_capacity_counts_each_node_by_its_own_door(cluster: Cluster) -> None:
+async def test_capacity_counts_each_node_by_its_own_allocation_api(cluster: Cluster) -> None:
     found: list[Json] = json.loads((await cluster.run("capacity", "3", "10", "-o", "json")).output)[
         "nodes"
     ]

@@ -217,7 +217,7 @@ async def test_what_a_node_can_never_serve_is_told_apart(tmp_path: Path) -> None
     assert memory_only["FailedAndUnresolvableNodes"] == {
         "core": "node(s) owns gpu resources are not matched that pod requests",
         "off": "none(s) should have at least one resource in [aliyun.com/gpu-mem]",
-        "plain": "node(s) have no cards of ours",
+        "plain": "node(s) have no cards of an agent",
     }
     assert set(too_big["FailedAndUnresolvableNodes"]) == {"core"}
 

@@ -45,21 +45,21 @@ class Node:
     seen: frozenset[str] = frozenset()
     pending: dict[str, Amount] = field(default_factory=dict)
 
-    def switch(self, door: AllocationApi) -> None:
+    def switch(self, api: AllocationApi) -> None:
         """The label changes; what was offered for claims is withheld from the device plugin."""
-        if door is self.state.allocation_api:
+        if api is self.state.allocation_api:
             return
         offered = cards_for_claims(self.state, self.ledger, self.withheld)
         if self.state.allocation_api is AllocationApi.DRA:
             self.withheld = frozenset(offered)
-        self.state = replace(self.state, allocation_api=door)
-        if door is AllocationApi.DRA:
+        self.state = replace(self.state, allocation_api=api)
+        if api is AllocationApi.DRA:
             self.withheld = frozenset(cards_for_claims(self.state, self.ledger))
 
     def offer(self) -> None:
         """The slice reaches the scheduler; cards that go back and hold nothing are given back."""
         offered = cards_for_claims(self.state, self.ledger, self.withheld)
-        self.seen = frozenset(uuid for uuid, door in offered.items() if not door)
+        self.seen = frozenset(uuid for uuid, api in offered.items() if not api)
         if self.state.allocation_api is AllocationApi.DRA:
             self.withheld = frozenset(offered)
         else:
@@ -169,7 +169,7 @@ def test_with_a_scheduler_that_is_behind_nothing_is_given_twice(
 
 @settings(max_examples=200)
 @given(st.lists(Step, min_size=12, max_size=40))
-def test_a_claim_that_was_allocated_is_prepared_however_the_doors_change(
+def test_a_claim_that_was_allocated_is_prepared_however_the_allocation_apis_change(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     """Its card is withheld from the device plugin meanwhile, so nobody has to make room for it."""

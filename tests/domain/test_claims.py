@@ -70,7 +70,7 @@ def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledg
     return ledger.hold(scheme.grant(chosen, NewGrant(uid, 0.0, is_isolated=True), view))
 
 
-def test_with_door_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_other_cards() -> (
+def test_with_allocation_api_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_other_cards() -> (
     None
 ):
     """A card is handed over when its last unit is given back."""
@@ -201,7 +201,7 @@ def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
     assert (first.cdi_ids, second.cdi_ids) == (names, ())
 
 
-def test_a_door_has_a_name_and_needs_a_kubelet_that_has_it() -> None:
+def test_an_allocation_api_has_a_name_and_needs_a_kubelet_that_has_it() -> None:
     assert [parse_allocation_api(text) for text in ("dra", "device-plugin", "DRA", "")] == [
         AllocationApi.DRA, AllocationApi.DEVICE_PLUGIN, None, None,
     ]  # fmt: skip

@@ -112,19 +112,19 @@ def test_an_app_container_is_put_on_the_card_of_its_init_container_whatever_its_
     assert (found.hold.inits, found.hold.by_container) == ({0: {1: (10, 0)}}, {1: {1: (2, 0)}})
 
 
-def test_a_card_serves_requests_of_its_own_door_only() -> None:
+def test_a_card_serves_requests_of_its_own_allocation_api_only() -> None:
     """Whatever is free of it; without an allocation API named, every card counts."""
     node = replace(offer(2), by_claims=frozenset({CardIndex(1)}))
-    for door, card in ((AllocationApi.DEVICE_PLUGIN, 0), (AllocationApi.DRA, 1)):
-        found = fit(node, node_rooms(node, [], door), pod((_APP, 9)), PlacementPolicy.BINPACK)
+    for api, card in ((AllocationApi.DEVICE_PLUGIN, 0), (AllocationApi.DRA, 1)):
+        found = fit(node, node_rooms(node, [], api), pod((_APP, 9)), PlacementPolicy.BINPACK)
         assert isinstance(found, Fit)
         assert list(found.hold.by_container[0]) == [card]
         rooms = node_rooms(
             offer(2)
-            if door is AllocationApi.DRA
+            if api is AllocationApi.DRA
             else replace(node, by_claims=frozenset(card.index for card in node.cards)),
             [],
-            door,
+            api,
         )
         refused = fit(node, rooms, pod((_APP, 9)), PlacementPolicy.BINPACK)
         assert refused == Misfit(OTHER_API_TEXT, is_final=True)

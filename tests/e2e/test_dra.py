@@ -63,7 +63,7 @@ def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
     assert gone not in running(cluster)
 
 
-def test_a_node_changes_its_door_under_running_pods(
+def test_a_node_changes_its_allocation_api_under_running_pods(
     cluster: Cluster, claims: Agent, plain: str
 ) -> None:
     """One card, one allocation API: what is held stays where it is, and what is free goes over."""

@@ -74,7 +74,7 @@ def test_without_the_api_server_containers_run_and_restart_in_their_slices(
     assert (set(after), after["stays"]) == ({"stays", "later"}, before["stays"])
 
 
-def test_agent_and_kubelet_die_while_the_node_changes_its_door(
+def test_agent_and_kubelet_die_while_the_node_changes_its_allocation_api(
     cluster: Cluster, claims: Agent, plain: str
 ) -> None:
     """Both ways: what runs is not touched, and no card serves both allocation APIs."""

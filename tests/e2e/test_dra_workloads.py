@@ -80,7 +80,7 @@ def test_every_kind_of_workload_runs(cluster: Cluster, claims: Agent) -> None:
         cluster.kubectl("delete", ",".join(kinds), "--all", "--wait=true")
 
 
-def test_the_samples_run_as_they_are_through_both_doors(
+def test_the_samples_run_as_they_are_through_both_allocation_apis(
     cluster: Cluster, claims: Agent, plain: str
 ) -> None:
     """With the same memory and compute for each pod."""

@@ -1,4 +1,4 @@
-"""The way of docs/moving-in.md from NVIDIA's plugin with time-slicing, and back, on a real kubelet.
+"""The way of docs/tasks/moving-in.md from NVIDIA's plugin with time-slicing, and back, on a real kubelet.
 
 A stand-in of that plugin offers replicas; the agent comes with the chart. At each step no alert has a
 reason to fire, `kubectl gpu doctor` finds no problem, and no pod is harmed. Settings by node label

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
-from tests.agent.test_claim_allocation_api import open_door
+from tests.agent.test_claim_allocation_api import serving_claims
 from tests.agent.test_claim_rebuild import lose_grants
 from tests.controller.replica import a_controller
 from tests.hostile.work import lines_run
@@ -194,16 +194,16 @@ async def test_a_claim_is_prepared_for_its_own_pod_only(
 
 async def test_a_card_is_held_until_the_kubelet_gives_the_claim_back(agent: Node) -> None:
     """Also while its owner has gone and others run on it, and where the grants were lost meanwhile."""
-    store, door = agent.wiring.ledger_store, agent.wiring.claim_endpoint
+    store, endpoint = agent.wiring.ledger_store, agent.wiring.claim_endpoint
     ref = agent.cluster.allocate("a", 1, units=UNITS, percent=100)
-    await door.prepare(ref)
+    await endpoint.prepare(ref)
     change(agent, pod=PodRef("default", "other", "uid-other"), is_shared=True)
     lose_grants(agent)
-    async with open_door(agent):
+    async with serving_claims(agent):
         await until(lambda: store.ledger.grants)
         use = store.ledger.use_by_claims()["GPU-1"]
         assert (use.memory_mib, use.core_percent) == (UNITS * 1024, 100)
-        await door.unprepare(ref)
+        await endpoint.unprepare(ref)
         assert not store.ledger.use_by_claims()
 
 

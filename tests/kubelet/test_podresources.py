@@ -54,6 +54,30 @@ async def test_the_list_holds_every_pod_with_what_it_holds_of_ours(
     }
 
 
+async def test_what_was_read_before_is_read_again_where_it_or_our_resources_changed(
+    rig: Rig,
+) -> None:
+    """What a pod held at the last List is known by its bytes; a configuration may bring resources."""
+    await rig.serve()
+    await rig.kubelet.admit(pod("p", container(mem=2, core=5)))
+    ours = {str(Resource.MEM)}
+    client = PodResources(rig.kubelet.pod_resources_socket, ours)
+    try:
+        (before,) = await client.list()
+        assert (await client.list())[0] is before
+        ours.add(str(Resource.CORE))
+        (after,) = await client.list()
+        await rig.kubelet.admit(pod("a", container(mem=1)))
+        listed = await client.list()
+    finally:
+        await client.close()
+
+    assert set(before.held["main"]) == {Resource.MEM}
+    assert set(after.held["main"]) == {Resource.MEM, Resource.CORE}
+    assert [each.pod.name for each in listed] == ["a", "p"]
+    assert [len(each.ids("main", Resource.MEM)) for each in listed] == [1, 2]
+
+
 async def test_the_pod_being_admitted_is_listed_with_none_of_the_resource(
     rig: Rig, client: PodResources
 ) -> None:

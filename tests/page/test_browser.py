@@ -1,6 +1,6 @@
 """In a real browser: what is drawn, filters, keys, themes, updates; no error and no refused script.
 
-Skipped where there is no Chromium. With GPU_DEVICE_PLUGIN_PICTURES=DIRECTORY pictures are left there.
+In Chromium, what depends on the browser in Firefox too; skipped where there is none. With GPU_DEVICE_PLUGIN_PICTURES=DIRECTORY pictures are left there.
 """
 
 import asyncio
@@ -23,12 +23,13 @@ FOCUS = (
     "document.activeElement.id || document.activeElement.dataset.pod || document.activeElement.name"
 )
 Seen = tuple[FakeApiServer, Browser, str]
+BOTH = pytest.mark.parametrize("seen", ["chromium", "firefox"], indirect=True)
 
 
 @pytest.fixture
-async def seen() -> AsyncIterator[Seen]:
+async def seen(request: pytest.FixtureRequest) -> AsyncIterator[Seen]:
     """The small cluster in a browser."""
-    async with running() as (server, api), browser() as tab:
+    async with running() as (server, api), browser(getattr(request, "param", "chromium")) as tab:
         small(server)
         with_prometheus(server)
         async with served(api, {"prometheus": PROMETHEUS}) as url:
@@ -52,6 +53,7 @@ async def typed(tab: Browser, name: str, value: str) -> None:
     )
 
 
+@BOTH
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 800])
 async def test_everything_fits_the_window(seen: Seen, width: int, scheme: str) -> None:
@@ -66,6 +68,7 @@ async def test_everything_fits_the_window(seen: Seen, width: int, scheme: str) -
         await tab.picture(Path(PICTURES) / f"page-{width}-{scheme}.png")
 
 
+@BOTH
 async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> None:
     _, tab, url = seen
     await typed(tab, "state", "faulty")
@@ -163,6 +166,7 @@ async def test_a_node_that_is_opened_tells_of_its_cards_and_moves_nothing(seen: 
     await holds(tab, "document.querySelector('#detail h2').textContent.includes('/')")
 
 
+@BOTH
 async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
     """/ to the text, j and k to pods without a card and nodes, h and l over slices, Enter opens, Esc closes."""
     _, tab, _ = seen
@@ -196,6 +200,7 @@ async def test_the_focus_is_seen(seen: Seen) -> None:
     assert await tab.value(f"getComputedStyle({first}).strokeWidth") == "4px"
 
 
+@BOTH
 async def test_a_change_of_the_cluster_is_seen_and_the_focus_stays(seen: Seen) -> None:
     """The node is drawn again below the person's hands."""
     server, tab, _ = seen

@@ -14,7 +14,10 @@ bytes to an empty grpc.aio server, so both see the same load (A/B alternating, {
 A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. Of an
 Allocate the empty server's part is gRPC's and the event loop's; the rest is one flush of the grants
 (docs/adr/0010) and Python. Each pair includes a PodResources List of all pods, answered by the stand-in
-kubelet, which is Python; the real one is not."""
+kubelet, which is Python; the real one is not. So both pairs are six calls over gRPC, of which a List alone took a client that
+does nothing else 1.8 times the empty server's time. The stand-in names all units of a container at once, a real kubelet each
+by itself: a List of 110 pods then takes the agent 0.5 ms of processor time to read, and 0.3 ms in the stand-in's form (2.1 and
+0.9 ms before what a pod held at the last List was known by its bytes; 2026-11-23, on this machine, best of five times 100)."""
 
 
 async def measure(node: BenchNode) -> Chapter:

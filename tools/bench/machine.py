@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+_GRPC_THREADS = ("event_engine", "lifeguard", "grpc_")
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -70,6 +72,15 @@ def cpu_seconds(pid: int) -> float:
     (CPUCLOCK_SCHED of linux/posix-timers.h).
     """
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def grpc_cpu_seconds(pid: int) -> float:
+    """CPU time of the threads that gRPC's C core keeps, which wake by themselves."""
+    return sum(
+        int((task / "schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if (task / "comm").read_text(encoding="ascii").startswith(_GRPC_THREADS)
+    )
 
 
 def children(pid: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What happens without a scheduler of ours when the node has room and no card has.
+"""What happens without the controller when the node has room and no card has.
 
 kube-scheduler counts the node's units only. So it binds a pod that fits no single card, the
 agent refuses it, the kubelet fails it for good, and a ReplicaSet makes the next one.
@@ -30,7 +30,7 @@ from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slic
 MINUTES = 2
 _STATE = Path("/run/gpu-device-plugin-bench")
 _PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-_TITLE = "Without a scheduler of ours"
+_TITLE = "Without the controller"
 _METHOD = """\
 A real cluster on this machine (kube-apiserver, kube-controller-manager, kube-scheduler, kubelet
 {version} with their default settings, etcd, containerd), the agent on 4 simulated V100. Four pods hold 10 of

@@ -155,8 +155,7 @@ class Binder:
     def _seconds(self) -> float:
         """For how long a binding may be under way: it has to be over before another replica binds.
 
-        Raises:
-            NotBoundError: Time has passed since the call came in, and another one may bind now.
+        NotBoundError: Time has passed since the call came in, and another one may bind now.
         """
         if standby := self._view.standby():
             raise NotBoundError(standby)

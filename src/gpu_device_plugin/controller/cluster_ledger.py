@@ -30,7 +30,7 @@ from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 
-_NO_CARDS = Misfit("node(s) have no cards of ours", is_final=True)
+_NO_CARDS = Misfit("node(s) have no cards of an agent", is_final=True)
 _LEFT_OUT = Misfit("node(s) have an annotation of cards that is none of an agent", is_final=True)
 _log = structlog.get_logger("ledger")
 

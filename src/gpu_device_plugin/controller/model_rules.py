@@ -140,8 +140,7 @@ class ModelRules:
 
         Anybody may name one: so no other path is asked for, and one at a time.
 
-        Raises:
-            ClusterError: The API server does not say, or no namespace can have this name.
+        ClusterError: The API server does not say, or no namespace can have this name.
         """
         if all(rule.namespaces is None for rule in self.profile):
             return {}

@@ -205,8 +205,7 @@ class Controller:
 async def run_controller(settings: ControllerSettings) -> None:
     """Run a controller in this process until SIGTERM or SIGINT.
 
-    Raises:
-        AccessError: There is no usable kubeconfig and no service account, so nothing to wait for.
+    AccessError: There is no usable kubeconfig and no service account, so nothing to wait for.
     """
     await load_credentials([Path(settings.kubeconfig)] if settings.kubeconfig else [])
     _log.info("starting", version=__version__, placement=settings.placement.value)

@@ -45,9 +45,7 @@ class Webhook:
     async def mutate(self, body: bytes) -> bytes:
         """The answer to one AdmissionReview.
 
-        Raises:
-            ClusterError: The body is none. The API server then does what the webhook's
-                failurePolicy says.
+        ClusterError: The body is none. The API server then does what the webhook's failurePolicy says.
         """
         review = read_review(body)
         if review.pod is None:

@@ -132,7 +132,7 @@ async def run_in_slices(node: DemoNode, root: Path, teller: Teller, promises: Pr
         "The limits at work",
         f"Three slices of card {CARD} of {node.name}, a process in each. Real: the processes, "
         f"libgpuslice.so, the files that the agent made. Simulated: the driver which they call "
-        f"(a libcuda.so.1 of ours) and the mounts (GPUSLICE_ROOT names a directory instead).",
+        f"(a simulated libcuda.so.1) and the mounts (GPUSLICE_ROOT names a directory instead).",
     )
     missing = _missing(node)
     if missing:

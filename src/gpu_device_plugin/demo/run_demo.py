@@ -243,7 +243,7 @@ def _opening(teller: Teller, around: Surroundings) -> None:
     teller.chapter(
         "Two nodes with four V100 each, on this machine",
         "Real: one agent process a node, the same program as on a GPU node. Simulated: the "
-        "cards (drivers of ours), the kubelets, the API server.",
+        "cards (simulated drivers), the kubelets, the API server.",
     )
     if around.library_dir is None:
         teller.text(

@@ -163,13 +163,13 @@ def _read(path: Path, kind: str, version: int) -> Sealed | None:
     except FileNotFoundError:
         return None
     except IsADirectoryError as error:
-        raise StateError(f"{path}: is a directory, not a file of ours") from error
+        raise StateError(f"{path}: is a directory, not a state file") from error
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     header, newline, rest = content.partition(b"\n")
     fields = header.decode("utf-8", "replace").split(" ")
     if not newline or len(fields) != _HEADER_FIELDS or fields[0] != _MAGIC:
-        raise StateError(f"{path}: not a file of ours, or its first line is damaged")
+        raise StateError(f"{path}: not a state file, or its first line is damaged")
     if fields[1] != kind or fields[2] != str(version):
         raise StateError(f"{path}: is {fields[1]} format {fields[2]}, wanted {kind} {version}")
     length = int(fields[3]) if fields[3].isdecimal() else -1

@@ -266,7 +266,8 @@ class SliceFiles:
         with storage_errors("listed"):
             found = {entry.name for entry in _directories(self._slices)}
             for card in _directories(self._cards):
-                found |= {entry.name for entry in card.iterdir()}
+                with os.scandir(card) as entries:
+                    found.update(entry.name for entry in entries)
             return frozenset(found)
 
 
@@ -376,7 +377,8 @@ def _directories(path: Path) -> list[Path]:
     """Directories in `path`; what somebody else put beside them is left alone."""
     if not path.is_dir():
         return []
-    return [entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink()]
+    with os.scandir(path) as entries:  # asks nothing more of each
+        return [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
 def _discard(path: Path) -> None:

@@ -152,7 +152,7 @@ def _in_use(
         for key, grant in live(ledger, snapshot.names).grants.items()
         if key not in claims or grant.pod.key in snapshot.names
     }
-    held = [units for units in snapshot.held() if units.slice_id]
+    held = [units for units in snapshot.held if units.slice_id]
     living = frozenset(units.slice_id for units in snapshot.living(()))
     kept = [units for units in held if units.slice_id in living or units.pod.uid in uids]
     grants = [

@@ -54,8 +54,7 @@ async def pods_with_gpus(
     A claim that only ordinary init containers name is not seen: List lacks them, and the
     checkpoint has no claims. `counts` judges the id of a unit; a claim counts whatever its card.
 
-    Raises:
-        KubeletError: The kubelet does not say; then any pod may.
+    KubeletError: The kubelet does not say; then any pod may.
     """
     snapshot = await kubelet_snapshot(kubelet, GpuResources())
     known = pod_directories(kubelet)

@@ -123,8 +123,7 @@ async def clear_nodes(
 ) -> Sequence[str]:
     """Wait until the agents have ended, then remove what they left; the nodes that changed.
 
-    Raises:
-        ClusterError: An agent still runs at the deadline, or the API server does not serve us.
+    ClusterError: An agent still runs at the deadline, or the API server does not serve us.
     """
     left = "the API server does not say whether agents still run"
 

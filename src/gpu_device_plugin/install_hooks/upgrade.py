@@ -57,8 +57,7 @@ async def check_upgrade(
     Another release, on other nodes, may count in another unit. `has_claims`: the new agents can
     prepare claims and give them back (`dra.enabled`).
 
-    Raises:
-        ConfigError: Pods hold slices that the new settings would change; the text lists them.
+    ConfigError: Pods hold slices that the new settings would change; the text lists them.
     """
     installation = await fleet.installation()
     agents = await fleet.agents(installation) if installation else {}

@@ -44,16 +44,20 @@ _DECODER = msgspec.json.Decoder(_File)
 def read_checkpoint(
     path: Path, resources: Container[str] = OUR_RESOURCES
 ) -> tuple[CheckpointEntry, ...] | None:
-    """The entries of our resources; None without a file, as before the first allocation."""
+    """The entries of these resources; None without a file, as before the first allocation.
+
+    What has not changed is not parsed again, so `resources` must not change either.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise KubeletError(f"cannot read {path}: {error.strerror}") from error
-    return parse_checkpoint(content, resources, str(path))
+    return parse_checkpoint(content, resources, str(path))  # type: ignore[arg-type]  # it has a hash
 
 
+@lru_cache(maxsize=1)  # nearly always the kubelet has written nothing since the last pass
 def parse_checkpoint(
     content: bytes, resources: Container[str] = OUR_RESOURCES, name: str = FILE_NAME
 ) -> tuple[CheckpointEntry, ...]:

@@ -1,10 +1,9 @@
 """Clients of what the kubelet tells of its pods: PodResources, who holds what; the Pods API, what they ask for."""
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Mapping
-from functools import cache
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import structlog
@@ -29,6 +28,11 @@ _OPTIONS = (
 )
 
 _CLOSED = "Permission denied"
+_Containers: TypeAlias = tuple[tuple[str, frozenset[bytes], frozenset[bytes]], ...]
+"""Name, devices and claims of each container; the last two encoded."""
+_Key: TypeAlias = tuple[str, str, _Containers]
+_Known: TypeAlias = dict[_Key, ListedPod]
+_Answer: TypeAlias = Sequence[tuple[_Key, ListedPod]]
 
 _PODS_METHOD = "/v1alpha1.Pods/ListPods"
 _PODS_DEADLINE_SECONDS = 1.0
@@ -47,6 +51,8 @@ class PodResources:
         self._socket = socket
         self._resources = resources
         self._channel: Any = None
+        self._is_ours: dict[str, bool] = {}  # by resource, as far as met
+        self._known: _Known = {}  # by the last List
         self.listed: frozenset[tuple[str, str]] = frozenset()
         """Namespace and name of every pod in the last List."""
 
@@ -55,28 +61,26 @@ class PodResources:
         return socket_identity(self._socket)
 
     async def list(self) -> tuple[ListedPod, ...]:
-        """Every active pod of the node, including those that hold nothing of ours.
+        """Every active pod of the node, by name, including those that hold nothing of ours.
 
         Never call it while an Allocate of ours is in flight: that can make the kubelet give
         the same unit away twice (kubernetes #137534).
         """
-        response = await self._ask(
-            "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse.FromString
-        )
-        found = self._listed_pods(response.pod_resources)
-        self.listed = frozenset(entry.pod.key for entry in found)
-        return found
+        found: _Answer = await self._ask("List", pb.ListPodResourcesRequest())
+        self._known = dict(found)
+        self.listed = frozenset(entry.pod.key for _, entry in found)
+        return tuple(sorted((entry for _, entry in found), key=lambda entry: entry.pod.key))
 
     async def get(self, pod: PodRef) -> ListedPod | None:
         """One pod, or None if the kubelet does not know it. May be called at any time."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
         try:
-            response = await self._ask("Get", request, pb.GetPodResourcesResponse.FromString)
+            found: _Answer = await self._ask("Get", request)
         except KubeletError as error:
             if _is_unknown_pod(error.__cause__):
                 return None
             raise
-        return self._listed_pods([response.pod_resources])[0]
+        return found[0][1]
 
     async def close(self) -> None:
         """Close the connection."""
@@ -84,7 +88,7 @@ class PodResources:
         if channel is not None:
             await channel.close()
 
-    async def _ask(self, method: str, request: Any, decode: Any) -> Any:
+    async def _ask(self, method: str, request: Any) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_SECONDS
         is_fresh = False
@@ -96,7 +100,7 @@ class PodResources:
             call = channel.unary_unary(
                 _SERVICE + method,
                 request_serializer=type(request).SerializeToString,
-                response_deserializer=decode,
+                response_deserializer=self._read,
             )
             try:
                 return await call(request, timeout=max(0.001, deadline - loop.time()))
@@ -117,9 +121,36 @@ class PodResources:
             self._channel = None
             await channel.close(DEADLINE_SECONDS)  # other calls may be in progress on it
 
-    def _listed_pods(self, pods: Iterable[Any]) -> tuple[ListedPod, ...]:
-        is_ours = cache(self._resources.__contains__)
-        return tuple(_listed_pod(pod, is_ours) for pod in pods)
+    def _read(self, answer: bytes) -> _Answer:
+        """The pods of an answer; what one held at the last List is not read again."""
+        if self._is_ours != {name: name in self._resources for name in self._is_ours}:
+            self._is_ours, self._known = {}, {}  # a configuration has brought more
+        found = []
+        for pod in pb.RawPods.FromString(answer).pod_resources:
+            containers = tuple(
+                (each.name, frozenset(each.devices[:]), frozenset(each.dynamic_resources[:]))
+                for each in pod.containers
+            )
+            key = pod.namespace, pod.name, containers
+            found.append((key, self._known.get(key) or self._listed_pod(*key)))
+        return found
+
+    def _listed_pod(self, namespace: str, name: str, containers: _Containers) -> ListedPod:
+        held: dict[str, Mapping[str, frozenset[str]]] = {}
+        drivers = set[str]()
+        for container, encoded, claims in containers:
+            # A resource stands there once per unit, and once more per NUMA node.
+            ids: dict[str, list[str]] = {}
+            for devices in map(pb.ContainerDevices.FromString, encoded):
+                resource = devices.resource_name
+                if resource not in self._is_ours:
+                    self._is_ours[resource] = resource in self._resources
+                if self._is_ours[resource]:
+                    ids.setdefault(resource, []).extend(devices.device_ids)
+            held[container] = {resource: frozenset(each) for resource, each in ids.items()}
+            for claim in map(pb.DynamicResource.FromString, claims):
+                drivers.update(device.driver_name for device in claim.claim_resources)
+        return ListedPod(PodRef(namespace, name), held, frozenset(drivers))
 
     def _explain(self, method: str, error: grpc.aio.AioRpcError) -> str:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -128,22 +159,6 @@ class PodResources:
                 " or its feature gate KubeletPodResourcesGet is off"
             )
         return f"PodResources {method} on {self._socket}: {rpc_words(error, DEADLINE_SECONDS)}"
-
-
-def _listed_pod(pod: Any, is_ours: Callable[[str], bool]) -> ListedPod:
-    held: dict[str, Mapping[str, frozenset[str]]] = {}
-    drivers = set[str]()
-    for container in pod.containers:
-        # A resource stands there once per unit, and once more per NUMA node.
-        ids: dict[str, list[str]] = {}
-        for devices in container.devices:
-            resource = devices.resource_name
-            if is_ours(resource):
-                ids.setdefault(resource, []).extend(devices.device_ids)
-        held[container.name] = {resource: frozenset(each) for resource, each in ids.items()}
-        for claim in container.dynamic_resources:
-            drivers.update(device.driver_name for device in claim.claim_resources)
-    return ListedPod(PodRef(pod.namespace, pod.name), held, frozenset(drivers))
 
 
 def _is_unknown_pod(cause: BaseException | None) -> bool:

@@ -48,8 +48,7 @@ def health_rules(
 
     `recovery_seconds` is how long probes must be clean. `enabled` wins over `disabled`.
 
-    Raises:
-        ConfigError: The file cannot be read, or a key in it is unknown or wrong.
+    ConfigError: The file cannot be read, or a key in it is unknown or wrong.
     """
     packaged = resources.files("gpu_device_plugin.nvml") / "xids.yaml"
     tables = [_parse(packaged.read_text(encoding="utf-8"), "xids.yaml")]

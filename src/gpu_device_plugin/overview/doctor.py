@@ -203,7 +203,7 @@ def _cards(facts: Installation) -> Iterator[Finding]:
 def _other_plugins(facts: Installation) -> Iterator[Finding]:
     # Where whole cards are offered, NVIDIA's names are our own, and beside fractions those of MIG
     # instances may be: there the agent itself reports another plugin. A node that is disabled is
-    # the other plugin's (docs/moving-in.md).
+    # the other plugin's (docs/tasks/moving-in.md).
     giving = [view for view in facts.cards.nodes if view.offer.mode is not NodeMode.DISABLED]
     ours = {view.name for view in giving if not is_whole(view.offer.mode)}
     for node in facts.nodes:
@@ -211,7 +211,7 @@ def _other_plugins(facts: Installation) -> Iterator[Finding]:
             is_other = name.startswith("nvidia.com/gpu") and str(amount) != "0"
             if is_other and node.metadata.name in ours:
                 yield problem(
-                    f"node {node.metadata.name} offers {name}: {amount} of another plugin beside ours",
+                    f"node {node.metadata.name} offers {name}: {amount} of another plugin as well",
                     "keep NVIDIA's plugin (and a DRA driver) off this node: both would give away "
                     "the same cards",
                 )

@@ -160,7 +160,7 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     if how := few(verdict.opens for verdict in verdicts if verdict.opens):
         yield f"the cards have room, the node is closed to it: {how}"
     if lacking := [verdict for verdict in verdicts if verdict.lacks_room]:
-        by_node = "; what fits now is said by node" if any(each.hint for each in verdicts) else ""
+        by_node = "; each node says what fits now" if any(each.hint for each in verdicts) else ""
         is_too_large = all(verdict.is_too_large for verdict in lacking)
         larger = "ask less, or add a node of larger cards: none has so many units"
         yield f"{larger if is_too_large else 'ask less, free a slice, or add a node'}{by_node}"

@@ -36,8 +36,7 @@ def load_catalogue(operator_text: str = "") -> Catalogue:
         operator_text: YAML of the same form as model_drivers.yaml; a series in it replaces the
             packaged one of that name, and `null` removes it.
 
-    Raises:
-        ConfigError: The text is no such YAML, or what it says is impossible.
+    ConfigError: The text is no such YAML, or what it says is impossible.
     """
     packaged = resources.files("gpu_device_plugin.settings") / "model_drivers.yaml"
     series = dict(_parse(packaged.read_text(encoding="utf-8")))

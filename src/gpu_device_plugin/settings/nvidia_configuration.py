@@ -112,9 +112,8 @@ class ConfigFile:
 def read_config_file(file: Path) -> ConfigFile:
     """Read NVIDIA's configuration file.
 
-    Raises:
-        ConfigError: It cannot be read, or a key is unknown, malformed or impossible; the text
-            has the file and the key's path.
+    ConfigError: It cannot be read, or a key is unknown, malformed or impossible; the text has the file
+    and the key's path.
     """
     content = _without_null(read_yaml(file))
     _check_kind(file, content)

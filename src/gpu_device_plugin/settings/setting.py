@@ -139,8 +139,7 @@ def load(
     A flag that is None was not given, an empty variable counts as unset, and a later file takes
     precedence.
 
-    Raises:
-        ConfigError: A key is unknown, or a value is malformed.
+    ConfigError: A key is unknown, or a value is malformed.
     """
     every = settings_of(kind)
     given: dict[str, tuple[object, str]] = {}

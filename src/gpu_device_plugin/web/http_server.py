@@ -183,8 +183,7 @@ def add_probes(app: web.Application, readiness: Callable[[], ReadyState]) -> Non
 def parse_address(address: str, key: str) -> tuple[str, int]:
     """Host and port of `:9445`, `127.0.0.1:9445` or `[::1]:9445`; no host is every interface.
 
-    Raises:
-        ConfigError: `address` has another form; the text names it by `key`.
+    ConfigError: `address` has another form; the text names it by `key`.
     """
     host, colon, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")

@@ -1,8 +1,12 @@
-"""A headless Chromium, driven by its own protocol: what is on the page, keys, and pictures of it."""
+"""A headless Chromium or Firefox: what is on the page, keys, and pictures of it.
+
+Chromium is driven by its own protocol, Firefox by WebDriver BiDi, without a driver between.
+"""
 
 import asyncio
 import base64
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -33,6 +37,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._loaded = asyncio.Event()
+        self._tab = ""
         self._reading = asyncio.ensure_future(self._read())
 
     async def __call__(self, method: str, **parameters: Any) -> Any:
@@ -88,43 +93,96 @@ class Browser:
                 answer = self._answers.pop(told["id"])
                 if not answer.done():
                     answer.set_result(told.get("result", told))
-            elif told["method"] == "Page.loadEventFired":
-                self._loaded.set()
-            elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
-                self.complaints.append(told["params"]["entry"]["text"])
-            elif told["method"] == "Runtime.exceptionThrown":
-                self.complaints.append(str(told["params"]["exceptionDetails"]))
+            else:
+                self._note(told)
+
+    def _note(self, told: dict[str, Any]) -> None:
+        """An event."""
+        if told["method"] == "Page.loadEventFired":
+            self._loaded.set()
+        elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
+            self.complaints.append(told["params"]["entry"]["text"])
+        elif told["method"] == "Runtime.exceptionThrown":
+            self.complaints.append(str(told["params"]["exceptionDetails"]))
+
+
+FIREFOXES = ("firefox-esr", "firefox")
+_CODES = {"Enter": "\ue007", "Escape": "\ue00c", "ArrowDown": "\ue015", "ArrowRight": "\ue014"}
+
+
+class FirefoxTab(Browser):
+    """One tab of a Firefox; it is always light, and its window never has the focus: the protocol sets neither."""
+
+    async def __call__(self, method: str, **parameters: Any) -> Any:
+        """One command of the protocol."""
+        answer = await super().__call__(method, **parameters)
+        assert "error" not in answer, answer
+        return answer
+
+    async def start(self) -> None:
+        """Begin a session."""
+        await self("session.new", capabilities={})
+        tree = await self("browsingContext.getTree")
+        self._tab = tree["contexts"][0]["context"]
+        await self("session.subscribe", events=["log.entryAdded"])
+
+    async def open(self, url: str) -> None:
+        """As in the other browser."""
+        await self("browsingContext.navigate", context=self._tab, url=url, wait="complete")
+
+    async def value(self, expression: str) -> Any:
+        """As in the other browser."""
+        whole = f"Promise.resolve({expression}).then(it => JSON.stringify(it ?? null))"
+        target = {"context": self._tab}
+        found = await self("script.evaluate", expression=whole, target=target, awaitPromise=True)
+        assert found["type"] == "success", found
+        return json.loads(found["result"]["value"])
+
+    async def press(self, *keys: str) -> None:
+        """As in the other browser."""
+        strokes = [
+            {"type": kind, "value": _CODES.get(key, key)}
+            for key in keys
+            for kind in ("keyDown", "keyUp")
+        ]
+        actions = [{"type": "key", "id": "keyboard", "actions": strokes}]
+        await self("input.performActions", context=self._tab, actions=actions)
+
+    async def looks(self, width: int, height: int, scheme: str) -> None:
+        """As in the other browser, in light colours only."""
+        if scheme != "light":
+            pytest.skip("WebDriver BiDi sets no colour scheme")
+        size = {"width": width, "height": height}
+        await self("browsingContext.setViewport", context=self._tab, viewport=size)
+
+    async def picture(self, path: Path) -> None:
+        """As in the other browser, which takes those of the docs."""
+
+    def _note(self, told: dict[str, Any]) -> None:
+        if told["method"] == "log.entryAdded" and told["params"]["level"] == "error":
+            self.complaints.append(told["params"]["text"])
 
 
 @asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """A new Chromium with one tab; the test is skipped where there is none."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+async def browser(kind: str = "chromium") -> AsyncIterator[Browser]:
+    """A new browser with one tab; the test is skipped where there is none."""
+    programs = FIREFOXES if kind == "firefox" else PROGRAMS
+    program = next(filter(None, map(shutil.which, programs)), None)
     if program is None:
-        pytest.skip("no browser: apt install chromium-headless-shell (or chromium)")
-    profile = Path(tempfile.mkdtemp(prefix="chromium"))
+        pytest.skip(f"no {kind}: apt install {programs[0]}")
+    profile = Path(tempfile.mkdtemp(prefix=kind))
     process = await asyncio.create_subprocess_exec(
         program,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--hide-scrollbars",
-        "--remote-debugging-port=0",
-        f"--user-data-dir={profile}",
+        *_options(kind, profile),
+        env={**os.environ, "HOME": str(profile)},
         stderr=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
         async with aiohttp.ClientSession() as session:
-            base = f"http://127.0.0.1:{await _port(profile)}"
-            async with session.put(f"{base}/json/new?about:blank") as answer:
-                tab = await answer.json()
-            socket = await session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=1 << 27)
-            made = Browser(socket)
-            for domain in ("Page", "Runtime", "Log"):
-                await made(f"{domain}.enable")
+            connect = _firefox_tab if kind == "firefox" else _chromium_tab
+            made = await connect(session, profile)
             try:
                 yield made
             finally:
@@ -136,7 +194,36 @@ async def browser() -> AsyncIterator[Browser]:
         shutil.rmtree(profile, ignore_errors=True)
 
 
-async def _port(profile: Path) -> int:
+def _options(kind: str, profile: Path) -> list[str]:
+    options = ["--headless", "--remote-debugging-port=0"]
+    if kind == "firefox":
+        # 1 is light, whatever the system has.
+        scheme = 'user_pref("layout.css.prefers-color-scheme.content-override", 1);'
+        (profile / "user.js").write_text(scheme)
+        options += ["--no-remote", "--profile", str(profile)]
+    else:
+        options += ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        options += ["--hide-scrollbars", f"--user-data-dir={profile}"]
+    return options
+
+
+async def _chromium_tab(session: aiohttp.ClientSession, profile: Path) -> Browser:
     told = profile / "DevToolsActivePort"
     await until(lambda: told.is_file() and "\n" in told.read_text(), 20)
-    return int(told.read_text().splitlines()[0])
+    base = f"http://127.0.0.1:{int(told.read_text().splitlines()[0])}"
+    async with session.put(f"{base}/json/new?about:blank") as answer:
+        tab = await answer.json()
+    made = Browser(await session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=1 << 27))
+    for domain in ("Page", "Runtime", "Log"):
+        await made(f"{domain}.enable")
+    return made
+
+
+async def _firefox_tab(session: aiohttp.ClientSession, profile: Path) -> Browser:
+    told = profile / "WebDriverBiDiServer.json"
+    await until(lambda: told.is_file() and told.read_text().rstrip().endswith("}"), 60)
+    port = json.loads(told.read_text())["ws_port"]
+    url = f"ws://127.0.0.1:{port}/session"
+    made = FirefoxTab(await session.ws_connect(url, max_msg_size=1 << 27))
+    await made.start()
+    return made

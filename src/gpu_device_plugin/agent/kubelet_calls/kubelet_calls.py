@@ -3,7 +3,7 @@
 The kubelet admits one container at a time and calls GetPreferredAllocation, then Allocate, for
 each resource in random order, without naming the pod (docs/architecture.md). The first call for
 a container decides for its whole request; every later call has to follow that decision. Where
-the calls stand is one value (`domain.grants.reservation.CallState`).
+the calls stand is one value (`domain.grants.call_state.CallState`).
 
 Where the kubelet's own choice stands (whole devices, and their replicas), no pod has to be known
 and nothing is written inside a call. A reconcile pass soon after reads who holds what.

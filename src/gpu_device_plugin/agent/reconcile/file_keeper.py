@@ -62,7 +62,7 @@ class FileKeeper:
             _log.error("files without a grant are kept", error=str(error))
             return False
         grants = self._ledger_store.ledger.grants
-        kept = frozenset(units.slice_id for units in snapshot.held())
+        kept = frozenset(units.slice_id for units in snapshot.held)
         is_known = snapshot.has_checkpoint and not self._ledger_store.may_lack_grants
         named = kept | frozenset(grants) if is_known else None
         # What an earlier pass has found, and not removed yet; two passes may overlap.
@@ -73,10 +73,10 @@ class FileKeeper:
         self._removable = set((over | ended) & present)
         # If it cannot be known, do not wait: these files are left to `cleanup`.
         self._is_waiting = named is not None and not present <= named | self._removable
-        is_blank = not (present or grants or snapshot.held())
+        is_blank = not (present or grants or snapshot.held)
         is_certain = snapshot.has_checkpoint or is_blank
         # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.
-        versions = frozenset(units.library_version for units in snapshot.held())
+        versions = frozenset(units.library_version for units in snapshot.held)
         self._mounted = versions if is_certain else None
         return not kept.isdisjoint(present - frozenset(grants))
 

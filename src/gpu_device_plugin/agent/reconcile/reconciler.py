@@ -76,6 +76,9 @@ class Reconciler:
         self._kubelet: tuple[object | None, float | None] = (None, None)
         self._absent: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
+        self._settled: tuple[
+            object, ...
+        ] = ()  # what a pass met that had nothing to do or to wait for
         self._reported = ""
         self.files = FileKeeper(self.ledger_store, self.setup, self.recorder)
         """The files of slices, also between two passes."""
@@ -117,7 +120,7 @@ class Reconciler:
         """One reconcile pass; whether the kubelet answered."""
         try:
             async with self.gate.quiet():
-                begun = asyncio.get_running_loop().time()
+                begun = _now()
                 self._correct(self._current(await self.snapshots.take()))
                 self.holders.unreconciled_allocations.were_read(begun)
             self.holders.has_passed = True
@@ -142,6 +145,24 @@ class Reconciler:
         return snapshot.without_gone({spec.ref.uid for spec in specs if not spec.is_finished})
 
     def _correct(self, snapshot: KubeletSnapshot) -> None:
+        listed = frozenset(entry.pod for entry in snapshot.listed)
+        self.on_steady(listed & self._listed)
+        self._listed = listed
+        since, ledger, state = self._kubelet_since(), self.ledger_store.ledger, self.state()
+        present: object = None
+        with contextlib.suppress(StorageError):
+            present = self.setup.files.present()
+        met = (snapshot, since, ledger, dict(self.specs()), state, present)
+        if met == self._settled:
+            return  # as nearly always; whatever there is to do follows from one of these
+        over, is_stale = self._compare(snapshot)
+        is_waiting = over or is_stale or self._absent or self.holders.unadopted
+        is_early = since is None or _now() - since < KUBELET_SETTLE_SECONDS
+        is_done = self.ledger_store.ledger is ledger and self.files.is_idle and not state.mark
+        self._settled = () if is_waiting or is_early or not is_done else met
+
+    def _compare(self, snapshot: KubeletSnapshot) -> tuple[frozenset[str], bool]:
+        """Correct the grants; the slices that ended, and whether the checkpoint is known to be old."""
         ledger_store, specs = self.ledger_store, self.specs()
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         over, self._absent_since = expired_grants(
@@ -149,12 +170,12 @@ class Reconciler:
             snapshot.names,
             snapshot.uids if snapshot.has_checkpoint else None,
             self._absent_since,
-            asyncio.get_running_loop().time(),
+            _now(),
             self._kubelet_since(),
             uids,
         )
         failpoint("reconcile.before-release")
-        left, held = ledger_store.ledger.release(over), snapshot.held()
+        left, held = ledger_store.ledger.release(over), snapshot.held
         completed = self._complete(left, snapshot)
         whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
         ledger_store.amend([*completed, *self._adopt(whole, snapshot, held)], ended=over)
@@ -164,14 +185,12 @@ class Reconciler:
         self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
         ledger_store.set_gone(self._find_gone(self._absent, snapshot))
         self.drift = drift(alive, snapshot.listed)
-        now = asyncio.get_running_loop().time()
-        is_stale = self.files.judge(snapshot, over, now, self._kubelet_since())
+        is_stale = self.files.judge(snapshot, over, _now(), self._kubelet_since())
         grants = ledger_store.ledger.grants
-        if is_stale or any(grants[key].pod.uid in snapshot.uids for key in self._absent):
+        is_stale |= any(grants[key].pod.uid in snapshot.uids for key in self._absent)
+        if is_stale:
             self.checkpoint_stale.emit(None)
-        listed = frozenset(entry.pod for entry in snapshot.listed)
-        self.on_steady(listed & self._listed)
-        self._listed = listed
+        return over, is_stale
 
     def _find_gone(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
         """Those of the slices that List lacks whose pods are certainly gone.
@@ -181,10 +200,7 @@ class Reconciler:
         """
         grants, specs = self.ledger_store.ledger.grants, self.specs()
         since, found = self._kubelet_since(), set[str]()
-        is_settled = (
-            since is not None
-            and asyncio.get_running_loop().time() - since >= KUBELET_SETTLE_SECONDS
-        )
+        is_settled = since is not None and _now() - since >= KUBELET_SETTLE_SECONDS
         if is_settled and snapshot.has_checkpoint:
             found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
         if self.is_synced():
@@ -199,15 +215,17 @@ class Reconciler:
         schemes, state = self.schemes, self.state()
         scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
         parts = {
-            scheme: (own.listed(snapshot.listed), own.ledger(ledger), own.entries(snapshot.entries))
+            scheme: (own.listed(snapshot.listed), own.ledger(ledger), own.entries)
             for scheme, own in scopes.items()
         }
         found = []
         for grant in ledger.grants.values():
             named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
             named = rename_holder(named, corrected_uid(named, uids), named.container)
-            listed, own, entries = parts[schemes.of_grant(grant)]
-            named = fill_units(pass_on_units(named, listed, own), entries, there)
+            listed, own, of_scheme = parts[schemes.of_grant(grant)]
+            named = pass_on_units(named, listed, own)
+            entries = of_scheme(snapshot.of_container(named.pod.uid, named.container))
+            named = fill_units(named, entries, there)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
@@ -249,6 +267,9 @@ class Reconciler:
     def _kubelet_since(self) -> float | None:
         identity = self.kubelet_identity()
         if identity != self._kubelet[0]:
-            now = asyncio.get_running_loop().time()
-            self._kubelet = identity, None if identity is None else now
+            self._kubelet = identity, None if identity is None else _now()
         return self._kubelet[1]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -23,9 +23,8 @@ def demands(pod: PodRequest, terms: NodeTerms) -> list[tuple[ContainerRequest, D
     Every container of the pod is checked once, init containers too. The kubelet rejects the whole
     pod, so an error in a later container is reported at once instead of after some grants.
 
-    Raises:
-        RequestError: A container asks for what this node never gives; the text names pod,
-            container, node, amount, rule and cure.
+    RequestError: A container asks for what this node never gives; the text names pod, container, node,
+    amount, rule and cure.
     """
     asking = pod.asking
     return [(each, _check(pod, each, terms, len(asking))) for each in asking]
@@ -66,8 +65,7 @@ def demand_from_size(pod: PodRef, resource: str, size: int, terms: NodeTerms) ->
     The container's other resource is unknown and counts as 0, and a label for several cards cannot
     be seen. The rules that need the pod spec are checked when the container starts.
 
-    Raises:
-        RequestError: No pod may ask this of this node; the text names pod, node, amount and rule.
+    RequestError: No pod may ask this of this node; the text names pod, node, amount and rule.
     """
     asked = asked_text(resource, size, terms.unit)
     subject = f"pod {pod} on node {terms.node} (mode {terms.mode}) asks {asked}"

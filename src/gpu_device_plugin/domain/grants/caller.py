@@ -80,8 +80,7 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
     not. `seen` were in List at an earlier call, `session` was decided last, and `admitting` was
     granted something a moment ago.
 
-    Raises:
-        UnknownPodError: No pod can be asking, or several can; the text names them.
+    UnknownPodError: No pod can be asking, or several can; the text names them.
     """
     around = _around(call, listed, ledger)
     known = [_Known(specs[pod.pod.key], pod, ledger) for pod in around if pod.pod.key in specs]
@@ -114,8 +113,7 @@ def find_allocating_caller(
     The call's `must_include` are the units that the kubelet gives; `session` was decided last. The
     answer is the grant that is asked for again, or else the container that asks for a new one.
 
-    Raises:
-        UnknownPodError: No pod can be asking, several can, or a living pod has the units.
+    UnknownPodError: No pod can be asking, several can, or a living pod has the units.
     """
     ids = call.must_include
     holders = [g for g in ledger.holders(ids) if not _is_gone(g, specs)]

@@ -1,7 +1,8 @@
 """The kubelet snapshot: PodResources List and the checkpoint, as far as our units go."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRef
@@ -21,7 +22,7 @@ class CheckpointEntry:
     edits: ContainerEdits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KubeletSnapshot:
     """The kubelet at one moment; without a checkpoint no pod can be known to have ended."""
 
@@ -29,15 +30,26 @@ class KubeletSnapshot:
     entries: Sequence[CheckpointEntry]
     has_checkpoint: bool = True
 
-    @property
+    @cached_property
     def names(self) -> frozenset[PodKey]:
         """Namespace and name of every listed pod."""
         return frozenset(entry.pod.key for entry in self.listed)
 
-    @property
+    @cached_property
     def uids(self) -> frozenset[str]:
         """Uids of every pod in the checkpoint."""
         return frozenset(entry.pod_uid for entry in self.entries)
+
+    def of_container(self, uid: str, container: str) -> Sequence[CheckpointEntry]:
+        """The checkpoint's entries of one container."""
+        return self._by_container.get((uid, container), ())
+
+    @cached_property
+    def _by_container(self) -> Mapping[tuple[str, str], Sequence[CheckpointEntry]]:
+        found: dict[tuple[str, str], list[CheckpointEntry]] = {}
+        for entry in self.entries:
+            found.setdefault((entry.pod_uid, entry.container), []).append(entry)
+        return found
 
     def living(self, known: Collection[str]) -> list[HeldUnits]:
         """Units held by existing pods: listed ones, and those whose uid the API knows.
@@ -46,7 +58,7 @@ class KubeletSnapshot:
         are not held.
         """
         alive = self._living_uids(known)
-        return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
+        return [held for held in self.held if held.pod.name or held.pod.uid in alive]
 
     def without_gone(self, known: Collection[str]) -> "KubeletSnapshot":
         """The same without the checkpoint's entries of pods that no longer exist, by the same rule."""
@@ -58,9 +70,10 @@ class KubeletSnapshot:
         listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in reported}
         return frozenset(listed) | frozenset(known)
 
-    def held(self) -> list[HeldUnits]:
+    @cached_property
+    def held(self) -> Sequence[HeldUnits]:
         """The units that either of them says are held."""
-        return [*map(_from_checkpoint, self.entries), *self.listed_units]
+        return (*map(_from_checkpoint, self.entries), *self.listed_units)
 
     @property
     def listed_units(self) -> Iterator[HeldUnits]:

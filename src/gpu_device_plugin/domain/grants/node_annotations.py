@@ -186,8 +186,7 @@ class NodeOffer:
 def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOffer:
     """What a node offers; `annotation` is the value of `gpu-device-plugin/cards`.
 
-    Raises:
-        StateError: The annotation is none that an agent writes; the text names the key, and not the node.
+    StateError: The annotation is none that an agent writes; the text names the key, and not the node.
     """
     plain = _offer_object(annotation)
     mode = parse_mode(str(plain.get("mode", "")))

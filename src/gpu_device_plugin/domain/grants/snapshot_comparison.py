@@ -57,7 +57,7 @@ def find_displaced(snapshot: KubeletSnapshot, ledger: Ledger) -> frozenset[str]:
 
     They are there if our file had to be read from a write before the last, or end later.
     """
-    units = frozenset(text for held in snapshot.listed_units for text in held.ids)
+    units = frozenset().union(*(held.ids for held in snapshot.listed_units))
     return frozenset(
         grant.slice_id
         for grant in ledger.holders(units)

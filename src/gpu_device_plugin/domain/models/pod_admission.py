@@ -101,6 +101,10 @@ _OPEN = "-open"
 """The suffix of a driver with open kernel modules. NVML names its version alone, and so do the labels of nodes."""
 _LABEL, _SELECTOR = "label", "the pod's node selector"
 OTHER_CLASSES = ("general-purpose", "performance")
+_UNKNOWN_CLASS = (
+    f"{CLASS_LABEL} {{!r}} is no class that a model or driver can be asked for with. "
+    f"Known: {', '.join((*GPU_CLASSES, *OTHER_CLASSES))}"
+)
 MOST_AFFINITY_BYTES = 256 * 1024
 """Bytes of the affinity of a pod that asks: thousands of terms. Judging and repeating megabytes would hold up every other pod."""
 
@@ -153,11 +157,7 @@ def admit(
     compute_class = labels.get(CLASS_LABEL, GPU_CLASSES[0] if asks else "")
     if compute_class not in GPU_CLASSES:
         if asks and compute_class not in OTHER_CLASSES:
-            known = ", ".join((*GPU_CLASSES, *OTHER_CLASSES))
-            return Denied(
-                f"{CLASS_LABEL} {clip(compute_class)!r} is no class that a model or driver can be asked "
-                f"for with. Known: {known}"
-            )
+            return Denied(_UNKNOWN_CLASS.format(clip(compute_class)))
         return Admitted(effect.labels, effect.annotations)
     if pod.affinity_bytes > MOST_AFFINITY_BYTES:
         return Denied(

@@ -1,0 +1,80 @@
+"""The promise: what people read is in plain words and short sentences."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.test_docs import PAGES, ROOT
+
+BANNED = re.compile(
+    r"\b(anew|whoever|whomever|by turns|learnt|ours(?!\()|thereof|whereof|herein|hereby|therein"
+    r"|(?:is|are) (?:now )?said|of \w+ it says)\b",
+    re.IGNORECASE,
+)
+LONGEST = 50
+"""Words of a sentence, or of a part of it between colons and semicolons."""
+CHART = ROOT / "charts" / "gpu-device-plugin"
+
+
+def descriptions(schema: object) -> Iterator[str]:
+    """What a schema says of its values."""
+    if isinstance(schema, dict):
+        if isinstance(text := schema.get("description"), str):
+            yield text
+        for each in schema.values():
+            yield from descriptions(each)
+
+
+def said_by(path: Path) -> Iterator[str]:
+    """Texts of a module that are shown: help, errors, Events, log lines; docstrings are for developers."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
+
+
+def comments(path: Path) -> str:
+    """Of a file of the chart."""
+    return "\n".join(re.findall(r"#(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Of a page; code, tables and headings are no sentences."""
+    text = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "#", "<"))]
+    plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", "\n".join(lines)))
+    for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", plain):
+        yield from re.split(r"(?<=[.!?:;])\s+| · ", " ".join(paragraph.split()))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_is_in_plain_words_and_short_sentences(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    quoted = re.sub(r"\"[^\"\n]*\"|`[^`\n]*`", "", text)  # ACK's literal texts, names
+
+    assert [found[0] for found in BANNED.finditer(quoted) if path.name != "benchmarks.md"] == []
+    assert [each for each in sentences(text) if len(each.split()) > LONGEST] == []
+
+
+def test_programs_and_chart_speak_in_plain_words() -> None:
+    """Help, refusals, Events, log lines; values and comments of the chart."""
+    texts = {
+        **{
+            path: list(said_by(path)) for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
+        },
+        **{path: [comments(path)] for path in CHART.rglob("*") if path.suffix in {".yaml", ".tpl"}},
+    }
+    texts[CHART] = list(descriptions(json.loads((CHART / "values.schema.json").read_text())))
+    found = [
+        (path.name, word[0])
+        for path, said in texts.items()
+        for text in said
+        for word in BANNED.finditer(text)
+    ]
+
+    assert len(texts) > 200
+    assert found == []
