@@ -28,6 +28,7 @@ COMMANDS = (
     "clear-nodes",
     "controller",
     "demo",
+    "limit-keeper",
     "mig",
     "mps-daemon",
     "page",

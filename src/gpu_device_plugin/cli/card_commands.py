@@ -165,9 +165,9 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
 )
 @click.option("--cgroup-root", default="", hidden=True)
 def limit_keeper(run_dir: str, driver_root: str, cgroup_root: str) -> None:
-    """Prove that NVIDIA's driver limits memory here, and set again what slices lost, until SIGTERM.
+    """Keep the driver's memory limits of slices, until SIGTERM.
 
-    Leaves the proof in the run directory, and sets limits for the agent, which has no right to.
+    Proves that NVIDIA's driver limits memory here, and sets again what slices lost. Leaves the proof in the run directory, and sets limits for the agent, which has no right to.
     Needs root, CAP_SYS_ADMIN, the host's processes and its tree of cgroup v2 at /sys/fs/cgroup.
 
     Exit codes: 0 ended on request, 1 the kernel has another driver than this container's library.
