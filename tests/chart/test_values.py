@@ -104,6 +104,13 @@ def test_what_cannot_be_is_an_error_that_says_why(value: str, words: str) -> Non
     assert words in str(refusal.value)
 
 
+def test_the_hook_on_the_node_has_to_find_the_driver_as_the_agent_does() -> None:
+    driver = ("memoryEnforcer=auto", "driverRoot=/opt/n", "nvmlLibrary=lib64/libnvidia-ml.so.1")
+    with pytest.raises(RefusedError, match="needs nvidiaDriverRoot"):
+        render(*driver)
+    assert render(*driver, "nvidiaDriverRoot=/opt/n")
+
+
 def test_an_older_kubernetes_than_the_agent_needs_is_refused() -> None:
     assert render(kubernetes="v1.34.0")
     with pytest.raises(RefusedError, match=r"requires kubeVersion: >=1\.34\.0-0"):

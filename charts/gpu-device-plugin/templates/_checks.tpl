@@ -28,6 +28,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}
 {{- fail "driverRoot needs nvmlLibrary, the path of libnvidia-ml.so.1 below it: for instance driverRoot /home/kubernetes/bin/nvidia with nvmlLibrary lib64/libnvidia-ml.so.1" }}
 {{- end }}
+{{- if and .Values.driverRoot (ne .Values.memoryEnforcer "library") (not .Values.nvidiaDriverRoot) }}
+{{- fail (printf "memoryEnforcer %s with driverRoot needs nvidiaDriverRoot, the same directory on the nodes: there the hook that limits memory loads the driver's libnvidia-ml.so.1" .Values.memoryEnforcer) }}
+{{- end }}
 {{- if and .Values.nvmlLibrary (not .Values.driverRoot) }}
 {{- fail "nvmlLibrary is a path below driverRoot: set driverRoot as well" }}
 {{- end }}
