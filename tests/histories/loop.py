@@ -163,6 +163,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process.serve = factory
         return Listener(Path(path))
 
+    async def create_unix_connection(self, *_: Any, **__: Any) -> Any:
+        """The sockets of other programs, which a history does not have."""
+        raise ConnectionRefusedError
+
     def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
         """Kept with the process; see `Process.signals`."""
         process = PROCESS.get()

@@ -98,17 +98,34 @@ static bool make_room(struct listing *list, unsigned room)
 	return list->infos;
 }
 
-/* The second and third versions share a layout; drivers before 470 have neither. */
+/* False where the driver lacks this version. */
+static bool ask(list_function *function, nvmlDevice_t device, struct listing *list,
+		nvmlReturn_t *result)
+{
+	list->count = list->room;
+	*result = function ? function(device, &list->count, list->infos)
+			   : NVML_ERROR_FUNCTION_NOT_FOUND;
+	return *result != NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+/* The second and third versions share a layout; the first lacks the MIG fields. */
 static nvmlReturn_t list_once(nvmlDevice_t device, struct listing *list)
 {
-	list_function *const versions[] = {nvml.nvmlDeviceGetComputeRunningProcesses_v3,
-					   nvml.nvmlDeviceGetComputeRunningProcesses_v2};
-	nvmlReturn_t result = NVML_ERROR_FUNCTION_NOT_FOUND;
+	nvmlProcessInfo_v1_t *shorter = (nvmlProcessInfo_v1_t *)(void *)list->infos;
+	nvmlReturn_t result;
 
-	for (unsigned i = 0; i < 2 && result == NVML_ERROR_FUNCTION_NOT_FOUND; i++) {
-		list->count = list->room;
-		if (versions[i])
-			result = versions[i](device, &list->count, list->infos);
+	if (ask(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, list, &result) ||
+	    ask(nvml.nvmlDeviceGetComputeRunningProcesses_v2, device, list, &result) ||
+	    !nvml.nvmlDeviceGetComputeRunningProcesses)
+		return result;
+	list->count = list->room;
+	result = nvml.nvmlDeviceGetComputeRunningProcesses(device, &list->count, shorter);
+	/* From the last on: each becomes longer. */
+	for (unsigned i = result == NVML_SUCCESS ? list->count : 0; i-- > 0;) {
+		const nvmlProcessInfo_v1_t one = shorter[i];
+
+		list->infos[i] =
+			(nvmlProcessInfo_v2_t){.pid = one.pid, .usedGpuMemory = one.usedGpuMemory};
 	}
 	return result;
 }
