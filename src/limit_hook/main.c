@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,7 +40,9 @@ static void put_file(const char *path, const char *text)
 	char fresh[HOOK_PATH_BYTES + 8];
 
 	(void)snprintf(fresh, sizeof(fresh), "%s.new", path);
-	FILE *file = fopen(fresh, "we");
+	(void)unlink(fresh); /* what lies there may be a link to another's file */
+	const int made = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+	FILE *file = made < 0 ? NULL : fdopen(made, "w");
 	const bool is_written = file && fputs(text, file) >= 0;
 
 	if ((file && fclose(file) != 0) || !is_written || rename(fresh, path) != 0) {
@@ -113,19 +116,29 @@ static bool refuse_second(const char *slice, const char *leaf)
 	return strcmp(other, leaf) == 0;
 }
 
+/* Until this program ends: the hook and a repair of one slice go one after the other. */
+static void lock_slice(const char *slice)
+{
+	const int directory = open(slice, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (directory < 0 || flock(directory, LOCK_EX) != 0)
+		refuse("%s: %s", slice, strerror(errno));
+}
+
 static void limit_container(const char *slice, const char *driver_root, const char *tree,
 			    bool is_repair)
 {
 	static struct limits limits;
 	char leaf[HOOK_PATH_BYTES], path[HOOK_PATH_BYTES], mark[HOOK_PATH_BYTES + 32];
 
+	lock_slice(slice);
 	read_limits(slice, &limits);
 	container_cgroup(cgroup_tree(tree), leaf);
 	const bool is_marked = refuse_second(slice, leaf);
 	const bool is_set = driver_limit(driver_root, leaf, &limits, is_repair);
 	(void)snprintf(path, sizeof(path), "%s/driver-limit", slice);
 	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n%s", leaf, is_repair ? "by=repair\n" : "");
-	if (!is_repair || !is_marked)
+	if (!is_repair || (is_set && !is_marked))
 		put_file(path, mark);
 	if (is_repair)
 		(void)puts(is_set ? "set" : "held");

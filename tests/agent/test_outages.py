@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,10 @@ async def test_a_kubelet_that_tells_what_its_pods_ask_does_for_the_api_server() 
         assert (await rig.kubelet.admit(two)).is_admitted
         refused = await rig.kubelet.admit(rig.pod("memory-only", slice_of(2)))
 
+        boxed = replace(rig.pod("boxed", slice_of(2, 30)), runtime_class="kata")
+        sandboxed = await rig.kubelet.admit(boxed)
+
+        assert "runtimeClassName kata is of a sandbox" in sandboxed.message
         assert rig.grant("two", "main-0").is_checked
         assert fraction_of(rig.grant("two", "main-1")).mem_units == 3
         assert "core_mem" in refused.message

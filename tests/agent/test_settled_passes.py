@@ -135,3 +135,26 @@ def test_a_grant_that_is_gone_is_made_again(short_dir: Path) -> None:
     (grant,) = node.wiring.ledger_store.ledger.grants.values()
 
     assert grant.pod.uid == "uid-p"
+
+
+def test_a_grant_whose_pods_name_is_not_known_ends_too(short_dir: Path) -> None:
+    """Its pod is known by uid alone, from the kubelet's checkpoint; nothing else changes when it goes."""
+    units: dict[str, tuple[str, ...]] = {Resource.MEM: ("m01",)}
+    unnamed = fraction("2222ab", PodRef("", "", "uid-q"), "init", units=units, is_checked=False)
+    entry = CheckpointEntry("uid-q", "init", Resource.MEM, frozenset(["m01"]), ContainerEdits())
+    loop = VirtualLoop(0.0)
+
+    async def story() -> frozenset[str]:
+        node = Node(short_dir)
+        node.wiring.ledger_store.amend([unnamed])
+        node.kept.append(entry)
+        await node.passes(5)
+        assert unnamed.slice_id in node.wiring.ledger_store.ledger.grants
+        node.kept = node.kept[:1]
+        await node.passes(3)
+        return frozenset(node.wiring.ledger_store.ledger.grants)
+
+    try:
+        assert loop.run_until_complete(story()) == {GRANT.slice_id}
+    finally:
+        loop.discard()

@@ -123,6 +123,17 @@ async def test_only_slices_of_this_node_are_named_and_only_root_asks(place: Plac
         assert await told("limit", _SLICE) == {_SLICE: "none"}
 
 
+async def test_nothing_is_written_through_a_link(place: Place, tmp_path: Path) -> None:
+    """Who can write the run directory makes no privileged program write elsewhere."""
+    other = tmp_path / "other"
+    other.write_text("precious")
+    async with place.keeper() as told:
+        (place.slice / "driver-limit.new").symlink_to(other)
+        place.container()
+        assert await told("limit", _SLICE) == {_SLICE: "set"}
+    assert other.read_text() == "precious"
+
+
 async def test_what_cannot_be_set_is_told_in_the_hooks_words(place: Place) -> None:
     """The agent reports it."""
     async with place.keeper() as told:

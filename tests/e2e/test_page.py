@@ -77,7 +77,10 @@ def test_the_page_is_for_who_may_list_what_it_shows(
     wait_for("the page answers", answers, 30, 0.5)
 
     def shows_the_slice() -> bool:
-        return "default/shown: 2 of 15 units, 30 % compute<" in asked(address, tokens["reader"])[1]
+        return (
+            "default/shown: 2 of 15 units, 30 % compute, memory by library, compute by library<"
+            in asked(address, tokens["reader"])[1]
+        )
 
     wait_for("the page shows the slice", shows_the_slice, 60, 0.5)
     story = asked(address, tokens["reader"], "/pod/default/shown?part")[1]

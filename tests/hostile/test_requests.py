@@ -14,6 +14,7 @@ from aiohttp import web
 from tests.web.test_tls import a_set
 from tools.harness.waiting import until
 
+from gpu_device_plugin.web import http_server
 from gpu_device_plugin.web.certificate_authority import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
 from gpu_device_plugin.web.extender_server import (
@@ -335,9 +336,14 @@ async def scraped(port: int, accept: str = "") -> int:
 
 
 @pytest.mark.parametrize("callers", [10, 80])
-async def test_one_metrics_page_is_made_for_all_who_ask_at_a_time(callers: int) -> None:
+async def test_one_metrics_page_is_made_for_all_who_ask_at_a_time(
+    callers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In each of the two forms, whatever else an Accept header says."""
     costly = Costly()
+    monkeypatch.setattr(
+        http_server, "_KEPT_SECONDS", 600.0
+    )  # however long they take to connect here
     forms = ["application/openmetrics-text; version={}; q=0.{}", "text/plain; version={}; q=0.{}"]
     async with metrics_of(costly) as server:
         asked = [

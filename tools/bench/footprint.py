@@ -19,7 +19,8 @@ wake by themselves, calls or none, are part of the agent's figure; no option of 
 with the child, whose signs of life tell that the driver does not hang, they leave little of the target. A reconcile pass that
 meets nothing new compares nothing, and looks at every slice's files. CPU is utime + stime by the clock
 of each process; the simulated NVML answers at once, a driver may take longer. Resident is VmRSS
-afterwards, pages of the interpreter and of libraries included that other processes share."""
+afterwards, pages of the interpreter and of libraries included that other processes share. Python, grpcio, aiohttp and the
+modules of the agent are most of it; nothing that is loaded was found to be needless."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,7 @@ def _as_json(pod: Any) -> Mapping[str, Any]:
         },
         "spec": {
             "nodeName": spec.node_name,
+            "runtimeClassName": spec.runtime_class_name,
             "containers": [_container(each) for each in spec.containers],
             "initContainers": [_container(each) for each in spec.init_containers],
         },

@@ -53,7 +53,7 @@ def xid_choice(text: str) -> XidChoice:
     True
     """
     parts = [part.strip() for part in text.lower().split(",") if part.strip()]
-    words = [part for part in parts if not (part.isascii() and part.isdecimal())]
+    words = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) < 10)]
     return XidChoice(
         frozenset(int(part) for part in parts if part not in words),
         is_all=not {"all", "xids"}.isdisjoint(words),

@@ -148,7 +148,8 @@ def _spec(pod: StandInPod) -> pods_pb2.Pod:
     found = pods_pb2.Pod(
         metadata=pods_pb2.ObjectMeta(
             name=pod.name, namespace=pod.namespace, uid=pod.uid, labels=pod.labels
-        )
+        ),
+        spec=pods_pb2.PodSpec(runtime_class_name=pod.runtime_class),
     )
     for each in pod.containers:
         is_app = each.kind is ContainerKind.APP

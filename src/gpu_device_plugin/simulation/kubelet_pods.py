@@ -26,6 +26,7 @@ class StandInPod:
     uid: str
     containers: tuple[StandInContainer, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
+    runtime_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,10 @@ class Reconciler:
         met = (snapshot, since, ledger, dict(self.specs()), state, present)
         if met == self._settled:
             return  # as nearly always; whatever there is to do follows from one of these
+        self._settled = ()
         over, is_stale = self._compare(snapshot)
-        is_waiting = over or is_stale or self._absent or self.holders.unadopted
+        absent = self._absent or self._absent_since
+        is_waiting = over or is_stale or absent or self.holders.unadopted
         is_early = since is None or _now() - since < KUBELET_SETTLE_SECONDS
         is_done = self.ledger_store.ledger is ledger and self.files.is_idle and not state.mark
         self._settled = () if is_waiting or is_early or not is_done else met
