@@ -158,7 +158,8 @@ class Rig:
         """End the agent; its exit code."""
         assert self.process is not None
         if self.process.returncode is None:
-            self.process.send_signal(number)
+            # Not by Popen, which would take the exit code of one that has just been killed.
+            os.kill(self.process.pid, number)
         return await self.exit_code()
 
     async def exit_code(self) -> int:
