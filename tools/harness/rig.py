@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,8 @@ class Rig:
         assert self.process is not None
         if self.process.returncode is None:
             # Not by Popen, which would take the exit code of one that has just been killed.
-            os.kill(self.process.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
         return await self.exit_code()
 
     async def exit_code(self) -> int:
