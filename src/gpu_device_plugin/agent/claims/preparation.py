@@ -195,14 +195,17 @@ class Preparation:
         check_allocation_api(uuids, state, self._parts.admission.ledger)
         scheme, view = self._parts.schemes.find_reserving(state)
         needed = scheme.claim_demand(claim.devices, view)
+        is_shared = False
         if not slice_id:  # containers that run already keep what they have
             self._check_alone(holder)
             cards = [by_name[each.device] for each in claim.devices]
             is_part = any(needed.units_per_card < card.capacity(state.unit) for card in cards)
-            if is_part or 0 < needed.core_percent < 100:  # a whole card needs no enforcer
-                state.check_runtime(await self._spec(pod))
-        may_be_by_driver = not slice_id and state.driver_limits.backends
-        is_shared = bool(may_be_by_driver) and await self._is_shared(holder)
+            is_enforced = is_part or 0 < needed.core_percent < 100  # a whole card needs no enforcer
+            may_be_by_driver = bool(state.driver_limits.backends)
+            spec = await self._spec(pod) if is_enforced or may_be_by_driver else None
+            if is_enforced:
+                state.check_runtime(spec)
+            is_shared = may_be_by_driver and _is_shared(spec, name)
         return await self._parts.admission.reserve(
             holder, needed, uuids, slice_id, is_shared=is_shared
         )
@@ -247,15 +250,6 @@ class Preparation:
         known = self._parts.specs().get(pod.key)
         return known or await self._parts.fetch_spec(*pod.key)
 
-    async def _is_shared(self, holder: Holder) -> bool:
-        """Whether containers that may run at once name the claim; not known is yes."""
-        spec = await self._spec(holder.pod)
-        if spec is None:
-            return True
-        kinds = [c.kind for c in spec.containers if holder.claim_name in c.claims]
-        has_sidecar = ContainerKind.SIDECAR in kinds and len(kinds) > 1
-        return has_sidecar or kinds.count(ContainerKind.APP) > 1
-
     def _check_alone(self, holder: Holder) -> None:
         """RequestError where a container names another claim of ours: it would see the cards of one."""
         spec = self._parts.specs().get(holder.pod.key)
@@ -270,6 +264,15 @@ class Preparation:
 
 
 _refused = partial(RequestError, reason="ForeignClaim")
+
+
+def _is_shared(spec: PodRequest | None, claim: str) -> bool:
+    """Whether containers that may run at once name the claim; not known is yes."""
+    if spec is None:
+        return True
+    kinds = [each.kind for each in spec.containers if claim in each.claims]
+    has_sidecar = ContainerKind.SIDECAR in kinds and len(kinds) > 1
+    return has_sidecar or kinds.count(ContainerKind.APP) > 1
 
 
 def _check_owner(claim: Claim) -> None:

@@ -58,10 +58,11 @@ class CallerLookup:
 
     def remember_too(self, settled: Iterable[PodRef]) -> None:
         """Pods that were there at two passes in a row, so none of them is just being admitted."""
-        there = {pod.key: pod for pod in settled}
-        self._seen |= frozenset(there.values())
+        there = frozenset(settled)
+        self._seen |= there
         # One that is gone may be made again under its name, with another spec.
-        self._fetched = {key: spec for key, spec in self._fetched.items() if key in there}
+        names = {pod.key for pod in there}
+        self._fetched = {key: spec for key, spec in self._fetched.items() if key in names}
 
     def specs(self) -> Specs:
         """The pod specs of the watch, and those fetched of pods that it does not have yet.

@@ -205,6 +205,7 @@ class DriverLimitsCheck:
     cdi_trouble: Callable[[], str]
 
     def __post_init__(self) -> None:
+        self._proof = DriverLimits()  # what the probe said, by the last `follow`
         self._probed: tuple[object, ...] = ()
         self._probed_at = float("-inf")
         self._told: Mapping[str, str] = {}
@@ -212,6 +213,7 @@ class DriverLimitsCheck:
     def follow(self) -> str | None:
         """Publish what is proved; why the node cannot do what the operator wants, or None."""
         limits = read_report(self.files.driver_report(), self.cards.driver_version)
+        self._proof = limits
         if limits.backends:
             hook = _NO_HOOK if self.files.is_hook_unseen() else ""
             trouble = self.cdi_trouble() or hook
@@ -240,9 +242,9 @@ class DriverLimitsCheck:
         state = self.node_store.read()
         if state.memory_choice is EnforcerChoice.LIBRARY or not self.cards.driver_load:
             return False
-        report = read_report(self.files.driver_report(), self.cards.driver_version)
+        proof = self._proof
         is_missing = any(
-            unproven(report, [c.uuid]) and c.uuid not in report.reasons for c in state.cards
+            unproven(proof, [c.uuid]) and c.uuid not in proof.reasons for c in state.cards
         )
         is_new = self.cards.driver_load != self._probed
         return is_new or (is_missing and _now() - self._probed_at >= PROBE_SECONDS)
