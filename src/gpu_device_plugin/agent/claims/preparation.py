@@ -59,7 +59,7 @@ class ClaimParts:
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
     mode: ModeFollower
-    """Chooses the allocation API, also where the API server takes no offers of ours."""
+    """Chooses the allocation API, also where the API server takes none of our offers."""
     republish: Signal[NodeState]  # the device plugin offers other cards than before
 
     @property
@@ -251,7 +251,7 @@ class Preparation:
         return known or await self._parts.fetch_spec(*pod.key)
 
     def _check_alone(self, holder: Holder) -> None:
-        """RequestError where a container names another claim of ours: it would see the cards of one."""
+        """RequestError where a container names another of our claims: it would see the cards of one."""
         spec = self._parts.specs().get(holder.pod.key)
         others = {g.holder.claim_name for g in self._parts.admission.ledger.of_pod(holder.pod)}
         for container in spec.containers if spec else ():
