@@ -22,7 +22,9 @@ PARTS = [
     f"tests/e2e/test_{name}.py" for name in ("cluster", "pods", "refusals", "restarts", "upgrade")
 ]
 NOT_RUN = "not run: "
-_SUMMARY = re.compile(r"^=+ (.*\b(?:passed|failed|errors?|skipped)\b.*) in [\d.]+s.*=$", re.MULTILINE)
+_SUMMARY = re.compile(
+    r"^=+ (.*\b(?:passed|failed|errors?|skipped)\b.*) in [\d.]+s.*=$", re.MULTILINE
+)
 _BAD = re.compile(r"^(?:FAILED|ERROR) \S+?::(\w+)", re.MULTILINE)
 
 
