@@ -416,6 +416,7 @@ SAMPLES = {
     "jupyter-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(3), 20)),
     "sglang.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
     "kserve.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
+    "kubeflow.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
     "ray.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(7), 50)),
     "triton.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(4), 25)),
     "ack/cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(2), 30)),
@@ -446,11 +447,11 @@ def test_a_sample_asks_for_what_its_node_gives(name: str) -> None:
         case "Pod":
             body = sample
         case "InferenceService":  # KServe puts the model's resources into its container
-            model = {
-                "name": "kserve-container",
-                "resources": spec["predictor"]["model"]["resources"],
-            }
-            body = {"spec": {"containers": [model]}}
+            resources = spec["predictor"]["model"]["resources"]
+            body = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+        case "TrainJob":  # Trainer as well
+            resources = spec["trainer"]["resourcesPerNode"]
+            body = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
         case "RayCluster":
             body = spec["workerGroupSpecs"][0]["template"]
         case _:

@@ -746,5 +746,7 @@ def _requests(cluster: Cluster) -> dict[str, tuple[str, int, Mapping[str, str]]]
         asked = request["exactly"]
         distinct = [{"distinctAttribute": "gpu-device-plugin/uuid"}] if asked["count"] > 1 else []
         assert claim["spec"]["devices"].get("constraints", []) == distinct
+        # kube-scheduler writes it before it allocates: here no node fits.
+        assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
         found[name] = (asked["deviceClassName"], asked["count"], asked["capacity"]["requests"])
     return found

@@ -92,9 +92,11 @@ def pick_units(
     Those of `must` come first, then the lowest, so that equal nodes give equal units.
     """
     by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
+    prefixes = tuple(_LETTERS[resource] + _DIGITS[number] for number in by_card)
     for text in frozenset(available) | frozenset(must):
-        unit = parse_unit_id(text)
-        if unit is not None and unit.resource == resource and unit.card in by_card:
+        # Of the node's ids those of a card are few.
+        unit = parse_unit_id(text) if text.startswith(prefixes) else None
+        if unit is not None:
             by_card[unit.card].append((text not in must, unit.unit, text))
     each, rest = divmod(size, len(cards))
     chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
