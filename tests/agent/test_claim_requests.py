@@ -13,8 +13,8 @@ from tools.harness.waiting import until
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.fraction import fraction_of
 from gpu_device_plugin.domain.grants.claims import ClaimRef
+from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.node.state import DriverLimits
 from gpu_device_plugin.errors import RequestError
 
 POD = PodRef("default", "pod-a", "pod-uid-a")

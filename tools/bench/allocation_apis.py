@@ -32,6 +32,7 @@ from tools.harness.cluster.processes import Program
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.claims import Capacity, OfferedDevice
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 from gpu_device_plugin.kubernetes.objects.resource_slices import slice_spec
@@ -392,10 +393,10 @@ def _node(name: str) -> dict[str, Any]:
 
 def _slice(name: str) -> dict[str, Any]:
     """As the agent writes it for a node in mode core_mem."""
-    capacity = Capacity(15 * 1024, 1024, 100, 5)
+    capacity = Capacity(MiB(15 * 1024), MiB(1024), 100, 5)
     offered = [
         OfferedDevice(
-            Card(f"GPU-{name}-{n}", CardNumber(n), CardIndex(n), n, "V100", 16160),
+            Card(f"GPU-{name}-{n}", CardNumber(n), CardIndex(n), n, "V100", MiB(16160)),
             "core_mem",
             capacity,
         )

@@ -65,10 +65,10 @@ class Helm:
         command = [self._program, "--kubeconfig", self._kubeconfig]
         return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 300)
 
-    def install(self, *settings: str) -> str:
+    def install(self, *settings: str, chart: Path = CHART) -> str:
         """Install the chart, or bring the release to these values; `settings` are --set texts."""
         chosen = [f"--set={setting}" for setting in settings]
-        return self("upgrade", "--install", self.release, str(CHART), "--create-namespace", *chosen)
+        return self("upgrade", "--install", self.release, str(chart), "--create-namespace", *chosen)
 
     def uninstall(self) -> str:
         """Remove the release and wait until its objects are gone."""
