@@ -78,7 +78,7 @@ class ContainerSetup:
             return edits
         return replace(edits, cdi_names=(*edits.cdi_names, f"{CDI_KIND}={grant.slice_id}"))
 
-    def recorded(
+    def edits_of_chosen(
         self, scheme: KubeletChoosesDevices, call: Call, state: NodeState
     ) -> ContainerEdits:
         """The whole answer for a container whose devices the kubelet has chosen."""

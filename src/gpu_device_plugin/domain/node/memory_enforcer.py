@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 MEMORY_ENFORCER_LABEL = "gpu-device-plugin/memory-enforcer"
-"""Of a node, over `--memory-enforcer`."""
+"""The label of a node that stands over `--memory-enforcer`."""
 
 
 class MemoryEnforcer(StrEnum):
