@@ -210,6 +210,11 @@ class Schemes:
         found = (pool for each, view in self.views(self.all, state) for pool in each.pools(view))
         return tuple(Pool(pool.resource) if state.mark else pool for pool in found)
 
+    def check_size(self, state: NodeState) -> None:
+        """Raise ConfigError if the kubelet could not receive a device list of this node."""
+        for scheme, view in self.views(self.deciders, state):
+            scheme.check_size(view)
+
     def offers(self, state: NodeState) -> bool:
         """Whether this node serves any resource in its mode."""
         views = self.views(self.all, state)

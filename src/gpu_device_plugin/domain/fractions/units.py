@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import count, islice, product, repeat
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import DoesNotFitError
 
@@ -133,7 +133,7 @@ def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:
 _BYTES_PER_MIB = 1024 * 1024
 
 
-def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
+def slice_mib(card: Card, units: Units, unit: MemoryUnit) -> MiB:
     """Memory visible to a container that holds `units` of `card`.
 
     A slice is a proportion of the card, not `units` times the unit: the memory that
@@ -154,9 +154,9 @@ def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
             f"which has {capacity}",
             reason="NoRoom",
         )
-    return card.memory_mib * units // capacity
+    return MiB(card.memory_mib * units // capacity)
 
 
-def slice_bytes(card: Card, units: int, unit: MemoryUnit) -> int:
+def slice_bytes(card: Card, units: Units, unit: MemoryUnit) -> int:
     """`slice_mib` in bytes, as the isolation library counts."""
     return slice_mib(card, units, unit) * _BYTES_PER_MIB

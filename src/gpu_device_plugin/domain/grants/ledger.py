@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 
@@ -16,7 +17,7 @@ from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 class DeviceUse:
     """What is held of one device. Its memory is as it was asked for; one pod may have it for itself."""
 
-    memory_mib: int = 0
+    memory_mib: MiB = MiB(0)
     core_percent: int = 0
     pods: tuple[PodRef, ...] = ()
     is_exclusive: bool = False
@@ -52,7 +53,7 @@ def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
             part[3] += share.core_percent
     return {
         device: DeviceUse(
-            memory_mib=sum([max(part[0], part[2]) for part in parts.values()]),
+            memory_mib=MiB(sum([max(part[0], part[2]) for part in parts.values()])),
             core_percent=sum([max(part[1], part[3]) for part in parts.values()]),
             pods=tuple(pods[device]),
             is_exclusive=device in exclusive,
