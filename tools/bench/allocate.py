@@ -13,7 +13,7 @@ client is grpcio in a process of its own. Right before each Allocate the same cl
 bytes to an empty grpc.aio server, so both see the same load (A/B alternating, {calls} calls each).
 A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. Of an
 Allocate the empty server's part is gRPC's and the event loop's; the rest is one flush of the grants
-(docs/adr/0010), about as long as an empty call, and Python: the way to the disk's thread and back, encoding, the ledger, the
+(docs/adr/0010; for its share, docs/adr/0015) and Python: the way to the disk's thread and back, encoding, the ledger, the
 slice's files. Each pair includes a PodResources List of all pods, answered by the stand-in
 kubelet, which is Python; the real one is not. So both pairs are six calls over gRPC and two flushes. Right before each
 GetPreferredAllocation the same client sends that List too, and decodes nothing: the row without the Lists takes its median
