@@ -170,6 +170,7 @@ class Wiring:
             settings.library_dir,
             driver=simulated_driver(settings),
             driver_root=lambda: settings.simulator_dir or in_force.current.driver_root,
+            limit_by=settings.driver_limit_by,
         )
         cdi = CdiFiles(Path(settings.cdi_dir))
         self.driver_limits = DriverLimitsCheck(
