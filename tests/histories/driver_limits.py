@@ -85,13 +85,18 @@ class DriverLimits:
         return found
 
     def problems(self, known: Mapping[str, Grant], *, is_calm: bool) -> Iterator[str]:
-        """Containers less capped than their grant, but for the seconds after limits were lost."""
+        """Containers less capped than their grant, but for the seconds after limits were lost.
+
+        A slice of a whole card needs no limit.
+        """
         now = self._machine.loop.now
+        totals = {card.uuid: card.memory_mib for card in self._driver.cards}
         for container in self._running():
             grant = known.get(container.slice_id)
             if grant is None or grant.memory_enforcer is not MemoryEnforcer.DRIVER:
                 continue
             sizes = {share.device: share.memory_bytes or 0 for share in grant.shares}
+            sizes = {uuid: size for uuid, size in sizes.items() if size >> 20 < totals[uuid]}
             if all(container.limits.get(uuid, _NONE) <= size for uuid, size in sizes.items()):
                 container.lost_at = None
                 continue
