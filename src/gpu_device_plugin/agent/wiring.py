@@ -287,7 +287,9 @@ class Wiring:
         reconciler, store = self.reconciler, self.ledger_store
         files, recorders = self.setup.files, self.schemes.recorders
         self.usage = UsageReader(
-            lambda slice_id: read_region(files.region(slice_id)), lambda: store.living
+            lambda slice_id: read_region(files.region(slice_id)),
+            lambda: store.living,
+            cards.used_by_driver,
         )
         self.publisher = Publisher(
             self.metrics,

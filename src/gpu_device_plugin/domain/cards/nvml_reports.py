@@ -54,6 +54,10 @@ class Inventory:
     unreadable: tuple[UnreadableCard, ...] = ()
 
 
+NO_LIMIT = 2**64 - 1
+"""What NVML tells of a cgroup whose memory is not limited."""
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """The probe of one card.
