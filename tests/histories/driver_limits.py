@@ -15,7 +15,7 @@ from tests.histories.pods import Pods
 
 from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, UNDER_WAY
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.node.state import MemoryEnforcer
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 

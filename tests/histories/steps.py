@@ -20,8 +20,8 @@ from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice, LimitBy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.node.state import EnforcerChoice, LimitBy
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.settings.agent_settings import Isolation
 

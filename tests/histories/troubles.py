@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.histories.driver import SimulatedCard
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 
-from gpu_device_plugin.domain.node.state import MEMORY_ENFORCER_LABEL
+from gpu_device_plugin.domain.node.memory_enforcer import MEMORY_ENFORCER_LABEL
 
 _RESET_SECONDS = 6.0  # a card that is being reset does not answer, and a probe notices
 _CARD_SECONDS = 45.0  # until a card that is well again counts as well

@@ -17,8 +17,8 @@ from gpu_device_plugin.domain.node.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
+from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice, LimitBy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
-from gpu_device_plugin.domain.node.state import EnforcerChoice, LimitBy
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.domain.wording import count_noun
@@ -132,7 +132,7 @@ class Settings(NvidiaSettings):
     )
     driver_limit_by: LimitBy = setting(
         LimitBy.HOOK,
-        "What sets NVIDIA's driver's memory limit when a container starts: `hook` is ours; `toolkit` is that of NVIDIA's container toolkit (1.20.1 or later), which reads it from variables that the slice's CDI device sets.",
+        "What sets NVIDIA's driver's memory limit when a container starts: `hook` is gpu-limit-hook, which the agent installs; `toolkit` is that of NVIDIA's container toolkit (1.20.1 or later), which reads it from variables that the slice's CDI device sets.",
     )
     door: AllocationApi = setting(
         AllocationApi.DEVICE_PLUGIN,
