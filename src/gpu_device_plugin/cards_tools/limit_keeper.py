@@ -60,7 +60,9 @@ class LimitKeeper:
         self._ended.result()
 
     async def _tell_probe(self, _: Mapping[str, Any]) -> str:
-        await self._told({"probe"}, {} if "probe" in self._work else {"probe": self._probe})
+        before = self._work.get("probe")
+        is_begun = before is not None and not before.done()
+        await self._told({"probe"}, {} if is_begun else {"probe": self._probe})
         return "{}"
 
     async def _probe(self) -> str:
