@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.cards.health import (
 )
 from gpu_device_plugin.domain.cards.health_values import Health, HealthRules
 from gpu_device_plugin.domain.cards.nvml_reports import (
+    NO_LIMIT,
     CardReport,
     CgroupMemory,
     DriverChanged,
@@ -107,6 +108,11 @@ class CardInventory:
     def used_bytes(self, uuid: str) -> int | None:
         """Memory of a card that is in use, by its last probe; None if that did not say."""
         return self._used.get(uuid)
+
+    def used_by_driver(self, slice_id: str) -> Mapping[str, int]:
+        """UUID -> bytes of a slice whose memory the driver limits there, as it counts them."""
+        found = {uuid: by.get(slice_id, (NO_LIMIT, 0)) for uuid, by in self.memory_limits.items()}
+        return {uuid: used for uuid, (hard, used) in found.items() if hard < NO_LIMIT}
 
     def follow_mig(self) -> None:
         """Take or leave cards in MIG mode, where configuration or holders have changed that."""
