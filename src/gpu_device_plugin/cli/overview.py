@@ -270,7 +270,7 @@ def totals(team_label: str, listing: Listing) -> None:
     from gpu_device_plugin.overview import slice_use
     from gpu_device_plugin.overview.questions import read_cluster
 
-    async def read(api: "ApiServer") -> Found:
+    async def read(api: "ApiServer") -> VerbResult:
         reading = await read_cluster(api)
         labels = {pod.metadata.uid: pod.metadata.labels for pod in reading.pods}
 
@@ -283,7 +283,7 @@ def totals(team_label: str, listing: Listing) -> None:
         found = slice_use.totals(held)
         value = [{"name": n, **dataclasses.asdict(t), "pods": len(t.pods)} for n, t in found]
         group = "team" if team_label else "namespace"
-        return Found({"totals": value}, lambda screen: screen.totals(found, group))
+        return VerbResult({"totals": value}, lambda screen: screen.totals(found, group))
 
     listing.show(read)
 
