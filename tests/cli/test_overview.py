@@ -455,6 +455,20 @@ async def test_capacity_counts_what_fits_beside_what_is_held(cluster: Cluster) -
     assert "3 more pods of 4 units and 30 % fit" in found
 
 
+async def test_totals_are_by_namespace_or_by_a_label_of_the_pods(cluster: Cluster) -> None:
+    (every,) = json.loads((await cluster.run("totals", "-o", "json")).output)["totals"]
+    own = pod("own", 2, 10, on="gpu-a", annotations=held(2, 2, 10))
+    own["metadata"]["labels"] = {"team": "search"}
+    await cluster.add(own)
+    words = ["totals", "--team-label", "team"]
+
+    assert json.loads((await cluster.run(*words, "-o", "json")).output)["totals"] == [
+        every | {"name": "no team"},
+        {"name": "search", "pods": 1, "mib": 2048, "percent": 10, "devices": 0},
+    ]
+    assert re.search(r"search +1 +2 +0\.1 +0", (await cluster.run(*words)).output)
+
+
 @pytest.mark.parametrize(
     ("condition", "spec", "why"),
     [("True", {"unschedulable": True}, "cordoned"), ("Unknown", {}, "not ready")],
@@ -916,7 +930,7 @@ async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["map"], ["top"], ["why"], ["doctor"], ["capacity"], ["page"], ["version"]]
+    "words", [[], ["map"], ["top"], ["why"], ["doctor"], ["capacity"], ["totals"], ["page"]]
 )
 def test_help_fits_80_columns(words: list[str]) -> None:
     result = CliRunner().invoke(gpu, [*words, "--help"], terminal_width=80)

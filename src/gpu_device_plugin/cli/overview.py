@@ -263,6 +263,32 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
 
 
 @gpu.command()
+@click.option("--team-label", metavar="KEY", default="", help="Count by this label of the pods.")
+@listing("-o", formats=("json", "yaml"))
+def totals(team_label: str, listing: Listing) -> None:
+    """Show what the pods of each namespace, or team, hold; who holds most comes first."""
+    from gpu_device_plugin.overview import slice_use
+    from gpu_device_plugin.overview.questions import read_cluster
+
+    async def read(api: "ApiServer") -> VerbResult:
+        reading = await read_cluster(api)
+        labels = {pod.metadata.uid: pod.metadata.labels for pod in reading.pods}
+
+        def group_of(pod: "PodRef") -> str:
+            return (
+                slice_use.team_of(labels.get(pod.uid), team_label) if team_label else pod.namespace
+            )
+
+        held = [slice_use.held_on(node, group_of) for node in reading.cards.nodes]
+        found = slice_use.totals(held)
+        value = [{"name": n, **dataclasses.asdict(t), "pods": len(t.pods)} for n, t in found]
+        group = "team" if team_label else "namespace"
+        return VerbResult({"totals": value}, lambda screen: screen.totals(found, group))
+
+    listing.show(read)
+
+
+@gpu.command()
 def version() -> None:
     """Print the version of this program; `doctor` compares it with the agents'."""
     click.echo(f"kubectl gpu {__version__}")

@@ -23,7 +23,7 @@ from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.overview.capacity import NodeCapacity
 from gpu_device_plugin.overview.doctor import Finding, Level
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
-from gpu_device_plugin.overview.slice_use import SliceUse
+from gpu_device_plugin.overview.slice_use import NamespaceTotal, SliceUse
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import PodStory
 
@@ -100,6 +100,13 @@ class OverviewScreen:
             self._console.print("no slice is held")
         for line in silent:
             self._console.print(Text(f"not asked: {line}", style="yellow"))
+
+    def totals(self, found: Sequence[tuple[str, NamespaceTotal]], group: str) -> None:
+        """What each group holds, as the page has it."""
+        table = _table(group, right=("pods", "GiB", "compute, cards", "whole devices"))
+        for name, total in found:
+            table.add_row(name, str(len(total.pods)), total.gib, total.cards, str(total.devices))
+        self._console.print(table)
 
     def capacity(self, capacities: Sequence[NodeCapacity], asked: str) -> None:
         """How many more pods fit, node by node."""

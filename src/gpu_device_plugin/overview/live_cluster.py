@@ -1,7 +1,7 @@
 """The nodes and their cards as the API server's watch tells of them, for as long as someone looks."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
@@ -91,11 +91,10 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         waiting = [e.pod for e in by_name if not e.asking.node and e.pod.status.phase == "Pending"]
         return tuple(waiting), tuple(each.pod for each in by_name if each.is_refused)
 
-    def label_of(self, pod: PodRef, key: str) -> str:
-        """A label's value of a pod that asks for anything; `no KEY` where it has none."""
+    def labels_of(self, pod: PodRef) -> Mapping[str, str]:
+        """Labels of a pod that asks for anything."""
         found = self._pods.get(pod.uid)
-        labels = (found.pod.metadata.labels if found else None) or {}
-        return labels.get(key) or f"no {key}"
+        return (found.pod.metadata.labels if found else None) or {}
 
     def nodes_of(self, pods: Collection[PodKey]) -> set[str]:
         """The nodes of pods, given by namespace and name."""

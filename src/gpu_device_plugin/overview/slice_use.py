@@ -153,6 +153,11 @@ class NamespaceTotal:
         return f"{self.percent / 100:.1f}"
 
 
+def team_of(labels: Mapping[str, str] | None, key: str) -> str:
+    """Whose a pod with these labels is, by that one."""
+    return (labels or {}).get(key) or f"no {key}"
+
+
 def held_on(view: NodeCards, group_of: GroupOf = _NAMESPACE) -> Mapping[str, NamespaceTotal]:
     """What the pods of each group hold of a node; one whose pods only wait for it holds nothing."""
     pods: dict[str, set[PodRef]] = {group_of(pod): set() for pod in view.pods}

@@ -19,6 +19,7 @@ from gpu_device_plugin.overview.slice_use import (
     History,
     NamespaceTotal,
     held_on,
+    team_of,
     totals,
 )
 from gpu_device_plugin.overview.verdicts import NodeVerdict
@@ -263,7 +264,7 @@ class Drawing:
         return self._html.render("legend", colours=colours, most=_MOST_IN_LEGEND)
 
     def _team_of(self, pod: PodRef) -> str:
-        return self._live.label_of(pod, self._team_label)
+        return team_of(self._live.labels_of(pod), self._team_label)
 
     def _totals(self) -> str:
         tables = [self._table("namespace", self._held, self._history)]
