@@ -69,7 +69,7 @@ class Extender:
         return filter_answer(question, kept, why)
 
     async def prioritize(self, body: bytes) -> bytes:
-        """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike."""
+        """A score of 0 to 10 for each node; a pod that asks for none of our resources scores alike."""
         question = read_question(body)
         if not question.pod.asks_units:
             return priorities([(0, list(dict.fromkeys(question.names)))])
