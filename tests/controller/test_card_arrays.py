@@ -43,8 +43,8 @@ class Cluster:
         for names in judged.left:
             judged.decide(names, self.ledger.fit(names[0], checks))
         found: dict[str, object] = {n: why for why, names in judged.misfits for n in names}
-        for names, policy, own, common in judged.fits:
-            found |= {n: Score(policy, *s) for n, *s in zip(names, own, common, strict=True)}
+        for fitting, policy, own, common in judged.fits:
+            found |= {n: Score(policy, *s) for n, *s in zip(fitting, own, common, strict=True)}
         return found
 
     def plain(self, asking: PodRequest, default: PlacementPolicy) -> dict[str, object]:
@@ -203,7 +203,7 @@ def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
         judged = Judged([], [], [], [])
         for number, score in enumerate(found):
             judged.decide([f"n{number}"], Fit(score, PodHold(PodRef("ns", "p"))))
-        return list(judged.scores().values())
+        return list(judged.scores()[1])
 
     full = Score(PlacementPolicy.BINPACK, own=0.8, common=0.8)
     empty = Score(PlacementPolicy.SPREAD, own=0.9, common=0.1)

@@ -3,7 +3,7 @@
 It decides as `domain.fractions.node_fit` does for one node; a test compares both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
@@ -43,12 +43,13 @@ _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
 _Floats = NDArray[np.float64]
 _Names = NDArray[np.object_]
-_NEVER, _NO_BOUND = np.iinfo(np.int64).max, 1 << 60
+_NEVER, _NO_BOUND, _OTHER_CARD = np.iinfo(np.int64).max, 1 << 60, 1 << 50
 _MOST_UNITS = 1 << 31
 """More than any card has (node_annotations)."""
 _NO_CARD = (0, 0, -1, 0, 0)
 _FGD = PlacementPolicy.FGD
 _LOST = np.array(LOST_OF_FREE, dtype=np.int64)
+_LEVEL = _LOST.shape[1]
 
 
 class _Nodes(NamedTuple):
@@ -86,62 +87,67 @@ class _Nodes(NamedTuple):
 
         Without `is_bounded`: if a card took any number of pods.
         """
-        others = self.pods < (1 if demand.is_exclusive else _NO_BOUND)
-        has_mem, has_core = self.mem >= demand.units_per_card, self.core >= demand.core_percent
-        fits: _Bools = others & has_mem & has_core
-        return fits & (self.pods < self.most) if is_bounded else fits
+        fits: _Bools = (self.mem >= demand.units_per_card) & (self.core >= demand.core_percent)
+        if demand.is_exclusive:
+            fits &= self.pods < 1
+        if is_bounded:
+            fits &= self.pods < self.most
+        return fits
 
     def too_small(self, asked: CheckedRequest) -> _Bools:
         """The nodes that could not serve the pod if they were empty."""
         is_healthy, pod = self.size >= 0, asked.pod
         total = np.where(is_healthy, self.size, 0).sum(0)
         found: _Bools = (self.most == 0) | (total < pod.app_amount(Resource.MEM))
-        found |= CORE_UNITS_PER_CARD * is_healthy.sum(0) < pod.app_amount(Resource.CORE)
+        found |= CORE_UNITS_PER_CARD * _count(is_healthy) < pod.app_amount(Resource.CORE)
         for needed in {ask.needed for ask in asked.asking}:
-            found |= (self.size >= needed.units_per_card).sum(0) < needed.cards
+            found |= _count(self.size >= needed.units_per_card) < needed.cards
         return found
 
     def left_milli(self, demand: Demand) -> _Ints:
         """`Room.free_milli` of each card with a container of this demand on it."""
         units = np.maximum(self.mem - demand.units_per_card, 0)
-        left = WHOLE_CARD_MILLI * units // np.maximum(self.size, 1)
+        # Of amounts this small the quotient is as exact as that of whole numbers, which take five times as long.
+        left = (WHOLE_CARD_MILLI * units / np.maximum(self.size, 1)).astype(np.int64)
         if demand.core_percent:  # always, and only, where the mode divides compute
             core = np.maximum(self.core - demand.core_percent, 0)
-            left = np.minimum(left, WHOLE_CARD_MILLI * core // CORE_UNITS_PER_CARD)
+            np.minimum(left, core * (WHOLE_CARD_MILLI // CORE_UNITS_PER_CARD), out=left)
         return np.where(self.pods + 1 >= self.most, 0, np.minimum(left, WHOLE_CARD_MILLI))
 
     def order(self, policy: PlacementPolicy, demand: Demand, left: _Ints) -> _Ints:
-        """Which cards `place` would choose: the least, of equal ones the first."""
+        """Which cards `place` would choose: the least, of equal ones the first. Below `_OTHER_CARD`."""
         match policy:
             case PlacementPolicy.BINPACK:
                 return self.mem * (CORE_UNITS_PER_CARD + 1) + self.core
             case PlacementPolicy.SPREAD:
                 return -(self.mem * (CORE_UNITS_PER_CARD + 1) + self.core)
             case PlacementPolicy.FGD:
-                lost = _LOST[-1][0 if demand.is_exclusive else left] - _LOST[-1][self.milli]
-                found: _Ints = lost * _MOST_UNITS + self.mem
+                lost = 0 if demand.is_exclusive else _LOST[-1].take(left)
+                found: _Ints = (lost - _LOST[-1].take(self.milli)) * _MOST_UNITS + self.mem
                 return found
 
-    def placed(self, asked: CheckedRequest) -> tuple[_Bools, Mapping[PlacementPolicy, _Floats]]:
+    def placed(
+        self, asked: CheckedRequest, fitting: Mapping[Demand, _Bools]
+    ) -> tuple[_Bools, Mapping[PlacementPolicy, _Floats]]:
         """Where all containers fit, placed one after the other, and the score by each policy that counts.
 
-        As if init containers handed nothing on.
+        As if init containers handed nothing on. `fitting` has the cards for each demand alone.
         """
         is_fgd = _FGD in (asked.policy, asked.default)
         fits, now = np.ones(len(self.cpu), dtype=bool), self
         on = np.zeros(self.mem.shape, dtype=bool)
-        for needed in (ask.needed for ask in asked.asking):
-            may = now.fitting(needed)
-            fits &= may.sum(0) >= needed.cards
+        for number, needed in enumerate(ask.needed for ask in asked.asking):
+            may = now.fitting(needed) if number else fitting[needed]
+            fits &= _count(may) >= needed.cards
             left = now.left_milli(needed) if is_fgd else now.milli
             order = now.order(asked.policy, needed, left)
-            if on.any():
-                order += np.where(on, 0, _NO_BOUND)
-            chosen = _least(np.where(may, order, _NEVER), needed.cards)
+            if number:
+                order += np.where(on, 0, _OTHER_CARD)
+            chosen = _least(order, may, needed.cards)
             now = now._replace(
                 mem=now.mem - chosen * needed.units_per_card,
                 core=now.core - chosen * needed.core_percent,
-                milli=np.where(chosen, left, now.milli),
+                milli=np.where(chosen, left, now.milli) if is_fgd else left,
             )
             on |= chosen
         free = (now.mem * on).sum(0) / np.maximum((self.size * on).sum(0), 1)
@@ -156,23 +162,30 @@ class _Nodes(NamedTuple):
         gain = _fragmentation(self.milli, self.cpu) - _fragmentation(left, cpu)
         steps = np.floor(SCORE_STEPS / (1.0 + np.exp(-gain / SCORE_SCALE_MILLI)))
         stranded = _stranded(left, cpu) - _stranded(self.milli, self.cpu)
-        broken = (self.milli == WHOLE_CARD_MILLI).sum(0) - (left == WHOLE_CARD_MILLI).sum(0)
+        broken = _count(self.milli == WHOLE_CARD_MILLI) - _count(left == WHOLE_CARD_MILLI)
         found: _Floats = steps - np.rint(stranded / STRANDED_STEP_MILLI) - broken / 1000
         return found
 
 
-def _least(order: _Ints, count: int) -> _Bools:
-    """So many of the cards of each node."""
-    found, node = np.zeros(order.shape, dtype=bool), np.arange(order.shape[1])
-    for _ in range(count):
-        best = order.argmin(axis=0)
-        found[best, node], order[best, node] = True, _NEVER
+def _count(of_cards: _Bools) -> _Ints:
+    """How many of each node's cards; a node has a few dozen."""
+    return np.asarray(of_cards.sum(0, dtype=np.int8), dtype=np.int64)
+
+
+def _least(order: _Ints, may: _Bools, count: int) -> _Bools:
+    """So many of the cards of each node that `may`: those of the least `order`, of equal ones the first."""
+    cards = len(order)
+    keys = np.where(may, order * cards + np.arange(cards)[:, None], _NEVER)
+    found: _Bools = keys == keys.min(0)
+    for _ in range(count - 1):
+        keys[found] = _NEVER
+        found |= keys == keys.min(0)
     return found
 
 
 def _fragmentation(milli: _Ints, cpu: _Ints) -> _Floats:
-    level = np.clip(cpu // CPU_LEVEL_MILLI, 0, TENTHS)
-    found: _Floats = _LOST[level, milli].sum(0) / TENTHS
+    level = np.clip(cpu // CPU_LEVEL_MILLI, 0, TENTHS) * _LEVEL
+    found: _Floats = _LOST.take(level + milli).sum(0) / TENTHS
     return found
 
 
@@ -192,7 +205,7 @@ class Judged:
         unknown: Nodes that no agent has told of.
     """
 
-    fits: list[tuple[list[str], PlacementPolicy, list[float], list[float]]]
+    fits: list[tuple[_Names, PlacementPolicy, _Floats, _Floats]]
     misfits: list[tuple[Misfit, list[str]]]
     left: list[list[str]]
     unknown: list[str]
@@ -203,34 +216,64 @@ class Judged:
             self.misfits.append((answer, names))
             return
         score, count = answer.score, len(names)
-        self.fits.append((names, score.policy, [score.own] * count, [score.common] * count))
+        own, common = np.full(count, score.own), np.full(count, score.common)
+        self.fits.append((np.array(names, dtype=object), score.policy, own, common))
 
-    def scores(self) -> dict[str, float]:
+    def scores(self) -> tuple[_Names, _Floats]:
         """Of each node that fits: by its policy where that is the same for all, else by the default."""
         is_one = len({policy for _, policy, _, _ in self.fits}) == 1
-        found: dict[str, float] = {}
-        for names, _, own, common in self.fits:
-            found.update(zip(names, own if is_one else common, strict=True))
-        return found
+        scores = [own if is_one else common for _, _, own, common in self.fits]
+        names = [names for names, _, _, _ in self.fits]
+        return np.concatenate([np.zeros(0, dtype=object), *names]), np.concatenate([(), *scores])
+
+    def keep(self, most: int) -> list[str]:
+        """The first of the best nodes; the others that fit become misfits that say so."""
+        names, scores = self.scores()
+        if not len(names):
+            return []
+        is_best = scores == scores.max()
+        equal = sorted(names[is_best].tolist())
+        others = {"fits better": names[~is_best].tolist(), "comes first": equal[most:]}
+        for why, of_these in others.items():
+            text = f"fits, but {equal[0]} {why}"
+            self.misfits.append((Misfit(text, is_final=False), of_these))
+        return equal[:most]
+
+    def points(self, most: int) -> Iterator[tuple[int, list[str]]]:
+        """The nodes that fit, by points: `most` for the first of the best, one at least less for the others.
+
+        None for the worst. kube-scheduler adds scores of its own, which prefer empty nodes: points that
+        are equal for equal nodes would leave the choice to these.
+        """
+        names, scores = self.scores()
+        if not len(names):
+            return
+        worst, best = scores.min(), scores.max()
+        points = ((most - 1) / (best - worst or 1.0) * (scores - worst)).astype(np.int64)
+        points[names == min(names[scores == best])] = most
+        for number in set(points.tolist()):
+            yield number, names[points == number].tolist()
 
     def add(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
         """What the arrays say of nodes that break no rule."""
+        fitting = {needed: nodes.fitting(needed) for needed in {a.needed for a in asked.asking}}
         may = np.ones(len(names), dtype=bool)
-        for needed in {ask.needed for ask in asked.asking}:
-            may &= nodes.fitting(needed).sum(0) >= needed.cards
+        for needed, cards in fitting.items():
+            may &= _count(cards) >= needed.cards
         if not may.all():
             self._refuse(names[~may], nodes.where(~may), asked)
-        names, nodes = names[may], nodes.where(may)
-        if not len(names):
+        if not may.any():
             return
-        fits, by = nodes.placed(asked)
+        fits, by = nodes.placed(asked, fitting)
         if any(ask.container.kind is ContainerKind.INIT for ask in asked.asking):
             fits[:] = False  # what they hand on, only plain code counts
+        fits &= may
         if fits.any():
-            own, common = by[asked.policy][fits].tolist(), by[asked.default][fits].tolist()
-            self.fits.append((names[fits].tolist(), asked.policy, own, common))
-        if not fits.all():
-            self._leave(names[~fits], nodes.where(~fits), asked)
+            own, common = by[asked.policy][fits], by[asked.default][fits]
+            self.fits.append((names[fits], asked.policy, own, common))
+        left = may & ~fits
+        if left.any():
+            self._leave(names[left], nodes.where(left), asked)
 
     def _leave(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
         is_fgd = _FGD in (asked.policy, asked.default)
@@ -244,7 +287,7 @@ class Judged:
         is_other_api, is_final = nodes.is_other_api == 1, nodes.too_small(asked)
         is_full = (nodes.pods >= nodes.most).any(0)
         for needed in {ask.needed for ask in asked.asking}:
-            is_full &= nodes.fitting(needed, is_bounded=False).sum(0) >= needed.cards
+            is_full &= _count(nodes.fitting(needed, is_bounded=False)) >= needed.cards
         self._refused(OTHER_API_TEXT, names, is_other_api, np.ones_like(is_final))
         self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_api, is_final)
         self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_api, is_final)
@@ -312,12 +355,18 @@ class CardArrays:
     def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
         """Whether and how well a pod fits each of these nodes."""
         at = np.fromiter(map(self._at.get, names, repeat(-1)), np.intp, len(names))
-        unknown = [name for name in names if name not in self._at] if (at < 0).any() else []
+        unknown = (
+            [name for name in dict.fromkeys(names) if name not in self._at]
+            if (at < 0).any()
+            else []
+        )
         found, asked_about = Judged([], [], [], unknown), np.zeros(len(self._names), dtype=bool)
         asked_about[at[at >= 0]] = True
-        for number in np.unique(self._nodes[-1, asked_about]).tolist():
-            here = np.flatnonzero(asked_about & (self._nodes[-1] == number))
-            these, asked = self._names[here], checks.of(self._examples[number])
+        every = np.flatnonzero(asked_about)
+        rules = self._nodes[-1].take(every)
+        for number in set(rules.tolist()):
+            here = every.compress(rules == number)
+            these, asked = self._names.take(here), checks.of(self._examples[number])
             if isinstance(asked, Misfit):
                 found.misfits.append((asked, these.tolist()))
             else:

@@ -40,7 +40,9 @@ from gpu_device_plugin.web.http_server import Page, ReadyState, WebServer
 
 LEASE = "gpu-device-plugin-controller"
 _MIB = 1024 * 1024
-_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 256 * 1024
+# Above the arrays of a question about 5,000 nodes: the system would give and take each of them page by page.
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 1 * _MIB
+_M_TRIM_THRESHOLD, _KEPT_BYTES = -1, 8 * _MIB
 _log = structlog.get_logger("controller")
 
 
@@ -237,3 +239,4 @@ def _give_large_blocks_back() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # musl has none
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -1,10 +1,8 @@
 """kube-scheduler's calls: which nodes fit, how well, and whom to evict."""
 
 import asyncio
-import heapq
 import json
 import time
-from collections.abc import Mapping
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
@@ -62,29 +60,22 @@ class Extender:
         except ClusterError as error:
             return filter_error(str(error))
         if not question.pod.asks_units:
-            return filter_answer(question, question.names, {}, {})
+            return filter_answer(question, question.names, ())
         judged = await self._judged(question)
-        scores = judged.scores()
-        failed: dict[str, str] = {}
-        final: dict[str, str] = {}
-        for why, names in judged.misfits:
-            (final if why.is_final else failed).update(dict.fromkeys(names, why.text))
         wants_all = self._keeps is FilterKeeps.AUTO and question.has_preferences
-        if wants_all or self._keeps is FilterKeeps.ALL:
-            return filter_answer(question, list(scores), failed, final)
-        kept = heapq.nsmallest(MOST_NODES, equal := _best(scores))
-        if kept:
-            failed.update(dict.fromkeys(scores, f"fits, but {kept[0]} fits better"))
-            failed.update(dict.fromkeys(equal, f"fits, but {kept[0]} comes first"))
-        for name in kept:
-            del failed[name]
-        return filter_answer(question, kept, failed, final)
+        is_bounded = not wants_all and self._keeps is not FilterKeeps.ALL
+        kept = judged.keep(MOST_NODES) if is_bounded else judged.scores()[0].tolist()
+        why = [(misfit.text, misfit.is_final, names) for misfit, names in judged.misfits]
+        return filter_answer(question, kept, why)
 
     async def prioritize(self, body: bytes) -> bytes:
         """A score of 0 to 10 for each node; a pod that asks for none of our resources scores alike."""
         question = read_question(body)
-        scores = (await self._judged(question)).scores() if question.pod.asks_units else {}
-        return priorities(dict.fromkeys(question.names, 0) | _points(scores))
+        if not question.pod.asks_units:
+            return priorities([(0, list(dict.fromkeys(question.names)))])
+        judged = await self._judged(question)
+        none = [(0, names) for _, names in judged.misfits]
+        return priorities([*none, *judged.points(_MOST_SCORE)])
 
     async def preempt(self, body: bytes) -> bytes:
         """Keep the nodes on which evicting the proposed victims makes room on one card.
@@ -149,22 +140,3 @@ class Extender:
         total = sum(room.card.capacity(offer.unit) for room in rooms)
         free = sum(room.free_mem for room in rooms)
         return {"name": name, "totalGPU": total, "usedGPU": total - free, "devs": devices}
-
-
-def _best(scores: Mapping[str, float]) -> list[str]:
-    best = max(scores.values(), default=0.0)
-    return [name for name, score in scores.items() if score == best]
-
-
-def _points(scores: Mapping[str, float]) -> dict[str, int]:
-    """Most for the first of the best nodes, one at least less for the others, none for the worst.
-
-    kube-scheduler adds scores of its own, which prefer empty nodes: points that are equal for equal nodes
-    would leave the choice to these.
-    """
-    if not scores:
-        return {}
-    worst, best = min(scores.values()), max(scores.values())
-    step = (_MOST_SCORE - 1) / (best - worst or 1.0)
-    points = {name: int(step * (score - worst)) for name, score in scores.items()}
-    return points | {min(_best(scores)): _MOST_SCORE}

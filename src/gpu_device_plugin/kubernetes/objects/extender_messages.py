@@ -4,7 +4,7 @@ Go writes these fields by their own names. Nodes that come as whole objects are 
 bytes that came. What cannot be read is a ClusterError whose text names what is wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -103,14 +103,9 @@ class _PreemptionResult(msgspec.Struct, rename="pascal"):
 class _Result(msgspec.Struct, rename="pascal", omit_defaults=True):
     nodes: _NodeList | None = None
     node_names: list[str] | None = None
-    failed_nodes: dict[str, str] = {}
-    failed_and_unresolvable_nodes: dict[str, str] = {}
+    failed_nodes: msgspec.Raw | None = None
+    failed_and_unresolvable_nodes: msgspec.Raw | None = None
     error: str = ""
-
-
-class _Priority(msgspec.Struct, rename="pascal"):
-    host: str
-    score: int
 
 
 class _Error(msgspec.Struct, rename="pascal"):
@@ -206,14 +201,18 @@ def preemption_answer(victims: Mapping[str, Victims]) -> bytes:
 
 
 def filter_answer(
-    question: Question, kept: Sequence[str], failed: Mapping[str, str], final: Mapping[str, str]
+    question: Question, kept: Sequence[str], failed: Iterable[tuple[str, bool, Sequence[str]]]
 ) -> bytes:
     """The answer to a filter call: nodes that stay, and why others do not.
 
-    Names or whole objects as in the question; `failed` is name -> why not now, `final` name -> why
-    never, whatever is evicted.
+    Names or whole objects as in the question; `failed` has why, whether that is so whatever is
+    evicted, and whom it is for.
     """
-    result = _Result(failed_nodes=dict(failed), failed_and_unresolvable_nodes=dict(final))
+    told: tuple[list[bytes], list[bytes]] = ([], [])
+    for why, is_final, names in failed:
+        told[is_final].extend(_each(names, b"", b":" + _encoder.encode(why)))
+    not_now, never = (msgspec.Raw(b"{%b}" % b",".join(each)) if each else None for each in told)
+    result = _Result(failed_nodes=not_now, failed_and_unresolvable_nodes=never)
     if question.objects is None:
         result.node_names = list(kept)
     else:
@@ -221,14 +220,26 @@ def filter_answer(
     return _encoder.encode(result)
 
 
+def _each(names: Sequence[str], before: bytes, after: bytes) -> list[bytes]:
+    """The names as JSON, each between these two, separated by commas; none of no names.
+
+    Thousands have the same text. `","` stands in no name: in one, a quote has a backslash before it.
+    """
+    between = b'"' + after + b"," + before + b'"'
+    return [before + _encoder.encode(names)[1:-1].replace(b'","', between) + after] if names else []
+
+
 def filter_error(text: str) -> bytes:
     """The answer to a filter call that failed as a whole."""
     return _encoder.encode(_Result(error=text))
 
 
-def priorities(scores: Mapping[str, int]) -> bytes:
-    """The answer to a prioritize call: a score of 0 to 10 for each node."""
-    return _encoder.encode([_Priority(host, score) for host, score in scores.items()])
+def priorities(scores: Iterable[tuple[int, Sequence[str]]]) -> bytes:
+    """The answer to a prioritize call: scores of 0 to 10, and the nodes that have each."""
+    told: list[bytes] = []
+    for score, names in scores:
+        told += _each(names, b'{"Host":', b',"Score":%d}' % score)
+    return b"[%b]" % b",".join(told)
 
 
 def binding_answer(error: str) -> bytes:
