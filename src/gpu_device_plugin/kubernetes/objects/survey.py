@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -153,27 +154,15 @@ class _Term(msgspec.Struct, rename="camel"):
         )
 
 
-class _Required(msgspec.Struct, rename="camel"):
-    node_selector_terms: list[_Term] = msgspec.field(default_factory=list)
-
-
-class _NodeAffinity(msgspec.Struct, rename="camel"):
-    required_during_scheduling_ignored_during_execution: _Required | None = None
-
-
-class _Affinity(msgspec.Struct, rename="camel"):
-    node_affinity: _NodeAffinity | None = None
-
-
 class _TemplateSpec(SurveyedPodSpec):
-    affinity: _Affinity | None = None
+    affinity: dict[str, Any] | None = None
 
     @property
     def terms(self) -> list[_Term]:
         """The terms of its node affinity."""
-        node = self.affinity.node_affinity if self.affinity else None
-        required = node.required_during_scheduling_ignored_during_execution if node else None
-        return required.node_selector_terms if required else []
+        node = (self.affinity or {}).get("nodeAffinity") or {}
+        required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+        return msgspec.convert(required.get("nodeSelectorTerms") or [], list[_Term])
 
 
 class _Template(msgspec.Struct):
