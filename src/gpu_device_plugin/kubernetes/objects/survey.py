@@ -13,7 +13,7 @@ from gpu_device_plugin.errors import ClusterError, ConfigError
 from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
 from gpu_device_plugin.kubernetes.client.api_connections import connection_error
 from gpu_device_plugin.kubernetes.client.listing import check_answer, list_items, read_object
-from gpu_device_plugin.kubernetes.client.wire import Bare, ObjectMeta
+from gpu_device_plugin.kubernetes.client.wire import Bare, NamedEntry, ObjectMeta
 from gpu_device_plugin.kubernetes.objects.survey_objects import (
     Event,
     SurveyedNode,
@@ -65,12 +65,6 @@ class ContainerStatus(msgspec.Struct):
         return f"container {self.name} ended with exit code {ended.exit_code}{reason}{message}"
 
 
-class SchedulingGate(msgspec.Struct):
-    """One entry of `schedulingGates`."""
-
-    name: str
-
-
 class ExplainedMeta(ObjectMeta):
     """`metadata` of the pod."""
 
@@ -82,20 +76,14 @@ class ExplainedSpec(SurveyedPodSpec):
     """`spec` of the pod."""
 
     scheduler_name: str = "default-scheduler"
-    scheduling_gates: list[SchedulingGate] | None = None
-
-
-class ClaimStatus(msgspec.Struct):
-    """One entry of `resourceClaimStatuses`: a claim that was made from a template."""
-
-    name: str
+    scheduling_gates: list[NamedEntry] | None = None
 
 
 class ExplainedStatus(SurveyedPodStatus, rename="camel"):
     """`status` of the pod."""
 
     start_time: str | None = None
-    resource_claim_statuses: list[ClaimStatus] | None = None
+    resource_claim_statuses: list[NamedEntry] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 
