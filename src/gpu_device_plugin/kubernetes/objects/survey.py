@@ -24,17 +24,10 @@ from gpu_device_plugin.kubernetes.objects.survey_objects import (
 )
 
 
-class Waiting(msgspec.Struct):
-    """`state.waiting` of a container."""
+class StateDetails(msgspec.Struct, rename="camel"):
+    """`state.waiting` or `state.terminated` of a container."""
 
-    reason: str = ""
-    message: str = ""
-
-
-class Terminated(msgspec.Struct, rename="camel"):
-    """`state.terminated` of a container."""
-
-    exit_code: int = 0
+    exit_code: int = 0  # of one that ended
     reason: str = ""
     message: str = ""
 
@@ -42,8 +35,8 @@ class Terminated(msgspec.Struct, rename="camel"):
 class ContainerState(msgspec.Struct):
     """`state` of a container."""
 
-    waiting: Waiting | None = None
-    terminated: Terminated | None = None
+    waiting: StateDetails | None = None
+    terminated: StateDetails | None = None
 
 
 class ContainerStatus(msgspec.Struct):
