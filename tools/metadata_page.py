@@ -34,7 +34,7 @@ ACK_TOOLS = "agent, controller, kubectl gpu, ACK's tools"
 WISH = "controller (the card that it chose), then agent"
 MODEL = "series of the [catalogue](models.md#the-catalogue)"
 ASKED_KEY = "gpu-device-plugin/asked"
-"""Written by the chart's policy, which has no constant of ours."""
+"""Written by the chart's policy, which has none of our constants."""
 
 _FEATURES = "[feature labels](nvidia.md#feature-labels)"
 _ALLOCATION = '`{"<container index>":{"<card>":units}}`'

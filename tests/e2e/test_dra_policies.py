@@ -210,7 +210,7 @@ def claim_of_hand() -> dict[str, Any]:
 
 
 def test_each_shape_of_a_pod_gets_the_claims_it_has_to(server: Submission) -> None:
-    """Limits and requests of ours are gone, everything else is as it was."""
+    """Limits and requests of our resources are gone, everything else is as it was."""
     wrong = []
     for row in MADE:
         made = json.loads(json.dumps(row.pod))

@@ -85,7 +85,7 @@ class Leader:
                 await self._give_up()
 
     async def _renew(self) -> bool:
-        """Whether the Lease is ours, as far as we know."""
+        """Whether this replica holds the Lease, as far as it knows."""
         loop = asyncio.get_running_loop()
         # Counted from before the request: others count from when they see it.
         began = loop.time()

@@ -205,7 +205,7 @@ class Driver:
 
 
 class _Limits(ctypes.Structure):
-    """As src/nvml_memory_limits.h has it; pynvml of that driver is newer than ours."""
+    """As src/nvml_memory_limits.h has it; pynvml of that driver is newer than the pinned one."""
 
     _fields_ = (
         ("name_space", ctypes.c_char_p),

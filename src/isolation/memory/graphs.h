@@ -31,7 +31,7 @@ const void *graphs_name(CUgraphExec exec);
 struct graph_wants {
 	uint64_t exec;
 	uint32_t cards;  /* as above */
-	bool is_foreign; /* something of a card that is not ours: it will not be launched */
+	bool is_foreign; /* something of a card that is not of the slice: it will not be launched */
 	CUdevice devices[LIMITS_CARDS];
 	uint64_t bytes[LIMITS_CARDS]; /* each node in whole blocks */
 };

@@ -114,7 +114,7 @@ void pools_remember_elsewhere(CUmemoryPool pool)
 
 	struct holding own;
 
-	/* One of ours that was handed to us again stays ours. */
+	/* One of our own that was handed to us again stays our own. */
 	if (!pools_is_elsewhere(pool) && !holdings_get(KIND_POOL, entry.key, &own))
 		holdings_put(&entry);
 }

@@ -1,7 +1,7 @@
 /*
  * Memory of another process, opened by its IPC handle. It counts for the process that exports
- * it; NVML may list it with the importer as well, and then it is none of what this process took
- * unasked. Drivers differ, and none says so: each import is looked at.
+ * it; NVML may list it with the importer as well, and then it is none of the overhead of
+ * this process. Drivers differ, and none says so: each import is looked at.
  */
 #include "books/memory_limit.h"
 #include "books/enter.h"

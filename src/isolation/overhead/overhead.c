@@ -201,7 +201,7 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 		*listed = 0;
 	look->listed = *listed > others ? *listed - others : 0;
 	look->managed = charge_managed(card);
-	look->expected = overhead_expected(card) + pages_unasked(card) - pages_uncounted(card);
+	look->expected = overhead_expected(card) + pages_overhead(card) - pages_uncounted(card);
 	/* What shrank by itself meanwhile moves the books, and ends the moment. */
 	return account_follow(card);
 }

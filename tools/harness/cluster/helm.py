@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.node.labels import NODE_LABELS
 CHART = Path(__file__).resolve().parents[3] / "charts" / "gpu-device-plugin"
 RELEASE = "gpu-device-plugin"
 RELEASE_NAMESPACE = "gpu-device-plugin"
-# No pod of ours at all, hooks included: their image is not on this node.
+# None of our pods at all, hooks included: their image is not on this node.
 NOBODY = (
     "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false,"
     "image.tag=on-no-node"
@@ -34,7 +34,7 @@ CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia
 
 @contextmanager
 def claims_installed(cluster: Cluster) -> Iterator[None]:
-    """The chart with claims and without a pod of ours; the namespace `default` uses them meanwhile."""
+    """The chart with claims and without one of our pods; the namespace `default` uses them meanwhile."""
     version = cluster.binaries.kubernetes_version
     if not has_claims_api(version):
         pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")

@@ -59,7 +59,7 @@ class ClaimParts:
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
     mode: ModeFollower
-    """Chooses the allocation API, also where the API server takes no offers of ours."""
+    """Chooses the allocation API, also where the API server takes none of our offers."""
     republish: Signal[NodeState]  # the device plugin offers other cards than before
 
     @property

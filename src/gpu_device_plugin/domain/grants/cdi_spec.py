@@ -74,7 +74,7 @@ def cdi_mount(mount: Mount, bind: str = "rbind") -> dict[str, object]:
 def hook_device(slice_id: str, memory_bytes: int, paths: Paths) -> dict[str, object]:
     """The CDI file of a slice whose memory NVIDIA's driver limits: a hook, run before the container starts.
 
-    The variables are for NVIDIA's own hook, which may run beside ours: a pod that set one of them
+    The variables are for NVIDIA's own hook, which may run beside gpu-limit-hook: a pod that set one of them
     would lift its limit, and what a CDI device sets stands over what a pod sets.
     """
     hook = {

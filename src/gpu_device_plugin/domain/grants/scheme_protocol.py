@@ -150,7 +150,7 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def check_given(self, caller: Caller, offer: Offer, state: NodeState) -> None:
-        """Raise DoesNotFitError unless the units that the kubelet gives unasked make a whole request."""
+        """Raise DoesNotFitError unless the units that the kubelet gives without asking us make a whole request."""
 
     @abstractmethod
     def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
