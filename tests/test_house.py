@@ -116,7 +116,6 @@ NAMES_MODES = {
     "overview/inspection.py": "the name of that command",
     "overview/why.py": "an answer for people",
     "demo/demo_pods.py": "the demo plays this scheme",
-    "demo/demo_output.py": "headings for people",
     "demo/run_demo.py": "the demo plays this scheme",
     "demo/story.py": "the demo plays this scheme",
 }

@@ -11,11 +11,7 @@ from gpu_device_plugin.demo.demo_output import (
     GpuView,
     Promise,
     Teller,
-    Verdict,
 )
-from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.cards.memory_unit import MiB
-from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 
 UUID = "GPU-fbe2901d-8128-59f9-9ae5-417b49a41849"
@@ -41,9 +37,11 @@ def test_memory_is_written_as_nvidia_smi_writes_it() -> None:
     """So that nobody has to translate."""
     screen, paper = drawn()
 
-    screen.gpu_views([GpuView("train", 337, 2154, 30, 1)])
+    view = GpuView("train", 337, 2154, 30, 1)
 
-    assert "train      337MiB / 2154MiB       30%          1" in paper.getvalue()
+    screen.table(["seen from"], [[view.who, view.memory]], right=["Memory-Usage"])
+
+    assert "train      337MiB / 2154MiB" in paper.getvalue()
 
 
 def test_a_bar_shows_what_was_granted_and_what_was_had() -> None:
@@ -91,11 +89,11 @@ def test_nothing_is_wider_than_80_columns() -> None:
     env = {"NVIDIA_VISIBLE_DEVICES": f"{UUID},{UUID}", "ALIYUN_COM_GPU_MEM_IDX": "0,1"}
 
     screen.received("train", "n1", ContainerStart(env, mounts, {}, frozenset()))
-    screen.real_cards(
-        [CardReport(UUID, CardIndex(0), 0, "NVIDIA-A100-SXM4-40GB", MiB(40536), "", is_mig=True)]
-    )
+    model = "NVIDIA-A100-SXM4-40GB (in MIG mode)"
+    screen.table(("card", "model", "MiB", "UUID"), [["0", model, "40536", UUID]])
     gets = "cards 0 and 1: 4309 MiB each"
-    screen.verdicts([Verdict("two", "n1", "8 units on 2 cards", is_admitted=True, gets=gets)])
+    row = ["two", "n1", "8 units on 2 cards", gets]
+    screen.table(("pod", "on node", "asks", "gets"), [row])
     screen.quote("Event", f"card 1 ({UUID}): " + "a long reason " * 12)
 
     lines = paper.getvalue().splitlines()

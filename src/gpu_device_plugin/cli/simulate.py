@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MIB = 1024 * 1024
+_Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 class _FailedError(click.ClickException):
@@ -37,17 +38,14 @@ class _Simulation(click.Group):
             raise _FailedError(str(error)) from error
 
 
-def _state_option(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option(
-        "--state",
-        type=click.Path(path_type=Path),
-        envvar="GPU_SIMULATOR_STATE",
-        default=DEFAULT_STATE,
-        show_default=True,
-        help=f"The node's file, or the directory that holds {STATE_NAME}.",
-    )(command)
-
-
+_state_option = click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    envvar="GPU_SIMULATOR_STATE",
+    default=DEFAULT_STATE,
+    show_default=True,
+    help=f"The node's file, or the directory that holds {STATE_NAME}.",
+)
 _card_option = click.option(
     "--card", type=int, required=True, help="The card's slot, as `show` numbers it."
 )
@@ -92,54 +90,61 @@ def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
         click.echo(f"use it with GPU_SIMULATOR_STATE={node.state}")
 
 
-@simulate.command()
-@click.argument("code", type=click.IntRange(1, 1000))
-@_card_option
-@click.option("--instance", type=int, help="The MIG instance it happens in, by NVML's index.")
-@_state_option
-def xid(code: int, card: int, instance: int | None, state: Path) -> None:
-    """Make a card report the XID CODE."""
-    _node(state).xid(card, code, instance)
+def _add_command(
+    name: str, text: str, change: Callable[..., None], *options: Callable[[_Command], _Command]
+) -> None:
+    """A command that does one thing to the node: `change` gets it, and the options by their names."""
+
+    def command(state: Path, **given: Any) -> None:
+        change(_node(state), **given)
+
+    for option in (_state_option, *reversed(options)):
+        command = option(command)
+    simulate.command(name, help=text)(command)
 
 
-def _add_card_command(name: str, text: str, change: Callable[[SimulatedNode, int], None]) -> None:
-    """A command that does one thing to one card."""
-
-    @simulate.command(name, help=text)
-    @_card_option
-    @_state_option
-    def command(card: int, state: Path) -> None:
-        change(_node(state), card)
-
-
-_add_card_command(
+_add_command(
+    "xid",
+    "Make a card report the XID CODE.",
+    SimulatedNode.xid,
+    click.argument("code", type=click.IntRange(1, 1000)),
+    _card_option,
+    click.option("--instance", type=int, help="The MIG instance it happens in, by NVML's index."),
+)
+_add_command(
     "lost",
     "Make a card fall off the bus. It reports XID 79, and every call on it fails.",
     SimulatedNode.lose,
+    _card_option,
 )
-_add_card_command(
-    "restore", "Make a lost card answer again, or end the need of a reset.", SimulatedNode.restore
+_add_command(
+    "restore",
+    "Make a lost card answer again, or end the need of a reset.",
+    SimulatedNode.restore,
+    _card_option,
 )
-_add_card_command("unplug", "Take a card out of the node.", SimulatedNode.unplug)
-_add_card_command(
+_add_command("unplug", "Take a card out of the node.", SimulatedNode.unplug, _card_option)
+_add_command(
     "plug",
     "Put an unplugged card back. Programs see it when they initialise NVML again.",
     SimulatedNode.plug,
+    _card_option,
 )
-
-
-@simulate.command()
-@_state_option
-def hang(state: Path) -> None:
-    """Make every driver call block until `unhang`."""
-    _node(state).hang()
-
-
-@simulate.command()
-@_state_option
-def unhang(state: Path) -> None:
-    """Let blocked calls continue."""
-    _node(state).unhang()
+_add_command("hang", "Make every driver call block until `unhang`.", SimulatedNode.hang)
+_add_command("unhang", "Let blocked calls continue.", SimulatedNode.unhang)
+_add_command(
+    "temperature",
+    "Set a card's temperature.",
+    SimulatedNode.temperature,
+    click.argument("celsius", type=click.IntRange(0, 200)),
+    _card_option,
+)
+_add_command(
+    "driver-upgrade",
+    "Replace the driver by VERSION, for instance 550.54.15.",
+    SimulatedNode.upgrade_driver,
+    click.argument("version"),
+)
 
 
 @simulate.command()
@@ -155,15 +160,6 @@ def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path)
 
 
 @simulate.command()
-@click.argument("celsius", type=click.IntRange(0, 200))
-@_card_option
-@_state_option
-def temperature(celsius: int, card: int, state: Path) -> None:
-    """Set a card's temperature."""
-    _node(state).temperature(card, celsius)
-
-
-@simulate.command()
 @click.argument("profiles", nargs=-1)
 @click.option("--whole", is_flag=True, help="Take the card out of MIG mode instead.")
 @_card_option
@@ -176,14 +172,6 @@ def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> No
     if whole and profiles:
         raise click.UsageError("give either PROFILES or --whole")
     _node(state).cut(card, None if whole else profiles)
-
-
-@simulate.command("driver-upgrade")
-@click.argument("version")
-@_state_option
-def driver_upgrade(version: str, state: Path) -> None:
-    """Replace the driver by VERSION, for instance 550.54.15."""
-    _node(state).upgrade_driver(version)
 
 
 @simulate.command()

@@ -162,7 +162,7 @@ class DemoNode:
         self.name = name
         self.labels = {MODE_LABEL: str(mode)}
         self.mode = mode
-        self.simulated = simulated
+        self._cards = simulated
         self.is_isolated = around.library_dir is not None
         self.has_selftest = around.has_selftest
         self._api = around.api
@@ -171,6 +171,13 @@ class DemoNode:
         self._kubelet_dir = self._dir / "k"
         self.kubelet = StandInKubelet(self._kubelet_dir)
         self.agent = AgentProcess(self._flags(around, settings or {}), self._dir / "agent.log")
+
+    @property
+    def cards(self) -> SimulatedNode:
+        """Its simulated cards; EdgeError where they are real, which a demo leaves as they are."""
+        if self._cards is None:
+            raise EdgeError(f"{self.name} has no simulated cards")
+        return self._cards
 
     async def start(self) -> None:
         """Make the Node object, start the kubelet, then the agent."""
@@ -201,7 +208,7 @@ class DemoNode:
         """Change a label of the Node object."""
         self._api.patch(self._path, {"metadata": {"labels": {key: value}}})
 
-    def counts_by_name(self) -> dict[str, int]:
+    async def counts_by_name(self) -> dict[str, int]:
         """What the kubelet counts as allocatable, by resource; without those of which it has none."""
         self.agent.check_runs()
         counts = {name: self.kubelet.allocatable(name) for name in self.kubelet.registry.links}
@@ -296,6 +303,6 @@ class DemoNode:
         }
         if around.library_dir:
             flags["--library-dir"] = around.library_dir / self.name
-        if self.simulated is not None:
-            flags["--nvml-library"] = self.simulated.library
+        if self._cards is not None:
+            flags["--nvml-library"] = self._cards.library
         return [str(word) for flag in flags.items() for word in flag]

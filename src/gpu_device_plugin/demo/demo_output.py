@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,7 +17,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 
 
@@ -41,17 +41,6 @@ class NamedOffer:
     what: str
     expected: Mapping[str, int]
     seen: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How the admission of a pod ended; `gets` names cards and memory, or why it was refused."""
-
-    pod: str
-    node: str
-    asks: str
-    is_admitted: bool
-    gets: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +86,7 @@ class ComputeShare:
     measured_percent: float
 
 
+_Seen = TypeVar("_Seen")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
 _NARROWEST = 80
@@ -144,9 +134,14 @@ class Teller:
         """A line."""
         self._line(text, style="italic")
 
-    def offers(self, rows: Iterable[Sequence[str]]) -> None:
-        """One line a node: its name, mode, cards and amounts."""
-        table = _table("node", "mode", "cards", right=("gpu-mem", "gpu-core.%", "gpu-count"))
+    def table(
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Iterable[str | Text]],
+        right: Sequence[str] = (),
+    ) -> None:
+        """One line a row; the columns of `right` are numbers."""
+        table = _table(*headings, right=right)
         for row in rows:
             table.add_row(*row)
         self._draw(table)
@@ -165,15 +160,6 @@ class Teller:
                 )
             table.add_row(offer.what, shown)
             before = offer.seen
-        self._draw(table)
-
-    def verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """One line a pod."""
-        table = _table("pod", "on node", "asks", "gets")
-        for verdict in verdicts:
-            style = "green" if verdict.is_admitted else "red"
-            gets = Text(verdict.gets, style=style)
-            table.add_row(verdict.pod, verdict.node, verdict.asks, gets)
         self._draw(table)
 
     def card_map(self, node: str, cards: Sequence[CardHolders], *, has_compute: bool) -> None:
@@ -213,14 +199,6 @@ class Teller:
             for part in self._wrap(line, hanging) or [""]:
                 self._console.print(Text.assemble((f" {self._edge} ", "dim"), (part, "yellow")))
 
-    def gpu_views(self, views: Sequence[GpuView]) -> None:
-        """One line a place, written as nvidia-smi does."""
-        table = _table("seen from", right=("Memory-Usage", "GPU-Util", "processes"))
-        for view in views:
-            busy = f"{view.gpu_percent}%"
-            table.add_row(view.who, view.memory, busy, str(view.processes))
-        self._draw(table)
-
     def compute_shares(self, shares: Sequence[ComputeShare]) -> None:
         """A bar a pod: what it had; `|` is what it may have."""
         bars = "0 to 100 % of the card's time, | is what was granted"
@@ -229,14 +207,6 @@ class Teller:
             colour = _COLOURS[number % len(_COLOURS)]
             bar = Text(_share_bar(share), style=colour)
             table.add_row(share.pod, bar, f"{share.measured_percent:.1f} %")
-        self._draw(table)
-
-    def real_cards(self, cards: Sequence[CardReport]) -> None:
-        """One line a card."""
-        table = _table("card", "model", "MiB", "UUID")
-        for card in cards:
-            model = f"{card.model} (in MIG mode)" if card.is_mig else card.model
-            table.add_row(str(card.index), model, str(card.memory_mib), card.uuid)
         self._draw(table)
 
     def promise(self, promise: Promise) -> None:
@@ -375,7 +345,7 @@ def show_value(value: object) -> str:
     return str(value)
 
 
-async def wait_for(look: Callable[[], Awaitable[object]], wanted: object, seconds: float) -> object:
+async def wait_for(look: Callable[[], Awaitable[_Seen]], wanted: object, seconds: float) -> _Seen:
     """What `look` sees: as soon as it is what is wanted, else what it saw last."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

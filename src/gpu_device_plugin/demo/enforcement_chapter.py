@@ -157,26 +157,20 @@ def _missing(node: DemoNode) -> str:
     """Why the chapter cannot be shown here; empty where it can."""
     if not node.is_isolated:
         return "libgpuslice.so is not built here; `make native` builds it"
-    if not (_driver_dir(node) / CUDA).is_file():
+    if not (node.cards.library.parent / CUDA).is_file():
         return f"the simulated {CUDA} is not built here; `make native` builds it"
     if Path(CONFIG_DIR).exists():
         return f"{CONFIG_DIR} is here: this is a slice's container already, and its limits hold"
     return ""
 
 
-def _driver_dir(node: DemoNode) -> Path:
-    if node.simulated is None:
-        raise EdgeError(f"{node.name}: nothing is run on real cards for a demo")
-    return node.simulated.library.parent
-
-
 async def _start(node: DemoNode, root: Path, stage: AsyncExitStack) -> dict[str, GpuProcess]:
     """A process in each slice, with CUDA started, and one on the node, by name."""
-    environments = {node.name: node_environment(_driver_dir(node))}
+    environments = {node.name: node_environment(node.cards.library.parent)}
     for role in TENANTS:
         started = await node.start_container(role)
         shown = root / f"{role.name}-shown"
-        environments[role.name] = environment(started, _driver_dir(node), shown)
+        environments[role.name] = environment(started, node.cards.library.parent, shown)
     running = {name: GpuProcess(name, env) for name, env in environments.items()}
     for process in running.values():
         stage.push_async_callback(process.stop)
@@ -225,7 +219,11 @@ async def _look(running: Running, node_name: str, teller: Teller, promises: Prom
         "What NVML, and so nvidia-smi, then shows: the slice's memory, the whole card's GPU-Util, and "
         "only the container's own processes. The node sees the card as it is:"
     )
-    teller.gpu_views([*views.values(), whole])
+    rows = (
+        (each.who, each.memory, f"{each.gpu_percent}%", str(each.processes))
+        for each in (*views.values(), whole)
+    )
+    teller.table(("seen from",), rows, right=("Memory-Usage", "GPU-Util", "processes"))
     wanted = f"{_SHOWN_MIB}MiB / {FIRST.slice_mib}MiB"
     promises.check(f"{FIRST.name} sees", wanted, views[FIRST.name].memory)
     promises.check(

@@ -3,9 +3,8 @@
 import asyncio
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,54 +66,6 @@ async def serve_nvidia_names(around: Surroundings, teller: Teller, promises: Pro
         f"label {CONFIG_LABEL} chooses one of NVIDIA's configuration files: mixed and single say how "
         f"instances are named (migStrategy), four-replicas divides whole cards in time. Nothing is restarted.",
     )
-    async with AsyncExitStack() as stage:
-        scene = _scene(around, teller)
-        stage.push_async_callback(scene.node.stop)
-        await scene.node.start()
-        shown = await _changes(scene)
-        teller.named_offers(shown)
-        promises.check(
-            f"what {NODE} offers after each change",
-            [each.expected for each in shown],
-            [each.seen for each in shown],
-        )
-        seen = await _share(scene.node)
-        wanted = [scene.cards.view().cards[_LAST].uuid] * _REPLICAS
-        promises.check(f"{_REPLICAS} pods that ask {GPU}: 1 share card {_LAST}", wanted, seen)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """The node, its cards, and who tells of it."""
-
-    node: DemoNode
-    cards: SimulatedNode
-    teller: Teller
-
-    async def relabel(self, value: str, expected: Mapping[str, int]) -> NamedOffer:
-        """Choose another file."""
-        self.node.relabel(CONFIG_LABEL, value)
-        return await self.await_offer(f"label {value}", expected)
-
-    async def cut(
-        self, what: str, card: int, profiles: Sequence[str] | None, expected: Mapping[str, int]
-    ) -> NamedOffer:
-        """Cut a card again, which nobody tells the agent."""
-        self.cards.cut(card, profiles)
-        return await self.await_offer(what, expected)
-
-    async def await_offer(self, what: str, expected: Mapping[str, int]) -> NamedOffer:
-        """What the kubelet counts, as soon as it is what is expected."""
-
-        async def is_offered() -> bool:
-            return self.node.counts_by_name() == expected
-
-        with self.teller.waiting(what):
-            await wait_for(is_offered, wanted=True, seconds=_SECONDS)
-        return NamedOffer(what, expected, self.node.counts_by_name())
-
-
-def _scene(around: Surroundings, teller: Teller) -> _Scene:
     files, cards = around.root / f"{NODE}-files", around.root / f"{NODE}-cards"
     for directory in (files, cards):
         directory.mkdir()
@@ -124,20 +75,41 @@ def _scene(around: Surroundings, teller: Teller) -> _Scene:
     settings = {"--config-file-srcdir": str(files)}
     node = DemoNode(NODE, NodeMode.DEFAULT, around, simulated, settings)
     node.labels[CONFIG_LABEL] = "mixed"
-    return _Scene(node, simulated, teller)
+    async with AsyncExitStack() as stage:
+        stage.push_async_callback(node.stop)
+        await node.start()
+        shown = await _changes(node, teller)
+        teller.named_offers(shown)
+        promises.check(
+            f"what {NODE} offers after each change",
+            [each.expected for each in shown],
+            [each.seen for each in shown],
+        )
+        seen = await _share(node)
+        wanted = [simulated.view().cards[_LAST].uuid] * _REPLICAS
+        promises.check(f"{_REPLICAS} pods that ask {GPU}: 1 share card {_LAST}", wanted, seen)
 
 
-async def _changes(scene: _Scene) -> list[NamedOffer]:
-    cut = {_SEVENTH: 49, _HALF: 2}
+async def _changes(node: DemoNode, teller: Teller) -> list[NamedOffer]:
+    """Other files by the node's label, and other cuts, of which nobody tells the agent."""
+    label, cut = partial(node.relabel, CONFIG_LABEL), node.cards.cut
+    half = {_SEVENTH: 49, _HALF: 2}
     whole = {_SEVENTH: 42, _HALF: 2, GPU: 1}
-    return [
-        await scene.await_offer("label mixed", {_SEVENTH: 56}),
-        await scene.relabel("single", {GPU: 56}),
-        await scene.relabel("mixed", {_SEVENTH: 56}),
-        await scene.cut("card 0 cut in two", 0, ["3g.20gb", "3g.20gb"], cut),
-        await scene.cut(f"card {_LAST} out of MIG mode", _LAST, None, whole),
-        await scene.relabel("four-replicas", {**whole, GPU: _REPLICAS}),
-    ]
+    changes: Sequence[tuple[str, Callable[[], object], Mapping[str, int]]] = (
+        ("label mixed", lambda: None, {_SEVENTH: 56}),
+        ("label single", partial(label, "single"), {GPU: 56}),
+        ("label mixed", partial(label, "mixed"), {_SEVENTH: 56}),
+        ("card 0 cut in two", partial(cut, 0, ["3g.20gb", "3g.20gb"]), half),
+        (f"card {_LAST} out of MIG mode", partial(cut, _LAST, None), whole),
+        ("label four-replicas", partial(label, "four-replicas"), {**whole, GPU: _REPLICAS}),
+    )
+    shown = []
+    for what, change, expected in changes:
+        change()
+        with teller.waiting(what):
+            seen = await wait_for(node.counts_by_name, expected, _SECONDS)
+        shown.append(NamedOffer(what, expected, seen))
+    return shown
 
 
 async def _share(node: DemoNode) -> list[str]:
@@ -295,7 +267,16 @@ async def show_real_cards(
         f"NVIDIA driver {inventory.driver_version}. They are read, and nothing more: no XID is "
         f"injected, no card is taken out, nothing runs on them.",
     )
-    teller.real_cards(inventory.cards)
+    rows = (
+        (
+            str(card.index),
+            f"{card.model} (in MIG mode)" if card.is_mig else card.model,
+            str(card.memory_mib),
+            card.uuid,
+        )
+        for card in inventory.cards
+    )
+    teller.table(("card", "model", "MiB", "UUID"), rows)
     if not served:
         teller.text("None of them can be divided by this agent, so none is offered.")
         return
@@ -339,9 +320,6 @@ _BACK_SECONDS = 60.0
 
 async def break_and_recover(node: DemoNode, teller: Teller, promises: Promises) -> None:
     """Take out a card by XID, and see it come back."""
-    simulated = node.simulated
-    if simulated is None:
-        raise EdgeError(f"{node.name}: real cards are not broken for a demo")
     teller.chapter(
         "A card breaks, and comes back",
         f"Card {CARD} of {CORE_MEM_NODE}, on which {CROWDED_OUT.name} runs, reports XID {XID}: "
@@ -351,7 +329,7 @@ async def break_and_recover(node: DemoNode, teller: Teller, promises: Promises) 
     )
     loop = asyncio.get_running_loop()
     began = loop.time()
-    simulated.xid(CARD, XID)
+    node.cards.xid(CARD, XID)
     with teller.waiting(f"waiting for card {CARD} to leave allocatable"):
         out = await wait_for(node.allocatable, WITHOUT_ONE_CARD, _OUT_SECONDS)
         seconds = loop.time() - began

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from rich.text import Text
+
 from gpu_device_plugin.demo.demo_node import DemoNode
 from gpu_device_plugin.demo.demo_output import (
     CardHolders,
     CardShare,
     Promises,
     Teller,
-    Verdict,
     show_value,
     wait_for,
 )
@@ -33,7 +34,6 @@ from gpu_device_plugin.domain.grants.container_edits import (
     REGION_FILE,
     SELFTEST_FILE,
 )
-from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.kubelet_pods import PodAdmission
 
 LIMITS = "limits"
@@ -83,9 +83,7 @@ def limit_lines(node: DemoNode, role: Role) -> list[str]:
 
 
 def _uuids(node: DemoNode, role: Role) -> list[str]:
-    if node.simulated is None:
-        raise EdgeError(f"{node.name} has no simulated cards")
-    cards = node.simulated.view().cards
+    cards = node.cards.view().cards
     return [cards[index].uuid for index in role.lands_on]
 
 
@@ -132,7 +130,9 @@ class Story:
                 seen[node.name] = await wait_for(node.allocatable, wanted, START_SECONDS)
                 ready[node.name] = await wait_for(partial(_readiness, node), "ready", SOON_SECONDS)
                 await wait_for(partial(_count_published, node), CARDS_PER_NODE, SOON_SECONDS)
-        self._teller.offers([await _offered(self._nodes[offer.node]) for offer in OFFERS])
+        rows = [await _offered(self._nodes[offer.node]) for offer in OFFERS]
+        amounts = ("gpu-mem", "gpu-core.%", "gpu-count")
+        self._teller.table(("node", "mode", "cards"), rows, amounts)
         for offer in OFFERS:
             what = f"allocatable of {offer.node} (units, percent, cards)"
             self._promises.check(what, offer.allocatable, seen[offer.node])
@@ -155,7 +155,7 @@ class Story:
             wanted = {role.name: dict.fromkeys(role.lands_on, role.slice_mib) for role in admitted}
             limits = await wait_for(self._limits_mib, wanted, SOON_SECONDS)
             verdicts = [await self._verdict(role) for role in CAST]
-        self._teller.verdicts(verdicts)
+        self._teller.table(("pod", "on node", "asks", "gets"), verdicts)
         self._promises.check(
             "each pod that fits is where it should be, by card",
             {role.name: role.lands_on for role in admitted},
@@ -241,7 +241,8 @@ class Story:
             said = "that text" if is_same else self._admissions[role.name].message
             self._promises.check(f"the status of {role.name} carries", "that text", said)
 
-    async def _verdict(self, role: Role) -> Verdict:
+    async def _verdict(self, role: Role) -> list[str | Text]:
+        """How the admission of a pod ended: which cards and memory it got, or why it was refused."""
         held = sorted(self._holding(role))
         if self._phase(role) == "rejected":
             look = partial(_reasons, self._nodes[role.node], role)
@@ -251,9 +252,8 @@ class Story:
             each = " each" if len(held) > 1 else ""
             cards = f"card{'s' if each else ''} {' and '.join(map(str, held))}"
             gets = f"{cards}: {show_value(limits)} MiB{each}"
-        return Verdict(
-            role.name, role.node, role.asks, self._admissions[role.name].is_admitted, gets
-        )
+        style = "green" if self._admissions[role.name].is_admitted else "red"
+        return [role.name, role.node, role.asks, Text(gets, style=style)]
 
     def _phase(self, role: Role) -> str:
         return "admitted" if self._admissions[role.name].is_admitted else "rejected"

@@ -6,7 +6,7 @@ That is counted now, and kept for an hour as long as somebody notes it.
 import asyncio
 import math
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -160,40 +160,34 @@ def team_of(labels: Mapping[str, str] | None, key: str) -> str:
 
 def held_on(view: NodeCards, group_of: GroupOf = _NAMESPACE) -> Mapping[str, NamespaceTotal]:
     """What the pods of each group hold of a node; one whose pods only wait for it holds nothing."""
-    pods: dict[str, set[PodRef]] = {group_of(pod): set() for pod in view.pods}
-    mib, percent, devices = Counter[str](), Counter[str](), Counter[str]()
-    for card in view.cards:
-        for holder in card.holders:
-            group = group_of(holder.pod)
-            pods[group].add(holder.pod)
-            mib[group] += holder.units * view.unit_mib
-            percent[group] += holder.percent
-    for pod in (
-        *(pod for card in view.cards for pod in card.pods),
-        *(p for _, p in view.instances),
-    ):
-        pods[group_of(pod)].add(pod)
-        devices[group_of(pod)] += 1
-    return {
-        name: NamespaceTotal(frozenset(found), mib[name], percent[name], devices[name])
-        for name, found in pods.items()
-    }
+    parts = [(group_of(pod), NamespaceTotal()) for pod in view.pods]
+    for each in (holder for card in view.cards for holder in card.holders):
+        held = NamespaceTotal(frozenset({each.pod}), each.units * view.unit_mib, each.percent)
+        parts.append((group_of(each.pod), held))
+    whole = (*(pod for card in view.cards for pod in card.pods), *(p for _, p in view.instances))
+    parts += [(group_of(pod), NamespaceTotal(frozenset({pod}), devices=1)) for pod in whole]
+    return _sums(parts)
 
 
 def totals(by_node: Iterable[Mapping[str, NamespaceTotal]]) -> Sequence[tuple[str, NamespaceTotal]]:
     """Over all nodes, who holds most first."""
-    pods: dict[str, set[PodRef]] = {}
-    mib, percent, devices = Counter[str](), Counter[str](), Counter[str]()
-    for node in by_node:
-        for name, held in node.items():
-            pods.setdefault(name, set()).update(held.pods)
-            mib[name] += held.mib
-            percent[name] += held.percent
-            devices[name] += held.devices
-    found = (
-        (n, NamespaceTotal(frozenset(p), mib[n], percent[n], devices[n])) for n, p in pods.items()
-    )
+    found = _sums(part for node in by_node for part in node.items()).items()
     return sorted(found, key=lambda each: (-each[1].mib, -each[1].devices, each[0]))
+
+
+def _sums(parts: Iterable[tuple[str, NamespaceTotal]]) -> Mapping[str, NamespaceTotal]:
+    by_group: dict[str, list[NamespaceTotal]] = {}
+    for name, part in parts:
+        by_group.setdefault(name, []).append(part)
+    return {
+        name: NamespaceTotal(
+            frozenset[PodRef]().union(*(each.pods for each in found)),
+            sum(each.mib for each in found),
+            sum(each.percent for each in found),
+            sum(each.devices for each in found),
+        )
+        for name, found in by_group.items()
+    }
 
 
 class History:

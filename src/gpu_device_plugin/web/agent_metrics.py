@@ -82,17 +82,23 @@ class FamilyOf(Generic[_Moment, _Each]):
         self._is_always = is_always  # see `Family`
 
     def __call__(
-        self, name: str, text: str, value: Callable[[_Each], float | None], label: str = ""
+        self, name: str, text: str, value: Callable[[_Each], float | None]
     ) -> Family[_Moment]:
-        """A metric; `label` is an attribute of the thing that is one more label."""
+        """A metric."""
 
         def rows(now: _Moment) -> Rows:
-            for each in self._things(now):
-                more = (getattr(each, label),) if label else ()
-                yield (*self._values(each), *more), value(each)
+            return ((self._values(each), value(each)) for each in self._things(now))
 
-        names = (*self._names, label) if label else self._names
-        return Family(name, text, names, rows, self._is_always)
+        return Family(name, text, self._names, rows, self._is_always)
+
+    def told(self, name: str, text: str, label: str) -> Family[_Moment]:
+        """A metric that is 1 for each thing with that attribute, which is one more label."""
+
+        def rows(now: _Moment) -> Rows:
+            known = ((each, getattr(each, label)) for each in self._things(now))
+            return (((*self._values(each), value), 1) for each, value in known if value)
+
+        return Family(name, text, (*self._names, label), rows, self._is_always)
 
 
 PREFIX = "gpu_device_plugin"
@@ -202,27 +208,16 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         lambda now: [((now.version,), 1)],
     ),
     _card("card_healthy", "Whether the card is in service.", lambda card: card.is_healthy),
-    _card(
-        "card_fault",
-        "Why a card is out of service.",
-        lambda card: 1 if card.reason else None,
-        "reason",
-    ),
+    _card.told("card_fault", "Why a card is out of service.", "reason"),
     _card(
         "card_memory_unexplained_bytes",
         "Memory of a card in use that no slice on it accounts for.",
         lambda card: card.unexplained_bytes,
     ),
-    _card(
-        "card_door",
-        "API by which pods ask for the card.",
-        lambda card: 1 if card.door else None,
-        "door",
-    ),
-    _card(
+    _card.told("card_door", "API by which pods ask for the card.", "door"),
+    _card.told(
         "card_memory_enforcer",
         "Who holds new slices of the card to their memory, how or why.",
-        lambda card: 1 if card.enforcer else None,
         "enforcer",
     ),
     Family(
@@ -244,12 +239,7 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         "Percent of a card's compute that a container may use; 0 is no cap.",
         lambda each: each.core_percent,
     ),
-    _slice(
-        "slice_claim",
-        "The claim (DRA) that holds a slice.",
-        lambda each: 1 if each.claim else None,
-        "claim",
-    ),
+    _slice.told("slice_claim", "The claim (DRA) that holds a slice.", "claim"),
     Family(
         "slice_enforcers",
         "Who holds a slice to its memory, and to its share of compute.",

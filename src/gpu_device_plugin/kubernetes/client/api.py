@@ -32,8 +32,7 @@ from gpu_device_plugin.kubernetes.client.credentials import Credentials, load_cr
 from gpu_device_plugin.kubernetes.client.foreign_text import without_controls
 from gpu_device_plugin.kubernetes.client.wire import Status
 
-JSON = "application/json"
-MERGE_PATCH = "application/merge-patch+json"
+_JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
 
 _CONNECT_SECONDS = 3.0
 _CALL_SECONDS = 10.0
@@ -59,7 +58,6 @@ class Request:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: object = None
-    content_type: str = JSON
     most_bytes: int = 0
     check: Callable[[], object] | None = None
 
@@ -282,7 +280,8 @@ def _options(request: Request, credentials: Credentials) -> dict[str, Any]:
     if authorization := credentials.authorization():
         headers.append(("Authorization", authorization))
     if request.body is not None:
-        headers.append(("Content-Type", request.content_type))
+        kind = _MERGE_PATCH if request.method == "PATCH" else _JSON
+        headers.append(("Content-Type", kind))
         options["data"] = msgspec.json.encode(request.body)
     if credentials.tls_server_name:
         options["server_hostname"] = credentials.tls_server_name

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, Answer, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
 
 _log = structlog.get_logger(__name__)
 _MAX_CONFLICTS = 5
@@ -113,9 +113,7 @@ class PatchQueue(Generic[Key]):
         if patch is None:
             self._work.pop(key, None)
             return
-        request = Request(
-            "PATCH", patch.path, body={"metadata": patch.metadata}, content_type=MERGE_PATCH
-        )
+        request = Request("PATCH", patch.path, body={"metadata": patch.metadata})
         try:
             answer = await self._api.call_in_turn(request)
         except ClusterError:

@@ -110,8 +110,8 @@ class EnvVar(msgspec.Struct):
     value: str = ""
 
 
-class PodClaim(msgspec.Struct):
-    """One entry of a pod's `resourceClaims`."""
+class NamedEntry(msgspec.Struct):
+    """One entry of a list of which only the name is read, as of a pod's `resourceClaims`."""
 
     name: str
 
@@ -121,7 +121,7 @@ class Resources(msgspec.Struct, omit_defaults=True):
 
     limits: _Amounts | None = None
     requests: _Amounts | None = None
-    claims: list[PodClaim] | None = None
+    claims: list[NamedEntry] | None = None
 
     def __post_init__(self) -> None:
         """Without the amounts that we do not read."""
@@ -158,7 +158,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     runtime_class_name: str = ""
     resources: Resources | None = None
     overhead: _Amounts | None = None
-    resource_claims: list[PodClaim] | None = None
+    resource_claims: list[NamedEntry] | None = None
 
     def __post_init__(self) -> None:
         """Without the rest of what a tenant can write thousands of."""

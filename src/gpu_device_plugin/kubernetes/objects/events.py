@@ -12,7 +12,7 @@ import structlog
 
 from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
 from gpu_device_plugin.errors import ClusterError, bounded
-from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, Answer, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
 
 _log = structlog.get_logger(__name__)
 COMPONENT = "gpu-device-plugin"
@@ -161,8 +161,7 @@ class Events:
 
     def _repeat(self, note: EventNote, name: str, count: _Count) -> Request:
         body = {"count": count.count, "lastTimestamp": _stamp(count.last_seconds)}
-        path = f"{self._path(note)}/{name}"
-        return Request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        return Request("PATCH", f"{self._path(note)}/{name}", body=body)
 
     def _name(self, note: EventNote, count: _Count) -> str:
         """Unique, and the same when a write is tried again."""

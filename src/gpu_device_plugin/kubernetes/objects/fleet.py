@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.pods import PodRequest
-from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.client.listing import (
     check_answer,
     decode_answer,
@@ -70,7 +70,7 @@ class Fleet:
         """Set these of the node, or remove those whose value is None; None where it is gone."""
         body = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         path = f"/api/v1/nodes/{name}"
-        answer = await self.api.call(Request("PATCH", path, {}, body, MERGE_PATCH))
+        answer = await self.api.call(Request("PATCH", path, body=body))
         if answer.is_not_found:
             return None
         return decode_answer(check_answer(answer, path), Node)

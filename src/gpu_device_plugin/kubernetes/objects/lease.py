@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.client.api import MERGE_PATCH, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.client.listing import Document, create, list_items, read, replace
 from gpu_device_plugin.kubernetes.client.wire import Bare
 
@@ -44,8 +44,7 @@ class LeaderLabel:
 
     async def _patch(self, name: str, value: str | None) -> None:
         body: dict[str, Any] = {"metadata": {"labels": {LEADER_LABEL: value}}}
-        request = Request("PATCH", f"{self._pods}/{name}", {}, body, MERGE_PATCH)
-        answer = await self._api.call(request)
+        answer = await self._api.call(Request("PATCH", f"{self._pods}/{name}", body=body))
         if not (answer.is_success or answer.is_not_found):
             raise ClusterError(f"label of pod {name}: {answer.text}")
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -12,7 +13,7 @@ from gpu_device_plugin.errors import ClusterError, ConfigError
 from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
 from gpu_device_plugin.kubernetes.client.api_connections import connection_error
 from gpu_device_plugin.kubernetes.client.listing import check_answer, list_items, read_object
-from gpu_device_plugin.kubernetes.client.wire import Bare, ObjectMeta
+from gpu_device_plugin.kubernetes.client.wire import Bare, NamedEntry, ObjectMeta
 from gpu_device_plugin.kubernetes.objects.survey_objects import (
     Event,
     SurveyedNode,
@@ -23,17 +24,10 @@ from gpu_device_plugin.kubernetes.objects.survey_objects import (
 )
 
 
-class Waiting(msgspec.Struct):
-    """`state.waiting` of a container."""
+class StateDetails(msgspec.Struct, rename="camel"):
+    """`state.waiting` or `state.terminated` of a container."""
 
-    reason: str = ""
-    message: str = ""
-
-
-class Terminated(msgspec.Struct, rename="camel"):
-    """`state.terminated` of a container."""
-
-    exit_code: int = 0
+    exit_code: int = 0  # of one that ended
     reason: str = ""
     message: str = ""
 
@@ -41,8 +35,8 @@ class Terminated(msgspec.Struct, rename="camel"):
 class ContainerState(msgspec.Struct):
     """`state` of a container."""
 
-    waiting: Waiting | None = None
-    terminated: Terminated | None = None
+    waiting: StateDetails | None = None
+    terminated: StateDetails | None = None
 
 
 class ContainerStatus(msgspec.Struct):
@@ -64,12 +58,6 @@ class ContainerStatus(msgspec.Struct):
         return f"container {self.name} ended with exit code {ended.exit_code}{reason}{message}"
 
 
-class SchedulingGate(msgspec.Struct):
-    """One entry of `schedulingGates`."""
-
-    name: str
-
-
 class ExplainedMeta(ObjectMeta):
     """`metadata` of the pod."""
 
@@ -81,20 +69,14 @@ class ExplainedSpec(SurveyedPodSpec):
     """`spec` of the pod."""
 
     scheduler_name: str = "default-scheduler"
-    scheduling_gates: list[SchedulingGate] | None = None
-
-
-class ClaimStatus(msgspec.Struct):
-    """One entry of `resourceClaimStatuses`: a claim that was made from a template."""
-
-    name: str
+    scheduling_gates: list[NamedEntry] | None = None
 
 
 class ExplainedStatus(SurveyedPodStatus, rename="camel"):
     """`status` of the pod."""
 
     start_time: str | None = None
-    resource_claim_statuses: list[ClaimStatus] | None = None
+    resource_claim_statuses: list[NamedEntry] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 
@@ -153,27 +135,15 @@ class _Term(msgspec.Struct, rename="camel"):
         )
 
 
-class _Required(msgspec.Struct, rename="camel"):
-    node_selector_terms: list[_Term] = msgspec.field(default_factory=list)
-
-
-class _NodeAffinity(msgspec.Struct, rename="camel"):
-    required_during_scheduling_ignored_during_execution: _Required | None = None
-
-
-class _Affinity(msgspec.Struct, rename="camel"):
-    node_affinity: _NodeAffinity | None = None
-
-
 class _TemplateSpec(SurveyedPodSpec):
-    affinity: _Affinity | None = None
+    affinity: dict[str, Any] | None = None
 
     @property
     def terms(self) -> list[_Term]:
         """The terms of its node affinity."""
-        node = self.affinity.node_affinity if self.affinity else None
-        required = node.required_during_scheduling_ignored_during_execution if node else None
-        return required.node_selector_terms if required else []
+        node = (self.affinity or {}).get("nodeAffinity") or {}
+        required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+        return msgspec.convert(required.get("nodeSelectorTerms") or [], list[_Term])
 
 
 class _Template(msgspec.Struct):
