@@ -186,7 +186,7 @@ static CUresult try_beside_others(int card, enum account_column column, uint64_t
 	}
 }
 
-CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes)
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
 {
 	bool ignored;
 
@@ -210,23 +210,10 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 	}
 	if (result != CUDA_SUCCESS)
 		calls_end();
-	KILLPOINT(reserve_done);
-	return result;
-}
-
-void account_count_refusal(int card)
-{
-	if (card >= 0)
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
 					  memory_order_relaxed);
-}
-
-CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
-{
-	const CUresult result = account_try_reserve(card, column, bytes);
-
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		account_count_refusal(card);
+	KILLPOINT(reserve_done);
 	return result;
 }
 

@@ -35,10 +35,6 @@ bool account_follow(int card);
  */
 CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
 
-/* The same for who has another way when it fails, and counts the refusal if there is none. */
-CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes);
-void account_count_refusal(int card);
-
 /* Replaces a reservation by what was really taken. Never refuses: the driver has decided. */
 void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken);
 

@@ -54,7 +54,7 @@ struct region_card {
 	_Atomic uint64_t refilled_ns;  /* credit is paid up to here */
 	_Atomic uint64_t busy_ns;      /* card time had, in all */
 	_Atomic uint64_t throttled_ns; /* time launches waited for credit, in all */
-	uint64_t earlier_idle;         /* of earlier versions */
+	_Atomic uint64_t idle_since_ns;
 	uint8_t reserved1[112];
 	/* columns, indexed by slot */
 	uint64_t used_bytes[REGION_SLOTS];         /* asked for, or about to be */

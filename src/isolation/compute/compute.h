@@ -141,8 +141,8 @@ void estimate_forget_all(void);
 /* Is there a cap on the card's time at all? */
 bool credit_is_capped(int card);
 
-/* Earn up to now. `is_free`: lease_is_free(), so that what is launched costs nothing. */
-void credit_earn(int card, bool is_free, uint64_t now_ns);
+/* Earn up to now. `is_busy`: the slice has work on the card, and not all of it to itself. */
+void credit_earn(int card, bool is_busy, uint64_t now_ns);
 /* Below 0: what was spent before was too much. */
 void credit_spend(int card, int64_t busy_ns);
 /* Work while nobody else wanted the card: no debt, and meanwhile nothing is saved (credit_earn). */

@@ -9,12 +9,16 @@
 #include "books/slice_region.h"
 #include "slice/slice.h"
 
-/* Saved up beyond what is launched and not yet spent: the reaction time of the cap. */
-#define SAVED_MOST_NS 20000000LL
+/* Saved up while idle: the reaction time of the cap. */
+#define IDLE_LIMIT_NS 20000000LL
 /* At first: no window should show a lease too much. */
 #define FIRST_NS 2000000LL
+/* Saved up while neighbours keep the card from us: theirs to give back. */
+#define BUSY_LIMIT_NS 1000000000LL
 /* Shorter busy periods wait for the next time. */
 #define EARN_EVERY_NS 20000u
+/* Idle this long, the larger savings lapse. */
+#define LAPSE_NS 50000000ull
 
 /* More than a day is nobody's debt, savings or work: somebody wrote over the region. */
 #define NEVER_NS 86400000000000LL
@@ -52,7 +56,16 @@ static void add(struct region_card *card, int64_t earned, int64_t limit)
 	} while (!atomic_compare_exchange_weak(&card->credit_ns, &old, fresh));
 }
 
-void credit_earn(int card, bool is_free, uint64_t now_ns)
+static void lapse(struct region_card *card)
+{
+	int64_t old = atomic_load(&card->credit_ns);
+
+	while (old > IDLE_LIMIT_NS &&
+	       !atomic_compare_exchange_weak(&card->credit_ns, &old, IDLE_LIMIT_NS))
+		;
+}
+
+void credit_earn(int card, bool is_busy, uint64_t now_ns)
 {
 	struct region_card *own = books(card);
 	uint64_t last_ns = atomic_load(&own->refilled_ns);
@@ -62,6 +75,8 @@ void credit_earn(int card, bool is_free, uint64_t now_ns)
 	if ((now_ns < last_ns + EARN_EVERY_NS && last_ns < now_ns + AHEAD_NS) ||
 	    !atomic_compare_exchange_strong(&own->refilled_ns, &last_ns, now_ns))
 		return;
+	if (is_busy)
+		atomic_store(&own->idle_since_ns, 0);
 	if (!last_ns) {
 		add(own, FIRST_NS, FIRST_NS);
 		return;
@@ -69,7 +84,14 @@ void credit_earn(int card, bool is_free, uint64_t now_ns)
 	const uint64_t passed_ns = now_ns > last_ns ? now_ns - last_ns : 0;
 
 	add(own, (int64_t)(passed_ns / 100 * percent + passed_ns % 100 * percent / 100),
-	    SAVED_MOST_NS + (is_free ? 0 : credit_inflight(card)));
+	    is_busy ? BUSY_LIMIT_NS : IDLE_LIMIT_NS);
+	if (is_busy)
+		return;
+	uint64_t since_ns = 0;
+
+	if (!atomic_compare_exchange_strong(&own->idle_since_ns, &since_ns, last_ns) &&
+	    now_ns - since_ns > LAPSE_NS)
+		lapse(own);
 }
 
 void credit_spend(int card, int64_t busy_ns)

@@ -361,7 +361,7 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 
 	const bool is_free = lease_is_free(card, now_ns);
 
-	credit_earn(card, is_free, now_ns);
+	credit_earn(card, out_ns > 0 && !is_free, now_ns);
 	sign(page, !is_off());
 	if (is_free)
 		return 0;

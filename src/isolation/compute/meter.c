@@ -161,6 +161,21 @@ static struct meter *await(struct meter *meter, struct meter_launch *launch)
 	return meter;
 }
 
+void meter_await(CUstream stream)
+{
+	struct meter_launch launch = {.stream = stream};
+
+	if (!meter_is_capped())
+		return;
+	launch.there = scope_stream(stream);
+	if (launch.there.context && !capture_has(stream)) {
+		events_lock();
+		(void)await(meter_here(launch.there.context), &launch);
+		events_unlock();
+	}
+	scope_end(launch.there);
+}
+
 /* How long the card had nothing of ours, or likely had not, before this launch. */
 static void note_idle(struct meter *meter, uint64_t now_ns)
 {

@@ -31,6 +31,9 @@ void meter_after(struct meter_launch *launch, CUresult result);
 /* Does any card have a cap on its time? */
 bool meter_is_capped(void);
 
+/* The waiting alone: before work on several cards begins, each has to have time left. */
+void meter_await(CUstream stream);
+
 /*
  * The thread waits for work: of `stream`; of the current context with `is_for_all`; or, where
  * `is_for_all` is false and `stream` is METER_NO_STREAM, for some of it. Cheap without a cap.

@@ -60,6 +60,9 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 	/* A part a card: nobody has so many. */
 	if (count > CARDS)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* No card may stand idle, and pay for it, while we wait for the time of another. */
+	for (unsigned i = 0; i < count; i++)
+		meter_await(parts[i].hStream);
 	for (unsigned i = 0; i < count; i++)
 		meter_before(
 			&launches[i],

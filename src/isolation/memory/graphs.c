@@ -19,13 +19,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t charged[LIMITS_CARDS]; /* of the cards' graph memory; under `growing` */
-static _Atomic uint32_t trims = 1;     /* graphs backed before the last trim must ask again */
+/* Recursive: want of room for a graph has them all looked at. */
+static pthread_mutex_t growing = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+/* Of the cards' graph memory; under `growing`. */
+static uint64_t charged[LIMITS_CARDS];
+static CUdevice devices[LIMITS_CARDS];
+static _Atomic uint32_t trims = 1; /* graphs backed before the last trim must ask again */
 
 void graphs_after_fork(void)
 {
-	growing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	growing = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
 		charged[i] = 0;
 }
@@ -48,6 +51,7 @@ static uint64_t follow(int card, CUdevice device)
 	if (card >= 0 && now != charged[card]) {
 		account_adjust(card, ACCOUNT_USED, charged[card], now);
 		charged[card] = now;
+		devices[card] = device;
 	}
 	return now;
 }
@@ -103,20 +107,18 @@ static CUresult trim(int card, CUdevice device)
 	return result;
 }
 
-/* Unused memory of graphs is given up before anything is refused. With the lock. */
-static CUresult reserve(int card, CUdevice device, uint64_t bytes)
+void graphs_refresh(int card)
 {
-	CUresult result = account_try_reserve(card, ACCOUNT_USED, bytes);
-
-	if (result != CUDA_ERROR_OUT_OF_MEMORY)
-		return result;
-	if (cuda.cuDeviceGraphMemTrim) {
+	/* Who has it may wait for a pool, which we may hold. */
+	if (!cuda.cuDeviceGraphMemTrim || pthread_mutex_trylock(&growing) != 0)
+		return;
+	if (charged[card]) {
 		const CUstreamCaptureMode mode = capture_exempt();
 
-		trim(card, device);
+		trim(card, devices[card]);
 		capture_restore(mode);
 	}
-	return account_reserve(card, ACCOUNT_USED, bytes);
+	pthread_mutex_unlock(&growing);
 }
 
 /* With the lock. */
@@ -132,7 +134,7 @@ static CUresult begin_part(struct graph_part *part, const struct holding *wanted
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	follow(part->card, part->device);
 	if (!has_memory)
-		result = reserve(part->card, part->device, part->reserved);
+		result = account_reserve(part->card, ACCOUNT_USED, part->reserved);
 	part->before = follow(part->card, part->device);
 	return result;
 }
@@ -171,6 +173,7 @@ static void end_part(const struct graph_part *part)
 
 	account_settle(part->card, ACCOUNT_USED, part->reserved, grown);
 	charged[part->card] += grown;
+	devices[part->card] = part->device;
 	follow(part->card, part->device);
 }
 

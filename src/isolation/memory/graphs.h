@@ -41,4 +41,7 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants);
 /* It is about to be destroyed: its memory stays with the device until a trim. */
 void graphs_forget(CUgraphExec exec);
 
+/* Gives back what no graph of a card uses just now. */
+void graphs_refresh(int card);
+
 void graphs_after_fork(void);
