@@ -17,7 +17,7 @@ HISTORIES ?= 10000
 FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test check fuzz histories lint docs fmt native sanitize proto image release e2e cluster bench gpu lock clean
+.PHONY: help demo test check fuzz histories lint docs fmt native sanitize proto image release e2e conformance cluster bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -87,6 +87,9 @@ e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine; KUBE=1.34.4 for t
 	@KUBE=$(KUBE) tests/e2e/install.sh
 	@.ci/image.sh
 	@KUBE=$(KUBE) tests/e2e/run.sh
+
+conformance: $(STAMP) $(NATIVE) ## Parts of e2e on every combination of docs/conformance.md, or ROWS="8 9" of it; as root
+	@$(BIN)/python -m tools.conformance $(ROWS)
 
 cluster: $(STAMP) $(NATIVE) ## A Kubernetes without GPUs on this machine, and a shell in it; as root
 	@KUBE=$(KUBE) tests/e2e/install.sh

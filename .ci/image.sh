@@ -96,7 +96,7 @@ for architecture in "$@"; do
   kept=$cache/$content-$architecture
   if [ ! -f "$kept/spdx.json" ]; then
     echo "==> building the image for $architecture; this takes minutes"
-    # Layers of many changes: begin anew before they fill the disk.
+    # Layers of many changes: start from nothing before they fill the disk.
     if [ -d "$cache/store" ] && [ "$(du -sm "$cache/store" | cut -f1)" -gt 6000 ]; then
       rm -rf "$cache/store" "$cache/run"
     fi

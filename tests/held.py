@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.fraction import Fraction, fraction_of, with_amounts
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
@@ -41,7 +42,9 @@ def fraction(
         shares=tuple(shares),
         **others,
     )
-    return with_amounts(made, Fraction(mem, pod_units, unit_mib, NodeMode(mode)), core)
+    return with_amounts(
+        made, Fraction(Units(mem), Units(pod_units), MiB(unit_mib), NodeMode(mode)), core
+    )
 
 
 def changed(grant: Grant, **values: Any) -> Grant:

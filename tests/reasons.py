@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "gpu_device_plugin"
 # Where such a word is said: as a keyword, by a function of that name, or at a position of a call.
 KEYWORDS = {"reason", "note_reason"}
 POSITIONS = {
-    "Check": 1,
+    "Check": 0,
     "_report_new": 0,
     "node_note": 0,
     "_note": 1,

@@ -21,7 +21,7 @@ from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.setting_options import in_help_order
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
 from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand, Enforcers
@@ -409,17 +409,18 @@ def test_every_command_is_told() -> None:
 
 
 SAMPLES = {
-    "first-slice.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
-    "two-cards.yaml": (NodeMode.CGPU, MemoryUnit.GIB, Demand(8, cards=2)),
-    "pytorch-training.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
-    "vllm.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
-    "jupyter-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(3, 20)),
-    "sglang.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
-    "kserve.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
-    "ray.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(7, 50)),
-    "triton.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(4, 25)),
-    "ack/cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
-    "ack/binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
+    "first-slice.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(2), 30)),
+    "two-cards.yaml": (NodeMode.CGPU, MemoryUnit.GIB, Demand(Units(8), cards=2)),
+    "pytorch-training.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
+    "vllm.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
+    "jupyter-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(3), 20)),
+    "sglang.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
+    "kserve.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
+    "kubeflow.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
+    "ray.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(7), 50)),
+    "triton.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(4), 25)),
+    "ack/cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(2), 30)),
+    "ack/binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(Units(16))),
 }
 NO_PODS = {
     "node-labels.yaml",
@@ -446,11 +447,11 @@ def test_a_sample_asks_for_what_its_node_gives(name: str) -> None:
         case "Pod":
             body = sample
         case "InferenceService":  # KServe puts the model's resources into its container
-            model = {
-                "name": "kserve-container",
-                "resources": spec["predictor"]["model"]["resources"],
-            }
-            body = {"spec": {"containers": [model]}}
+            resources = spec["predictor"]["model"]["resources"]
+            body = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+        case "TrainJob":  # Trainer as well
+            resources = spec["trainer"]["resourcesPerNode"]
+            body = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
         case "RayCluster":
             body = spec["workerGroupSpecs"][0]["template"]
         case _:
@@ -479,7 +480,7 @@ def test_the_readme_opens_with_the_request_of_the_sample() -> None:
     request = pod_request(msgspec.convert(opening, Pod))
     terms = NodeTerms("n", NodeMode.CORE_MEM, MemoryUnit.GIB)
 
-    assert demand(request, request.containers[0], terms) == Demand(2, 30)
+    assert demand(request, request.containers[0], terms) == Demand(Units(2), 30)
     assert {str(Resource.MEM), str(Resource.CORE)} <= set(re.findall(r"[\w./-]+", first[1]))
 
 

@@ -215,7 +215,7 @@ OTHERS = ("kubernetes", "HAMi", "HAMi-core", "k8s-device-plugin", "kai-scheduler
 
 
 def tracked_texts() -> list[Path]:
-    """Every file of ours that a person reads."""
+    """Every file of the repository that a person reads."""
     names = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.splitlines()
@@ -224,7 +224,7 @@ def tracked_texts() -> list[Path]:
 
 
 def citations(text: str) -> set[str]:
-    """Pages that a text names; addresses of other sites are not ours."""
+    """Pages that a text names; addresses of other sites do not count."""
     text = re.sub(r"\w+://\S+", "", text)
     pages = set(re.findall(r"(?<![\w*{<])[\w./-]*\w\.md\b", text))
     return pages | {f"docs/adr/{number}" for number in re.findall(r"\bdocs/adr/(\d{4})\b", text)}

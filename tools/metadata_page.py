@@ -11,7 +11,13 @@ from gpu_device_plugin.controller import unhealthy_cards
 from gpu_device_plugin.domain.fractions import demands, pod_annotations
 from gpu_device_plugin.domain.grants import holdings_annotation, node_annotations
 from gpu_device_plugin.domain.models import model_catalogue, pod_admission
-from gpu_device_plugin.domain.node import allocation_api, compute_policy, labels, modes, state
+from gpu_device_plugin.domain.node import (
+    allocation_api,
+    compute_policy,
+    labels,
+    memory_enforcer,
+    modes,
+)
 from gpu_device_plugin.kubernetes.objects import lease, resource_slices
 from gpu_device_plugin.settings.agent_settings import Settings
 
@@ -28,7 +34,7 @@ ACK_TOOLS = "agent, controller, kubectl gpu, ACK's tools"
 WISH = "controller (the card that it chose), then agent"
 MODEL = "series of the [catalogue](models.md#the-catalogue)"
 ASKED_KEY = "gpu-device-plugin/asked"
-"""Written by the chart's policy, which has no constant of ours."""
+"""Written by the chart's policy, which has none of our constants."""
 
 _FEATURES = "[feature labels](nvidia.md#feature-labels)"
 _ALLOCATION = '`{"<container index>":{"<card>":units}}`'
@@ -62,7 +68,7 @@ TABLES = {
         Key(modes.PLACEMENT_LABEL, OPERATOR, "agent, controller", f"{_names(modes.PlacementPolicy)}: [which card](requests.md#which-card)", _setting("placement")),
         Key(modes.MAX_PODS_LABEL, OPERATOR, "agent, controller", "the most pods on a card, in the modes of fractions", "no limit; with isolation 16"),
         Key(compute_policy.COMPUTE_POLICY_KEY, OPERATOR, AGENT, f"{_names(compute_policy.ComputePolicy)}, or cGPU's number 3, 1 or 2, 5", _setting("compute_policy")),
-        Key(state.MEMORY_ENFORCER_LABEL, OPERATOR, AGENT, "`library`, `auto`, `driver`: [who refuses memory](operations.md#memory-limits-by-the-driver) above a slice", f"{_setting('memory_enforcer')}; `library` in the chart"),
+        Key(memory_enforcer.MEMORY_ENFORCER_LABEL, OPERATOR, AGENT, "`library`, `auto`, `driver`: [who refuses memory](operations.md#memory-limits-by-the-driver) above a slice", f"{_setting('memory_enforcer')}; `library` in the chart"),
         Key(allocation_api.ALLOCATION_API_LABEL, OPERATOR, "agent; on a Namespace the chart's policies", f"{_names(allocation_api.AllocationApi)}: [claims](dra.md)", _setting("door")),
         Key(modes.SETTINGS_LABEL, OPERATOR, AGENT, "a name in `nodeSettings.map` ([settings by node](install.md#settings-by-node))", "the settings of all nodes"),
         Key(modes.MIG_PROFILE_LABEL, OPERATOR, AGENT, "a [MIG profile](nvidia.md#one-profile-for-a-whole-node)", _setting("mig_profile")),

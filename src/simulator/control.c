@@ -202,6 +202,20 @@ int gpusim_describe(const char *path, char *lines, size_t bytes)
 	return result;
 }
 
+uint64_t gpusim_generation(void)
+{
+	char path[4096];
+	struct gpusim_node *node =
+		gpusim_state_path(path, sizeof(path)) ? gpusim_map_path(path) : NULL;
+	uint64_t generation = 0;
+
+	if (node) {
+		generation = node->created_ns + atomic_load(&node->generation);
+		gpusim_unmap(node);
+	}
+	return generation;
+}
+
 static int occupy(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance, uint64_t bytes)
 {
 	uint32_t compute_instance = gpu_instance == GPUSIM_NO_INSTANCE ? GPUSIM_NO_INSTANCE : 0;

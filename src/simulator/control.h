@@ -30,6 +30,9 @@ GPUSIM_CONTROL int gpusim_xid(const char *path, uint32_t card, uint32_t instance
 /* The node as lines, fields that are zero left out; -ENOSPC when it does not fit. */
 GPUSIM_CONTROL int gpusim_describe(const char *path, char *lines, size_t bytes);
 
+/* Differs once the node that a driver opened now would find is another one; 0: there is none. */
+GPUSIM_CONTROL uint64_t gpusim_generation(void);
+
 /*
  * This process holds `bytes` of a card (GPUSIM_NO_INSTANCE, or the GPU instance
  * they are taken from) until it asks for another amount, ends or calls exec().

@@ -1,6 +1,6 @@
 /*
  * A driver library exports what its version has; programs test for a symbol to
- * choose their way. One build of ours has all there ever was. So where a copy of
+ * choose their way. One of our builds has all there ever was. So where a copy of
  * it is put beside a node, the symbols that came after the node's driver are
  * marked as undefined in the copy: dlsym and the linker no longer find them.
  */

@@ -248,7 +248,7 @@ _Static_assert(sizeof(pthread_mutex_t) <= 64, "the mutex has its cache line");
 
 /*
  * attach: the node of this process, or NULL when there is no file or it is not
- * ours. Mapped once and kept for the life of the process (closing the file
+ * one of this simulator. Mapped once and kept for the life of the process (closing the file
  * would drop the liveness locks below). Threads may share it. `refresh` looks
  * whether another file stands at the path now (a node created again).
  */

@@ -10,6 +10,7 @@ from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoClaims, NoCluster
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice
@@ -20,7 +21,9 @@ from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.metadata_writer import Wanted
 from gpu_device_plugin.settings.agent_settings import load_settings
 
-CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(2))
+CARDS = tuple(
+    Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", MiB(16160)) for i in range(2)
+)
 
 
 @dataclass
@@ -48,7 +51,13 @@ class ClaimsOnly(NoClaims):
         """What the scheduler writes into a claim."""
         ref = ClaimRef("default", name, f"uid-{name}")
         of = AllocatedDevice(
-            "gpu-device-plugin", "n1", f"gpu-{card}", "slice", f"s-{name}", units * 1024, percent
+            "gpu-device-plugin",
+            "n1",
+            f"gpu-{card}",
+            "slice",
+            f"s-{name}",
+            MiB(units * 1024),
+            percent,
         )
         pod = PodRef("default", f"pod-{name}", f"pod-uid-{name}")
         owners = frozenset({pod.uid})

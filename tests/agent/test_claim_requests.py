@@ -1,5 +1,6 @@
 """A container gets the cards of one claim, or of one request of a claim: each has a slice and a CDI file of its own."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from tools.harness.waiting import until
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.fraction import fraction_of
 from gpu_device_plugin.domain.grants.claims import ClaimRef
+from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.node.state import DriverLimits
 from gpu_device_plugin.errors import RequestError
 
 POD = PodRef("default", "pod-a", "pod-uid-a")
@@ -42,6 +43,17 @@ def know_pod(node: Node, monkeypatch: pytest.MonkeyPatch, *containers: Container
     """The watch has the pod."""
     specs = {POD.key: PodRequest(POD, containers)}
     monkeypatch.setattr(node.wiring.cluster, "specs", lambda: specs)
+
+
+def serve_pod(node: Node, monkeypatch: pytest.MonkeyPatch, *containers: ContainerRequest) -> None:
+    """The API server has the pod, and the watch still one of before of the same name."""
+    before = PodRequest(replace(POD, uid="before"), ())
+    monkeypatch.setattr(node.wiring.cluster, "specs", lambda: {POD.key: before})
+
+    async def fetch_spec(_namespace: str, _name: str) -> PodRequest:
+        return PodRequest(POD, containers)
+
+    monkeypatch.setattr(node.wiring.cluster, "fetch_spec", fetch_spec)
 
 
 def cards(node: Node) -> dict[str, tuple[str, ...]]:
@@ -115,8 +127,9 @@ async def test_a_claim_whose_requests_may_meet_in_one_container_is_refused(
     assert (cards(node), node.files) == ({}, [])
 
 
+@pytest.mark.parametrize("know", [know_pod, serve_pod])
 async def test_a_container_that_names_two_claims_of_cards_is_refused_the_second(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch, know: Callable[..., None]
 ) -> None:
     """A slice, and a template's whole card, which would be idle; other containers may have either."""
     endpoint = node.wiring.claim_endpoint
@@ -125,7 +138,7 @@ async def test_a_container_that_names_two_claims_of_cards_is_refused_the_second(
         claim = replace(node.cluster.claims[name], name_in_pod=told, pod=POD)
         node.cluster.claims[name] = replace(claim, owners=frozenset({POD.uid}))
     both = ("slice-2-30-c0", "nic", "card")
-    know_pod(node, monkeypatch, ContainerRequest("main", ContainerKind.APP, 0, claims=both))
+    know(node, monkeypatch, ContainerRequest("main", ContainerKind.APP, 0, claims=both))
     await endpoint.prepare(piece)
     with pytest.raises(RequestError, match="container main of pod default/pod-a names several"):
         await endpoint.prepare(whole)
@@ -135,7 +148,7 @@ async def test_a_container_that_names_two_claims_of_cards_is_refused_the_second(
         ContainerRequest(f"of-{name}", ContainerKind.APP, n, claims=(name,))
         for n, name in enumerate(both)
     ]
-    know_pod(node, monkeypatch, *containers)
+    know(node, monkeypatch, *containers)
     await endpoint.prepare(whole)
     assert cards(node) == {"uid-a": ("GPU-0",), "uid-b": ("GPU-1",)}
 

@@ -14,10 +14,12 @@ from gpu_device_plugin.agent.publish.api_cluster import NoCluster
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
 from gpu_device_plugin.domain.grants.lifetime import expired_grants, live
+from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits, EnforcerChoice
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
@@ -26,11 +28,12 @@ from gpu_device_plugin.domain.node.pods import (
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.node.state import DriverLimits, EnforcerChoice
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
 from gpu_device_plugin.settings.agent_settings import load_settings
 
-CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(2))
+CARDS = tuple(
+    Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", MiB(16160)) for i in range(2)
+)
 
 
 def claim(name: str) -> Holder:
@@ -66,8 +69,8 @@ def on_disk(wiring: Wiring) -> list[Holder]:
 
 async def test_a_claim_gets_one_durable_grant_with_its_files(wiring: Wiring) -> None:
     """Asked again, for instance after a restart of the kubelet, it is the same slice."""
-    grant = await wiring.admission.reserve(claim("a"), Demand(2, 30))
-    again = await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    grant = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
+    again = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
 
     assert again == grant
     assert on_disk(wiring) == [claim("a")]
@@ -78,7 +81,7 @@ async def test_a_claim_gets_one_durable_grant_with_its_files(wiring: Wiring) -> 
 
 async def test_a_released_claim_leaves_nothing(wiring: Wiring) -> None:
     """Grant and files end at once; a second release finds nothing to do."""
-    grant = await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    grant = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
     for _ in range(2):
         await wiring.admission.release(claim("a"))
 
@@ -97,14 +100,14 @@ async def test_two_fronts_count_on_one_ledger(wiring: Wiring) -> None:
     on_first = ("GPU-0",)
 
     with pytest.raises(DoesNotFitError, match="card 0: 5 of 15 units free"):
-        await wiring.admission.reserve(claim("a"), Demand(6, 30), on_first)
-    await wiring.admission.reserve(claim("a"), Demand(5, 30), on_first)
+        await wiring.admission.reserve(claim("a"), Demand(Units(6), 30), on_first)
+    await wiring.admission.reserve(claim("a"), Demand(Units(5), 30), on_first)
     with pytest.raises(DoesNotFitError):
-        await wiring.admission.reserve(claim("b"), Demand(1, 5), on_first)
+        await wiring.admission.reserve(claim("b"), Demand(Units(1), 5), on_first)
     await wiring.admission.release(claim("a"))
-    await wiring.admission.reserve(claim("b"), Demand(1, 5), on_first)
+    await wiring.admission.reserve(claim("b"), Demand(Units(1), 5), on_first)
     use = wiring.ledger_store.ledger.use()["GPU-0"]
-    assert use == DeviceUse(11 * 1024, 55, (pod, claim("b").pod))
+    assert use == DeviceUse(MiB(11 * 1024), 55, (pod, claim("b").pod))
 
 
 async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
@@ -133,7 +136,7 @@ async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
 async def test_the_kubelets_pods_get_nothing_of_what_claims_hold(wiring: Wiring) -> None:
     """A claim has no units of the kubelet's, which offers all of the card; the ledger knows."""
     for name in "ab":
-        await wiring.admission.reserve(claim(name), Demand(10, 60))
+        await wiring.admission.reserve(claim(name), Demand(Units(10), 60))
 
     with pytest.raises(DoesNotFitError, match="5 of 15 units free"):
         await kubelet_asks(wiring, "big", 10, 50)
@@ -144,7 +147,7 @@ async def test_the_kubelets_pods_get_nothing_of_what_claims_hold(wiring: Wiring)
 
 async def test_of_claims_at_the_same_moment_each_sees_the_others(wiring: Wiring) -> None:
     """Two cards have room for four of these; the fifth is refused, in whatever order."""
-    asked = [wiring.admission.reserve(claim(name), Demand(7, 45)) for name in "abcde"]
+    asked = [wiring.admission.reserve(claim(name), Demand(Units(7), 45)) for name in "abcde"]
     results = await asyncio.gather(*asked, return_exceptions=True)
 
     assert sum(isinstance(found, DoesNotFitError) for found in results) == 1
@@ -153,7 +156,7 @@ async def test_of_claims_at_the_same_moment_each_sees_the_others(wiring: Wiring)
 
 async def test_only_its_front_ends_the_grant_of_a_claim(wiring: Wiring) -> None:
     """The kubelet's List lacks a pod that was deleted by force, and its container may still run."""
-    await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
     ledger = wiring.ledger_store.ledger
 
     assert live(ledger, ()) == ledger
@@ -166,7 +169,7 @@ async def test_a_node_that_divides_nothing_refuses_a_claim(wiring: Wiring) -> No
     wiring.node_store.update(mode=NodeMode.DISABLED)
 
     with pytest.raises(RequestError, match=r"node n1 \(mode disabled\) divides no cards"):
-        await wiring.admission.reserve(claim("a"), Demand(2, 30))
+        await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
 
 
 @pytest.mark.parametrize("choice", [EnforcerChoice.AUTO, EnforcerChoice.DRIVER])
@@ -176,10 +179,10 @@ async def test_a_claim_of_one_container_is_limited_by_the_driver_and_a_shared_on
     """The limit is of one container: never silently less than the operator chose."""
     proven = DriverLimits({card.uuid: "misc" for card in CARDS}, {}, "")
     wiring.node_store.update(memory_choice=choice, driver_limits=proven)
-    alone = await wiring.admission.reserve(claim("a"), Demand(2, 30))
+    alone = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
     assert alone.enforcers == ("driver", "library")
     assert wiring.setup.files.has_cdi(alone.slice_id)
-    sharing = wiring.admission.reserve(claim("b"), Demand(2, 30), is_shared=True)
+    sharing = wiring.admission.reserve(claim("b"), Demand(Units(2), 30), is_shared=True)
     if choice is EnforcerChoice.DRIVER:
         with pytest.raises(NodeError, match="containers that run at once share it"):
             await sharing

@@ -131,6 +131,9 @@ async def test_a_claim_of_whole_cards_is_told_as_whole_cards(node: Node) -> None
 
     await until(lambda: "pod-a" in pods)
     assert pods["pod-a"] == {"gpu-device-plugin/devices": '{"0":["GPU-1"]}'}
+    # What an upgrade that switches claims off looks at.
+    all_of_it = {"pods": 1, "units": 15, "percent": 100}
+    await until(lambda: json.loads(node.api.cards[-1])["cards"][1].get("claimed") == all_of_it)
     (grant,) = node.wiring.ledger_store.ledger.grants.values()
     specs = spec_of("a", "main", "beside")
     (spec,) = specs.values()

@@ -19,7 +19,7 @@ from tools.harness.rig import MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.disk.slice_files import SliceFiles
-from gpu_device_plugin.domain.node.state import MemoryEnforcer
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 
 DRIVER = "615.71.09"
 

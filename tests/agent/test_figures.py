@@ -8,7 +8,7 @@ from gpu_device_plugin.disk.grant_file import KIND
 
 
 async def until_no_metric(rig: Rig, start: str) -> None:
-    """Wait until no series of ours begins so."""
+    """Wait until none of our series begins so."""
 
     async def is_gone() -> bool:
         status, text = await rig.page("metrics")

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from tools.harness.waiting import until
 
-from gpu_device_plugin.agent.node_checks.check_table import node_checks
-from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, too_old_text
+from gpu_device_plugin.agent.check_table import node_checks
+from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, find_old_kubelet
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -83,7 +83,7 @@ def test_a_kubelet_before_the_oldest_supported_one_is_reported(
     version: str,
     expected: bool,  # noqa: FBT001
 ) -> None:
-    assert (too_old_text(version) is not None) is expected
+    assert (find_old_kubelet(version) is not None) is expected
 
 
 def test_the_chart_and_the_pages_name_the_same_oldest_version() -> None:

@@ -226,7 +226,7 @@ def _rewrite(rig: Rig, old: bytes, new: bytes) -> None:
 
 
 async def allocate(rig: Rig, ids: Iterable[str]) -> Any:
-    """An Allocate call of ours, as the kubelet would make it."""
+    """One of our Allocate calls, as the kubelet would make it."""
     (socket,) = rig.kubelet.plugin_dir.glob("*-gpu-mem-*.sock")
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         call = channel.unary_unary(

@@ -19,7 +19,7 @@ KATA = {"spec": {"runtimeClassName": "kata-qemu"}}
 
 
 async def test_a_slice_is_refused_with_the_class_and_the_way_out() -> None:
-    """Whatever the node's default is; other classes are none of ours."""
+    """Whatever the node's default is; other classes are left alone."""
     async with running_rig() as rig:
         refused = await rig.admit("p", slice_of(2, 30), **KATA)
         assert not refused.is_admitted

@@ -22,6 +22,7 @@ from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport, Inventory, NvmlReport
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.fractions.units import Resource
@@ -56,7 +57,10 @@ class Nvml(NvmlSource):
 
     async def run(self) -> None:
         """Report them once."""
-        cards = tuple(CardReport(f"GPU-{i}", i, i, "V100", 16160, "", False) for i in range(4))  # noqa: FBT003
+        cards = tuple(
+            CardReport(f"GPU-{i}", CardIndex(i), i, "V100", MiB(16160), "", is_mig=False)
+            for i in range(4)
+        )
         self._on_report(Inventory("535", "12.2", "1", cards))
         await asyncio.Event().wait()
 
@@ -155,7 +159,7 @@ async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
             (held,) = await recorded(settings)
         assert (held.pod.name, held.shares) == (
             "whole",
-            (Share(uuid, 16160 << 20, is_exclusive=True, memory_mib=16160),),
+            (Share(uuid, 16160 << 20, is_exclusive=True, memory_mib=MiB(16160)),),
         )
         for path in Path(settings.state_dir).glob("grants*"):
             path.unlink()
@@ -241,7 +245,9 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: P
     settings = at(short_dir)
     for name in (settings.state_dir, settings.run_dir, settings.library_dir):
         Path(name).mkdir()
-    cards = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(4))
+    cards = tuple(
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", MiB(16160)) for i in range(4)
+    )
     schemes = Schemes((AliyunScheme(), WholeCards()), lambda card, _: int(card.index >= 2))
     wiring = Wiring(settings, schemes=schemes)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=cards)
@@ -251,7 +257,7 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: P
     await wiring.ledger_store.hold(Grant("whole", holder, units, is_isolated=False))
     await wiring.ledger_store.hold(fraction("old", spec.ref, "main", units={MEM: ("m00",)}))
 
-    chosen = Reservation(holder, Demand(2, 30), cards[:1], "", request=spec)
+    chosen = Reservation(holder, Demand(Units(2), 30), cards[:1], "", request=spec)
     pending = Pending(Caller(spec.ref, spec, spec.containers[0]), chosen)
     call = Call(MEM, 2, frozenset({"m01", "m02"}))
     scheme, view = schemes.find_deciding(MEM, wiring.node_store.read())
@@ -311,7 +317,7 @@ async def switching(
         checkpoint=lambda: None,
     )
     wiring = Wiring(settings, edges, schemes)
-    card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "V100", 16160)
+    card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "V100", MiB(16160))
     wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=(card,))
     yield wiring, lambda name: owner.__setitem__(0, ["fractions", "whole"].index(name))
 
@@ -344,7 +350,7 @@ async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(short_dir: Pa
         return living
 
     async with switching(short_dir, list_pods) as (wiring, _):
-        share = Share("GPU-0", 16160 << 20, is_exclusive=True, memory_mib=16160)
+        share = Share("GPU-0", 16160 << 20, is_exclusive=True, memory_mib=MiB(16160))
         holder = Holder(PodRef("default", "whole", "u"), "main")
         await wiring.ledger_store.hold(
             Grant("w1", holder, {WHOLE_CARD: ("GPU-0",)}, (share,), is_isolated=False)

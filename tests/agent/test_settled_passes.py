@@ -13,6 +13,7 @@ from gpu_device_plugin.agent.publish.api_cluster import NoCluster
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.slice_files import SliceSpec
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
@@ -70,7 +71,7 @@ class Node(NoCluster):
             cluster=lambda _signals, _on_drop: self,
         )
         self.wiring = Wiring(settings, edges)
-        card = Card("GPU-a", CardNumber(0), CardIndex(0), 0, "V100", 16160)
+        card = Card("GPU-a", CardNumber(0), CardIndex(0), 0, "V100", MiB(16160))
         self.wiring.node_store.update(mode=NodeMode.CGPU, cards=(card,))
         self.wiring.ledger_store.amend([GRANT])
 

@@ -210,7 +210,7 @@ async def test_an_agent_that_starts_on_a_marked_node_withdraws_too() -> None:
 
 
 async def test_a_node_with_claims_answers_when_the_last_one_has_ended() -> None:
-    """Its pods are named meanwhile; then the node has no ResourceSlice of ours."""
+    """Its pods are named meanwhile; then the node has none of our ResourceSlices."""
     async with running_rig(is_started=False) as rig:
         await become_installed(rig)
         await start_with_claims(rig)

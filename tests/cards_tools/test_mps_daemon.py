@@ -211,7 +211,7 @@ async def test_the_daemon_follows_the_nodes_label_when_no_pod_holds_a_replica(
 
 
 async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mode() -> None:
-    """The kernel releases the lock; a mode that the operator had set comes back, not ours.
+    """The kernel releases the lock; a mode that the operator had set comes back, not the daemon's.
 
     Before that no card is offered, under whatever configuration.
     """

@@ -114,9 +114,9 @@ def test_a_pod_with_claims_gets_the_scheduler_profile_of_the_values_unless_it_na
     name = "gpu-device-plugin-slices"
     for settings, is_there in (((ON,), False), ((ON, "dra.schedulerName=first-fit"), True)):
         policy = one(manifests(*settings), "MutatingAdmissionPolicy", name)
-        applied = policy["spec"]["mutations"][0]["applyConfiguration"]["expression"]
-        chosen = "== 'default-scheduler' ? 'first-fit' : object.spec.schedulerName"
-        assert (chosen in applied) is is_there
+        (mutation,) = policy["spec"]["mutations"]
+        chosen = "value: 'first-fit'}].filter(p, object.spec.schedulerName == 'default-scheduler')"
+        assert (chosen in mutation["jsonPatch"]["expression"]) is is_there
 
 
 def test_slices_by_claims_and_the_name_of_whole_cards_count_among_gpu_resources() -> None:

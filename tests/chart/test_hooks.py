@@ -38,7 +38,7 @@ RIGHTS: Mapping[str, Mapping[str, set[tuple[str, str, str]]]] = {
 
 
 def hook_objects(*settings: str, event: str = "") -> list[dict[str, Any]]:
-    """Every object that is a hook of ours, of one event or of any; `helm test` is not one."""
+    """Every object that is one of our hooks, of one event or of any; `helm test` is not one."""
     return [
         made
         for made in manifests(*settings)

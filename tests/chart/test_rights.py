@@ -1,4 +1,4 @@
-"""No token of ours may write more than its program writes: what RBAC cannot say, a policy of the API server says."""
+"""None of our tokens may write more than its program writes: what RBAC cannot say, a policy of the API server says."""
 
 import base64
 import re

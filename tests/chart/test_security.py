@@ -11,6 +11,7 @@ from tests.domain.nvidia.nodes import card, sevenths, whole
 from tests.held import changed, fraction
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS, pod_annotations
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.holdings_annotation import (
@@ -154,7 +155,7 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     made = manifests()
     nodes = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-nodes")
     pods = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-pods")
-    card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "Tesla V100", 16160)
+    card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "Tesla V100", MiB(16160))
     grant = fraction(
         slice_id="s",
         pod=PodRef("default", "p", "u"),

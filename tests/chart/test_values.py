@@ -15,7 +15,7 @@ from tools.harness.cluster.binaries import HELM
 from gpu_device_plugin.agent.node_checks.node_settings import file_of
 from gpu_device_plugin.domain.cards.health_values import XidAction
 from gpu_device_plugin.domain.grants.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
-from gpu_device_plugin.domain.node.state import EnforcerChoice
+from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings

@@ -13,6 +13,8 @@ from gpu_device_plugin.demo.demo_output import (
     Teller,
     Verdict,
 )
+from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 
@@ -89,7 +91,9 @@ def test_nothing_is_wider_than_80_columns() -> None:
     env = {"NVIDIA_VISIBLE_DEVICES": f"{UUID},{UUID}", "ALIYUN_COM_GPU_MEM_IDX": "0,1"}
 
     screen.received("train", "n1", ContainerStart(env, mounts, {}, frozenset()))
-    screen.real_cards([CardReport(UUID, 0, 0, "NVIDIA-A100-SXM4-40GB", 40536, "", is_mig=True)])
+    screen.real_cards(
+        [CardReport(UUID, CardIndex(0), 0, "NVIDIA-A100-SXM4-40GB", MiB(40536), "", is_mig=True)]
+    )
     gets = "cards 0 and 1: 4309 MiB each"
     screen.verdicts([Verdict("two", "n1", "8 units on 2 cards", is_admitted=True, gets=gets)])
     screen.quote("Event", f"card 1 ({UUID}): " + "a long reason " * 12)

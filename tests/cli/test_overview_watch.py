@@ -10,7 +10,7 @@ from tools.harness.api_server import running, working
 from tools.harness.objects import node
 from tools.harness.waiting import until
 
-from gpu_device_plugin.cli.kubeconfig_options import Found, ask_again
+from gpu_device_plugin.cli.kubeconfig_options import VerbResult, ask_again
 from gpu_device_plugin.cli.overview_screen import WatchScreen, stale_text
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
@@ -22,7 +22,7 @@ TEN_NODES = ClusterCards(tuple(view(f"gpu-{n}", [16160] * 4, []) for n in range(
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
-def drawn(cards: ClusterCards | Found, stale: str, rows: int, columns: int = 80) -> list[str]:
+def drawn(cards: ClusterCards | VerbResult, stale: str, rows: int, columns: int = 80) -> list[str]:
     """The lines on a terminal of that size."""
     file = io.StringIO()
     console = Console(
@@ -53,7 +53,7 @@ def test_a_node_that_is_higher_than_the_terminal_is_cut() -> None:
 
 def test_another_text_is_cut_by_lines() -> None:
     story = PodStory("ns/big", "Pending", said=tuple(f"line {n}" for n in range(40)))
-    lines = drawn(Found({}, lambda screen: screen.story(story)), "not up to date", 12)
+    lines = drawn(VerbResult({}, lambda screen: screen.story(story)), "not up to date", 12)
 
     assert len(lines) <= 12
     assert lines[0] == "ns/big  Pending"
@@ -62,14 +62,14 @@ def test_another_text_is_cut_by_lines() -> None:
 
 
 async def test_while_nobody_answers_the_last_answer_stays_and_says_so() -> None:
-    told: list[tuple[Found, str]] = []
+    told: list[tuple[VerbResult, str]] = []
     states = iter(["first", "", "second"])
 
-    async def read(_: ApiServer) -> Found:
+    async def read(_: ApiServer) -> VerbResult:
         state = next(states, "second")
         if not state:
             raise ClusterError("connection refused")
-        return Found(state, lambda _: None)
+        return VerbResult(state, lambda _: None)
 
     async with running() as (_, api):
 

@@ -79,7 +79,7 @@ async def a_controller(
         for each in pods:
             await server.put(path(each), each)
         async with a_replica(server, folder, "only", until_ready=until_ready, **chosen) as found:
-            await until(lambda: found.controller.leader.leads)
+            await until(lambda: found.controller.leadership.leads())
             yield found
 
 

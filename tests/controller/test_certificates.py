@@ -224,7 +224,7 @@ async def test_a_renewal_takes_effect_on_new_connections_and_breaks_none(tmp_pat
 
 
 async def test_what_an_operator_put_on_the_secret_stays() -> None:
-    """Labels, annotations and keys that are not ours."""
+    """Labels, annotations and keys that we do not write."""
     async with running() as (server, api):
         meta = {"labels": {"team": "gpu"}, "namespace": "kube-system"}
         await server.put(_PATH, {"metadata": meta, "data": {"note": "aGk="}})

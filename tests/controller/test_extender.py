@@ -604,7 +604,7 @@ async def test_cards_of_nodes_without_slices_are_shown_neither_free_nor_held(
 
 
 async def test_a_pod_that_asks_for_nothing_is_bound_without_a_wish(tmp_path: Path) -> None:
-    """kube-scheduler sends whatever names a resource of ours, also "0" of it."""
+    """kube-scheduler sends whatever names one of our resources, also "0" of it."""
     zero = pod("zero")
     zero["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "0"}
     async with a_controller(tmp_path, (node("n1"),), (zero,)) as found:

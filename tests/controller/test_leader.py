@@ -44,7 +44,7 @@ async def two_replicas(
         for each in (*pods, controller_pod("one"), controller_pod("two")):
             await server.put(path(each), each)
         async with a_replica(server, folder, "one", times) as one:
-            await until(lambda: one.controller.leader.leads)
+            await until(lambda: one.controller.leadership.leads())
             async with a_replica(server, folder, "two", times) as two:
                 yield server, one, two
 
@@ -99,10 +99,10 @@ async def test_at_its_end_a_leader_gives_the_lead_away_at_once(tmp_path: Path) -
             await server.put(path(controller_pod(name)), controller_pod(name))
         async with contextlib.AsyncExitStack() as first:
             one = await first.enter_async_context(a_replica(server, tmp_path, "one", _LASTING))
-            await until(lambda: one.controller.leader.leads)
+            await until(lambda: one.controller.leadership.leads())
             async with a_replica(server, tmp_path, "two", _LASTING) as two:
                 await first.aclose()
-                await until(lambda: two.controller.leader.leads)
+                await until(lambda: two.controller.leadership.leads())
                 await until(lambda: labelled(server) == ["two"])
         assert (holder(server), labelled(server)) == ("", [])
 
@@ -112,8 +112,8 @@ async def test_a_leader_that_died_loses_lead_and_label_to_the_next(tmp_path: Pat
     async with two_replicas(tmp_path, (node("n1"),)) as (server, one, two):
         await until(lambda: labelled(server) == ["one"])
         server.fault = cut_off("one")
-        await until(lambda: two.controller.leader.leads)
-        assert not one.controller.leader.leads
+        await until(lambda: two.controller.leadership.leads())
+        assert not one.controller.leadership.leads()
         await until(lambda: labelled(server) == ["two"])
 
 
@@ -133,7 +133,7 @@ async def test_a_new_leader_knows_what_was_bound_though_its_watch_is_silent(tmp_
             return web.json_response({}, status=503) if is_one else mute(seen)
 
         server.fault = fault
-        await until(lambda: two.controller.leader.leads)
+        await until(lambda: two.controller.leadership.leads())
         lists = [
             seen.query for seen in server.seen("GET", "/api/v1/pods") if "watch" not in seen.query
         ]
@@ -171,13 +171,13 @@ async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
 
         async def led(each: Json, at: int) -> str:
             while (error := await tried(two, each, at)) and not _LASTS.search(error):
-                await until(lambda: two.controller.leader.leads)
+                await until(lambda: two.controller.leadership.leads())
             return error
 
         first = [asyncio.ensure_future(tried(one, each, at)) for at, each in enumerate(pods)]
         await until(lambda: len(server.seen("POST", "/binding")) > 100)
         server.fault = cut_off("one")
-        await until(lambda: two.controller.leader.leads)
+        await until(lambda: two.controller.leadership.leads())
         assert (await one.call("bind", {}))[0] == 503
         # On a busy machine the second one may lose the lead for a moment; kube-scheduler asks again.
         async with asyncio.timeout(60 * PATIENCE):
@@ -208,7 +208,7 @@ async def test_a_leader_whose_time_is_up_while_it_reads_a_pod_does_not_bind_it(
 
         def fault(seen: Seen) -> web.Response | None:
             if seen.method == "GET" and seen.path == path(new):
-                one.controller.leader._until = 0.0
+                one.controller.leadership.until = 0.0
             return cut_off("one", also=lambda seen: "leases" in seen.path)(seen)
 
         server.fault = fault
@@ -236,7 +236,7 @@ async def test_a_view_that_nothing_renews_counts_as_none_after_a_while(tmp_path:
     """kube-scheduler gets 503 and the page says why; the webhook needs no pods and goes on."""
     times = Times(_QUICK.lease, stale_seconds=0.2)
     async with running() as (server, _), a_replica(server, tmp_path, "one", times) as one:
-        await until(lambda: one.controller.leader.leads)
+        await until(lambda: one.controller.leadership.leads())
 
         async def page() -> tuple[int, str]:
             return await one.get("/readyz", port=one.controller.pages.port)

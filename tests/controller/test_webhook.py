@@ -95,7 +95,7 @@ async def test_a_driver_that_is_not_served_is_refused_with_those_that_are(tmp_pa
 async def test_the_sources_selector_gives_its_pods_a_driver_without_a_restart(
     tmp_path: Path,
 ) -> None:
-    """R-009, R-010: verbatim; other keys of the ConfigMap are nothing of ours."""
+    """R-009, R-010: verbatim; other keys of the ConfigMap are left alone."""
     hpn = a_pod(compute_class="gpu-hpn")
     async with a_controller(tmp_path, ()) as found:
         before = await mutated(found, hpn)

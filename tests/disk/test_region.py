@@ -99,7 +99,7 @@ def read(tmp_path: Path, content: bytes | bytearray) -> Mapping[str, CardUsage]:
 
 
 def test_use_is_what_all_slots_hold(tmp_path: Path) -> None:
-    """Asked for and unasked; slots that were never used are left out."""
+    """Asked for and overhead; slots that were never used are left out."""
     assert read(tmp_path, laid_out()) == {UUID: CardUsage(127, 5_000_000, 7)}
 
 

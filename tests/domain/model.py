@@ -35,6 +35,7 @@ from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
     ListedPod,
+    PodKey,
     PodRef,
     PodRequest,
 )
@@ -81,7 +82,7 @@ class Agent:
     def __init__(self, cards: Sequence[Card], terms: NodeTerms, policy: PlacementPolicy) -> None:
         self.cards, self.terms, self.policy = cards, terms, policy
         self.ledger = Ledger()
-        self.seen: frozenset[PodRef] = frozenset()
+        self.seen: frozenset[PodKey] = frozenset()
         self.specs: dict[tuple[str, str], PodRequest] = {}
         self.pending: Pending | None = None
         self.asked: list[Caller | Grant] = []
@@ -91,7 +92,7 @@ class Agent:
         self, call: Call, available: frozenset[str], listed: Sequence[ListedPod]
     ) -> frozenset[str]:
         """Which units the container should get."""
-        seen, self.seen = self.seen, frozenset(entry.pod for entry in listed)
+        seen, self.seen = self.seen, frozenset(entry.pod.key for entry in listed)
         caller = find_caller(call, listed, self.specs, self.ledger, seen, self._session(call))
         self.asked.append(caller)
         alive = live(self.ledger, {entry.pod.key for entry in listed})

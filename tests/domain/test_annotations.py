@@ -9,6 +9,7 @@ from tests.domain.words import INIT, V100_MIB, cards, grant, terms
 from tests.held import changed
 
 from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     INIT_ALLOCATION,
     pod_annotations,
@@ -86,14 +87,14 @@ def test_instances_and_replicas_are_told_in_version_2() -> None:
 def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
     """The version stays: who does not know the keys reads the rest."""
     pods = (PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b"))
-    held = DeviceUse(memory_mib=3 * 1024, core_percent=60, pods=pods)
+    held = DeviceUse(memory_mib=MiB(3 * 1024), core_percent=60, pods=pods)
     found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": held})
 
     assert [entry.get("door") for entry in json.loads(found)["cards"]] == [None, "dra"]
     assert json.loads(found)["version"] == 1
     offer = parse_offer("n1", found, {})
     assert offer.by_claims == {1}
-    assert offer.claimed == (Claimed(CardIndex(1), 2, 3, 60),)
+    assert offer.claimed == (Claimed(CardIndex(1), 2, Units(3), 60),)
     assert holds_by_claims(found)
     none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": DeviceUse()})
     assert not holds_by_claims(none)

@@ -11,10 +11,10 @@ from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller, find_caller
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef, PodRequest
 from gpu_device_plugin.errors import UnknownPodError
 
-NOBODY: frozenset[PodRef] = frozenset()
+NOBODY: frozenset[PodKey] = frozenset()
 M0, M1, M2 = (frozenset({text}) for text in ("m00", "m01", "m02"))
 C0 = frozenset({"c00"})
 
@@ -29,9 +29,9 @@ def ledger(*grants: Grant) -> Ledger:
     return Ledger({each.slice_id: each for each in grants})
 
 
-def seen(*names: str) -> frozenset[PodRef]:
+def seen(*names: str) -> frozenset[PodKey]:
     """Pods that were in List before."""
-    return frozenset(PodRef("default", name) for name in names)
+    return frozenset(("default", name) for name in names)
 
 
 def told(caller: Caller) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.cards.health import (
     observe,
     recover,
@@ -22,6 +23,7 @@ from gpu_device_plugin.domain.cards.health_values import (
     XidAction,
     XidRule,
 )
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import (
     Answered,
     CardReport,
@@ -51,10 +53,12 @@ RULES = HealthRules(
 def inventory(*uuids: str, driver: str = "535.1", unreadable: int = 0) -> Inventory:
     """The driver shows these cards."""
     cards = tuple(
-        CardReport(uuid, index, index, "T4", 15079, "", is_mig=False)
+        CardReport(uuid, CardIndex(index), index, "T4", MiB(15079), "", is_mig=False)
         for index, uuid in enumerate(uuids)
     )
-    lost = tuple(UnreadableCard(len(uuids) + i, "GPU_IS_LOST") for i in range(unreadable))
+    lost = tuple(
+        UnreadableCard(CardIndex(len(uuids) + i), "GPU_IS_LOST") for i in range(unreadable)
+    )
     return Inventory(driver, "12.2", "", cards, lost)
 
 
@@ -332,7 +336,7 @@ def test_a_card_switched_to_mig_mode_is_out_for_as_long_as_it_stays_there() -> N
 
 def test_a_card_whose_memory_nvml_no_longer_tells_is_out_until_it_does() -> None:
     shown = inventory(A, B)
-    blind = replace(shown, cards=(replace(shown.cards[0], memory_mib=0), shown.cards[1]))
+    blind = replace(shown, cards=(replace(shown.cards[0], memory_mib=MiB(0)), shown.cards[1]))
     health, _ = after((0, shown), (10, blind), *probes(A, range(11, 500, 5)))
     assert out(health) == {A: "MemoryUnknown"}
     assert out(after((500, shown), start=health)[0]) == {}

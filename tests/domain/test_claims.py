@@ -6,7 +6,7 @@ import pytest
 from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.cdi_spec import cdi_spec, claim_of_spec, prepare_devices
 from gpu_device_plugin.domain.grants.claims import (
@@ -34,7 +34,9 @@ from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
-CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(3))
+CARDS = tuple(
+    Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", MiB(16160)) for i in range(3)
+)
 NODE = NodeState("n1", NodeMode.CORE_MEM, cards=CARDS, library_version="0.1")
 SCHEMES = Schemes()
 
@@ -42,7 +44,7 @@ SCHEMES = Schemes()
 def allocated(card: int, units: int, percent: int) -> AllocatedDevice:
     """What the scheduler has counted for a claim on a card."""
     return AllocatedDevice(
-        "gpu-device-plugin", "n1", f"gpu-{card}", "slice", "", units * 1024, percent
+        "gpu-device-plugin", "n1", f"gpu-{card}", "slice", "", MiB(units * 1024), percent
     )
 
 
@@ -137,7 +139,7 @@ def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     [
         [allocated(0, 0, 30)],
         [allocated(0, 2, 0)],
-        [replace(allocated(0, 2, 30), memory_mib=1500)],
+        [replace(allocated(0, 2, 30), memory_mib=MiB(1500))],
         [allocated(0, 2, 30), allocated(1, 3, 30)],
     ],
 )

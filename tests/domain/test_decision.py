@@ -6,6 +6,7 @@ import pytest
 from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.call_state import TRANSITIONS, CallState, Offer, Phase, Step
@@ -18,7 +19,7 @@ from gpu_device_plugin.errors import DoesNotFitError
 
 SCHEME = AliyunScheme()
 CARDS = tuple(
-    Card(f"GPU-{n}", CardNumber(n), CardIndex(n), n, "Tesla-V100-SXM2-16GB", 16160)
+    Card(f"GPU-{n}", CardNumber(n), CardIndex(n), n, "Tesla-V100-SXM2-16GB", MiB(16160))
     for n in range(2)
 )
 STATE = NodeState("n1", mode=NodeMode.CORE_MEM, cards=CARDS)

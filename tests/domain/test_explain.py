@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tests.domain.words import V100_MIB, cards, container, pod, terms
 
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.no_room import NoRoom, demand_text, no_room_text, room_lines
 from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import Room
@@ -16,7 +17,7 @@ NODE = cards(V100_MIB, V100_MIB)
 TAKEN = Room(
     NODE[0],
     is_healthy=True,
-    free_mem=7,
+    free_mem=Units(7),
     free_core=70,
     pods=3,
     holds_pod=False,
@@ -24,7 +25,7 @@ TAKEN = Room(
     least_core=5,
 )
 BROKEN = replace(
-    TAKEN, card=NODE[1], is_healthy=False, free_mem=15, free_core=100, pods=0, holds_pod=True
+    TAKEN, card=NODE[1], is_healthy=False, free_mem=Units(15), free_core=100, pods=0, holds_pod=True
 )
 LEFT = (TAKEN, BROKEN)
 REQUEST = pod("a", container("main", 9, 30))
@@ -40,7 +41,7 @@ def no_room(needed: Demand, left: tuple[Room, ...] = LEFT) -> NoRoom:
 
 def test_want_of_room_names_the_largest_slice_and_every_card() -> None:
     """Pod, container, node, amount with unit, the largest free slice in units and MiB, the cure."""
-    needed = Demand(9, 30)
+    needed = Demand(Units(9), 30)
 
     assert no_room_text(ASKER, needed, no_room(needed), terms()) == (
         "pod default/a, container main, on node node-a (mode core_mem) asks "
@@ -54,7 +55,7 @@ def test_want_of_room_names_the_largest_slice_and_every_card() -> None:
 
 def test_an_unknown_container_is_told_without_a_name() -> None:
     """With the API server away."""
-    needed = Demand(0, 100)
+    needed = Demand(Units(0), 100)
 
     text = no_room_text(Caller(REQUEST.ref), needed, no_room(needed), terms())
 
@@ -65,15 +66,17 @@ def test_an_unknown_container_is_told_without_a_name() -> None:
 
 def test_a_node_without_healthy_cards_says_so() -> None:
     """There is no largest slice to name."""
-    text = no_room_text(ASKER, Demand(1, 5), no_room(Demand(1, 5), LEFT[1:]), terms())
+    text = no_room_text(ASKER, Demand(Units(1), 5), no_room(Demand(Units(1), 5), LEFT[1:]), terms())
 
     assert "nothing is free on any healthy card. card 1: unhealthy" in text
-    assert "no cards" in no_room_text(ASKER, Demand(1), no_room(Demand(1), ()), terms())
+    assert "no cards" in no_room_text(
+        ASKER, Demand(Units(1)), no_room(Demand(Units(1)), ()), terms()
+    )
 
 
 def test_several_cards_are_told_with_each_ones_part() -> None:
     """8 units on 2 cards."""
-    assert demand_text(Demand(8, cards=2), terms(NodeMode.CGPU)) == (
+    assert demand_text(Demand(Units(8), cards=2), terms(NodeMode.CGPU)) == (
         "aliyun.com/gpu-mem: 8 (units of 1024 MiB) on 2 cards (4 each)"
     )
 
@@ -82,19 +85,21 @@ def test_rooms_are_told_one_a_line() -> None:
     """Whether the container fits; compute where it is divided, the cap where there is one."""
     shared = replace(TAKEN, max_pods=None, least_core=0)
 
-    assert room_lines([*LEFT, shared], Demand(7, 75)) == (
+    assert room_lines([*LEFT, shared], Demand(Units(7), 75)) == (
         "card 0   no room: 7/15 units, 70 % compute free, 3/16 pods (GPU-0)",
         "card 1   unhealthy: 15/15 units, 100 % compute free, 0/16 pods, this pod is here (GPU-1)",
         "card 0   no room: 7/15 units free, 3 pods (GPU-0)",
     )
-    assert room_lines([shared], Demand(7)) == ("card 0   fits: 7/15 units free, 3 pods (GPU-0)",)
+    assert room_lines([shared], Demand(Units(7))) == (
+        "card 0   fits: 7/15 units free, 3 pods (GPU-0)",
+    )
 
 
 def test_a_real_uuid_is_told_by_its_beginning() -> None:
     """A line fits into a terminal of 80 columns."""
     card = replace(NODE[0], uuid="GPU-fbe2901d-8128-59f9-9ae5-417b49a41849")
 
-    (line,) = room_lines([replace(TAKEN, card=card)], Demand(9, 30))
+    (line,) = room_lines([replace(TAKEN, card=card)], Demand(Units(9), 30))
 
     assert line.endswith("3/16 pods (GPU-fbe2901d)")
     assert len(f"  {line}") < 80
@@ -106,7 +111,7 @@ def test_why_tells_the_decisions_of_a_pod() -> None:
         "default/a",
         "main",
         "aliyun.com/gpu-mem: 2",
-        room_lines(LEFT[:1], Demand(2)),
+        room_lines(LEFT[:1], Demand(Units(2))),
         "card 0",
         "",
         45296.9,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
 from tests.held import changed
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Share
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, sum_holds
@@ -44,24 +45,24 @@ def test_what_a_pods_containers_hand_on_counts_once() -> None:
     side = replace(grant("a", "m02 m03", on="GPU-0"), slice_id="side")
     one, other = PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b")
 
-    assert ledger(small, large).use() == {"GPU-0": DeviceUse(3 * 1024, 0, (one,))}
+    assert ledger(small, large).use() == {"GPU-0": DeviceUse(MiB(3 * 1024), 0, (one,))}
     held = ledger(small, large, side, grant("a", "m00 m01", "c00", on="GPU-0"))
-    assert held.use() == {"GPU-0": DeviceUse(4 * 1024, 1, (one,))}
+    assert held.use() == {"GPU-0": DeviceUse(MiB(4 * 1024), 1, (one,))}
     both = held.hold(grant("b", "m04", on="GPU-0")).hold(
         replace(grant("b", "m10", on="GPU-1"), slice_id="b1")
     )
     assert both.use() == {
-        "GPU-0": DeviceUse(5 * 1024, 1, (one, other)),
-        "GPU-1": DeviceUse(1024, 0, (other,)),
+        "GPU-0": DeviceUse(MiB(5 * 1024), 1, (one, other)),
+        "GPU-1": DeviceUse(MiB(1024), 0, (other,)),
     }
 
 
 def test_a_device_that_one_has_for_itself_is_known_as_such() -> None:
     """A whole card has no amounts that somebody could add to."""
-    share = Share("GPU-0", is_exclusive=True, memory_mib=16160)
+    share = Share("GPU-0", is_exclusive=True, memory_mib=MiB(16160))
     (use,) = sum_holds([Hold(PodRef("default", "a"), share)]).values()
 
-    assert use == DeviceUse(16160, 0, (PodRef("default", "a"),), is_exclusive=True)
+    assert use == DeviceUse(MiB(16160), 0, (PodRef("default", "a"),), is_exclusive=True)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5))))

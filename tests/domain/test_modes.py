@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, COUNT, MEM, cards
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.fractions.card_limits import (
     MAX_MESSAGE_BYTES,
     check_message,
@@ -97,7 +97,8 @@ def test_every_list_that_is_offered_reaches_the_kubelet(
 ) -> None:
     """1 to 16 cards of 4 to 512 GiB: the message is as long as said and below 2 of 4 MiB."""
     node = tuple(
-        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", gib * 1024) for i in range(count)
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(gib * 1024))
+        for i in range(count)
     )
     check_message(node, unit, mode)
 
@@ -110,7 +111,7 @@ def test_every_list_that_is_offered_reaches_the_kubelet(
 def test_a_list_that_is_too_long_names_the_unit_that_fits() -> None:
     """36 cards of 512 GiB pass 2 MiB in small units."""
     node = tuple(
-        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", 512 * 1024)
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(512 * 1024))
         for i in range(MAX_CARDS)
     )
 
@@ -121,7 +122,8 @@ def test_a_list_that_is_too_long_names_the_unit_that_fits() -> None:
 def test_a_list_that_fits_in_no_unit_says_so() -> None:
     """Nothing is promised that does not hold."""
     node = tuple(
-        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", 2**22) for i in range(MAX_CARDS)
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(2**22))
+        for i in range(MAX_CARDS)
     )
 
     with pytest.raises(ConfigError, match="no unit fits 36 cards"):

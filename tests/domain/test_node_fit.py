@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.domain import words
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.node_fit import (
     OTHER_API_TEXT,
     Fit,
@@ -48,7 +48,7 @@ _Amount = tuple[int, int]
 def offer(cards: int = 2, *, max_pods: int | None = None) -> NodeOffer:
     """A node of V100s in mode cgpu, where memory alone is asked for."""
     found = tuple(
-        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 16160) for n in range(cards)
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", MiB(16160)) for n in range(cards)
     )
     healthy = frozenset(card.index for card in found)
     return NodeOffer("n1", NodeMode.CGPU, MemoryUnit.GIB, found, healthy, max_pods=max_pods)
@@ -157,14 +157,14 @@ def test_a_wish_for_several_cards_takes_the_copied_card_of_the_first_generation_
     """A pod made from another's manifest: a binding removes no annotation."""
     hold = PodHold(
         PodRef("ns", "p", "u"),
-        {0: dict.fromkeys((CardIndex(0), CardIndex(1)), UnitsAndPercent(4, 0))},
+        {0: dict.fromkeys((CardIndex(0), CardIndex(1)), UnitsAndPercent(Units(4), 0))},
     )
     copied = {V1_INDEX: "7", V1_ASSIGNED: "true"}
     now = {**copied, **wish_annotations(hold, 1, before=copied)}
     assert with_wish(pod((_APP, 8), label="2"), {**now, ASSIGNED: "true"}).wish == ()
     assert now[V1_INDEX] == "-1"
     assert V1_INDEX not in wish_annotations(hold, 1)
-    alone = PodHold(PodRef("ns", "p", "u"), {0: {CardIndex(1): UnitsAndPercent(4, 0)}})
+    alone = PodHold(PodRef("ns", "p", "u"), {0: {CardIndex(1): UnitsAndPercent(Units(4), 0)}})
     assert wish_annotations(alone, 1, before=copied)[V1_INDEX] == "1"
 
 
@@ -280,7 +280,7 @@ def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
     asks = [each for each in containers if each[0] is not _APP]
     asks += [each for each in containers if each[0] is _APP]
     cards = tuple(
-        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 1024 * 8)
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", MiB(1024 * 8))
         for n in range(len(free))
     )
     healthy = frozenset(card.index for card in cards)
@@ -288,7 +288,7 @@ def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
     held = [
         PodHold(
             PodRef("ns", f"q{n}", f"q{n}"),
-            {0: {CardIndex(n): UnitsAndPercent(8 - units, 100 - percent)}},
+            {0: {CardIndex(n): UnitsAndPercent(Units(8 - units), 100 - percent)}},
         )
         for n, (units, percent) in enumerate(free)
     ]
@@ -333,7 +333,7 @@ def test_which_card_has_which_number_changes_no_score(
 ) -> None:
     """So that the controller may answer nodes with the same left alike."""
     cards = tuple(
-        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 1024 * 8)
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", MiB(1024 * 8))
         for n in range(len(free))
     )
     healthy = frozenset(card.index for card in cards)
@@ -350,7 +350,7 @@ def test_which_card_has_which_number_changes_no_score(
         held = [
             PodHold(
                 PodRef("ns", f"q{n}", f"q{n}"),
-                {0: {CardIndex(n): UnitsAndPercent(8 - units, 100 - percent)}},
+                {0: {CardIndex(n): UnitsAndPercent(Units(8 - units), 100 - percent)}},
             )
             for n, (units, percent) in enumerate(left)
         ]
@@ -386,7 +386,8 @@ def test_a_container_makes_room_for_a_later_one(
 def test_a_search_for_cards_ends() -> None:
     """Sixteen containers on eight cards, of which none is like another."""
     cards = tuple(
-        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 1024 * (90 + n)) for n in range(8)
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", MiB(1024 * (90 + n)))
+        for n in range(8)
     )
     healthy = frozenset(card.index for card in cards)
     node = NodeOffer("n1", NodeMode.CGPU, MemoryUnit.GIB, cards, healthy)
@@ -454,7 +455,7 @@ def test_compute_counts_as_the_spec_says(core: str | None, *, is_believed: bool)
     held = hold_of(PodRequest(PodRef("ns", "p", "p"), (container,)), annotations)
 
     assert held.by_card() == ({0: (4, 80)} if is_believed else {})
-    assert held.unplaced == (() if is_believed else (Demand(4, 80),))
+    assert held.unplaced == (() if is_believed else (Demand(Units(4), 80),))
 
 
 @pytest.mark.parametrize("label", ["9" * 5000, "-" + "9" * 5000])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 
 from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.placement import Placement, place
 from gpu_device_plugin.domain.fractions.room import Room, at_most, rooms
@@ -31,7 +32,7 @@ def room(index: int, mem: int, core: int = 100, pods: int = 0, **more: bool | in
     return Room(
         card=FOUR[index],
         is_healthy=is_healthy,
-        free_mem=mem,
+        free_mem=Units(mem),
         free_core=core,
         pods=pods,
         holds_pod=bool(more.get("holds_pod", False)),
@@ -54,7 +55,7 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
     for name, units in (("a", 2), ("b", 3)):
         pod = PodRef("default", name, f"uid-{name}")
         found = place(
-            rooms(node, healthy, ledger, terms(NodeMode.CGPU), pod), Demand(units), policy
+            rooms(node, healthy, ledger, terms(NodeMode.CGPU), pod), Demand(Units(units)), policy
         )
         assert isinstance(found, Placement)
         chosen.append(found.cards[0].index)
@@ -70,7 +71,7 @@ def test_fgd_takes_the_card_on_which_the_least_room_is_spoiled(
     policy: PlacementPolicy, card: int
 ) -> None:
     """Of 9 free units one less would serve no six tenths any more; of 10, six tenths are left."""
-    found = place([room(0, 9), room(1, 10), room(2, 15)], Demand(1), policy)
+    found = place([room(0, 9), room(1, 10), room(2, 15)], Demand(Units(1)), policy)
 
     assert indexes(found) == [card]
 
@@ -80,25 +81,27 @@ def test_fgd_counts_what_is_scarcer_of_memory_and_compute() -> None:
     full_of_compute = room(0, 15, core=30, least_core=5)
     whole = room(1, 15, least_core=5)
 
-    assert indexes(place([whole, full_of_compute], Demand(2, 30), PlacementPolicy.FGD)) == [0]
+    assert indexes(place([whole, full_of_compute], Demand(Units(2), 30), PlacementPolicy.FGD)) == [
+        0
+    ]
 
 
 def test_of_equal_cards_fgd_takes_the_first() -> None:
     """So that equal nodes choose the same."""
     rooms = [room(index, 15) for index in range(4)]
 
-    assert indexes(place(rooms, Demand(3), PlacementPolicy.FGD)) == [0]
+    assert indexes(place(rooms, Demand(Units(3)), PlacementPolicy.FGD)) == [0]
 
 
 def test_a_pod_that_wants_its_card_alone_gets_an_empty_one() -> None:
     """R-528; its own containers may be there, and nobody joins it."""
-    alone = Demand(2, is_exclusive=True)
+    alone = Demand(Units(2), is_exclusive=True)
     shared, own = room(0, 13, pods=1), room(1, 13, pods=1, holds_pod=True)
     closed = replace(room(2, 0, pods=1), is_closed=True)
 
     assert indexes(place([shared, room(1, 15)], alone, BINPACK)) == [1]
     assert indexes(place([shared, own], alone, BINPACK)) == [1]
-    assert indexes(place([closed, room(3, 15)], Demand(1), BINPACK)) == [3]
+    assert indexes(place([closed, room(3, 15)], Demand(Units(1)), BINPACK)) == [3]
     found = place([shared, closed], alone, BINPACK)
     assert isinstance(found, NoRoom)
     assert found.lacks == ((0, "1 other pods"), (2, "held by a pod that wants no other beside it"))
@@ -108,7 +111,7 @@ def test_a_pod_that_wants_its_card_alone_gets_an_empty_one() -> None:
 
 def test_two_half_free_cards_do_not_add_up() -> None:
     """R-523; the largest slice is told in units and MiB."""
-    found = place([room(0, 7), room(1, 8)], Demand(9), BINPACK)
+    found = place([room(0, 7), room(1, 8)], Demand(Units(9)), BINPACK)
 
     assert isinstance(found, NoRoom)
     assert found.largest
@@ -119,7 +122,7 @@ def test_two_half_free_cards_do_not_add_up() -> None:
 
 def test_the_largest_slice_has_the_compute_that_was_asked() -> None:
     """14 units beside 10 % are no help for somebody who wants 30 %."""
-    found = place([room(0, 14, 10), room(1, 3, 30)], Demand(4, 30), BINPACK)
+    found = place([room(0, 14, 10), room(1, 3, 30)], Demand(Units(4), 30), BINPACK)
 
     assert isinstance(found, NoRoom)
     assert found.largest
@@ -129,14 +132,14 @@ def test_the_largest_slice_has_the_compute_that_was_asked() -> None:
 
 def test_without_that_compute_anywhere_the_largest_slice_is_of_memory() -> None:
     """So the reader sees what there is."""
-    found = place([room(0, 14, 10), room(1, 3, 0)], Demand(4, 30), BINPACK)
+    found = place([room(0, 14, 10), room(1, 3, 0)], Demand(Units(4), 30), BINPACK)
 
     assert isinstance(found, NoRoom)
     assert found.largest
     assert (found.largest.free_mem, found.largest.card) == (14, FOUR[0])
 
 
-@pytest.mark.parametrize("found", [place([], Demand(1), BINPACK)])
+@pytest.mark.parametrize("found", [place([], Demand(Units(1)), BINPACK)])
 def test_a_node_without_cards_has_no_room(found: Placement | NoRoom) -> None:
     """And no largest slice."""
     assert isinstance(found, NoRoom)
@@ -145,7 +148,7 @@ def test_a_node_without_cards_has_no_room(found: Placement | NoRoom) -> None:
 
 def test_unhealthy_cards_serve_nobody() -> None:
     """Nor do they show as the largest slice."""
-    found = place([room(0, 15, is_healthy=False)], Demand(1), BINPACK)
+    found = place([room(0, 15, is_healthy=False)], Demand(Units(1)), BINPACK)
 
     assert isinstance(found, NoRoom)
     assert (found.largest, found.lacks) == (None, ((0, "unhealthy"),))
@@ -156,44 +159,44 @@ def test_the_seventeenth_pod_finds_no_card() -> None:
     """R-405: at most 16 pods a card with isolation; a pod on the card stays welcome."""
     full = room(0, 5, pods=16, max_pods=16)
 
-    found = place([full], Demand(1), BINPACK)
+    found = place([full], Demand(Units(1)), BINPACK)
 
     assert isinstance(found, NoRoom)
     assert (found.reason, found.lacks) == ("TooManyPods", ((0, "16 pods, at most 16"),))
     mine = room(0, 5, pods=16, max_pods=16, holds_pod=True)
-    assert indexes(place([mine], Demand(1), BINPACK)) == [0]
+    assert indexes(place([mine], Demand(Units(1)), BINPACK)) == [0]
 
 
 def test_a_card_without_compute_serves_nobody_where_compute_is_divided() -> None:
     """With the API away the compute of a container is not known yet, but it is at least 5 %."""
     left = [room(0, 3, 0, least_core=5), room(1, 9, 5, least_core=5)]
 
-    assert indexes(place(left, Demand(2), BINPACK)) == [1]
+    assert indexes(place(left, Demand(Units(2)), BINPACK)) == [1]
 
 
 def test_a_card_without_memory_serves_nobody() -> None:
     """The same for memory, where the compute is what is asked first."""
-    assert indexes(place([room(0, 0), room(1, 9)], Demand(0, 30), BINPACK)) == [1]
+    assert indexes(place([room(0, 0), room(1, 9)], Demand(Units(0), 30), BINPACK)) == [1]
 
 
 def test_earlier_cards_of_the_pod_go_before_the_policy() -> None:
     """A pod's further containers prefer the first's card, as long as it has room."""
     left = [room(0, 2), room(1, 9), room(2, 15)]
 
-    assert indexes(place(left, Demand(2), BINPACK, prefer=["GPU-2"])) == [2]
-    assert indexes(place(left, Demand(3), BINPACK, prefer=["GPU-0"])) == [1]
+    assert indexes(place(left, Demand(Units(2)), BINPACK, prefer=["GPU-2"])) == [2]
+    assert indexes(place(left, Demand(Units(3)), BINPACK, prefer=["GPU-0"])) == [1]
 
 
 def test_a_wish_is_honoured_if_it_fits() -> None:
     """The extender's wish is advice: one that does not fit is passed over."""
     left = [room(0, 2), room(1, 9), room(2, 15)]
 
-    assert indexes(place(left, Demand(2), BINPACK, wish=[CardIndex(2)])) == [2]
-    assert indexes(place(left, Demand(3), BINPACK, wish=[CardIndex(0)])) == [1]
-    assert indexes(place(left, Demand(2), BINPACK, wish=[CardIndex(7)])) == [0]
-    assert indexes(place(left, Demand(2), BINPACK, wish=[CardIndex(1), CardIndex(2)])) == [0]
+    assert indexes(place(left, Demand(Units(2)), BINPACK, wish=[CardIndex(2)])) == [2]
+    assert indexes(place(left, Demand(Units(3)), BINPACK, wish=[CardIndex(0)])) == [1]
+    assert indexes(place(left, Demand(Units(2)), BINPACK, wish=[CardIndex(7)])) == [0]
+    assert indexes(place(left, Demand(Units(2)), BINPACK, wish=[CardIndex(1), CardIndex(2)])) == [0]
     both = [CardIndex(2), CardIndex(1)]
-    assert indexes(place(left, Demand(4, cards=2), BINPACK, wish=both)) == [1, 2]
+    assert indexes(place(left, Demand(Units(4), cards=2), BINPACK, wish=both)) == [1, 2]
 
 
 def test_handed_on_units_decide_the_card() -> None:
@@ -201,10 +204,10 @@ def test_handed_on_units_decide_the_card() -> None:
     left = [room(0, 2), room(1, 9), room(2, 15)]
     forced = frozenset({FOUR[2].number})
 
-    assert indexes(place(left, Demand(2), BINPACK, must=forced, wish=[CardIndex(0)])) == [2]
-    assert indexes(place(left, Demand(4, cards=2), BINPACK, must=forced)) == [0, 2]
+    assert indexes(place(left, Demand(Units(2)), BINPACK, must=forced, wish=[CardIndex(0)])) == [2]
+    assert indexes(place(left, Demand(Units(4), cards=2), BINPACK, must=forced)) == [0, 2]
     both = frozenset({FOUR[1].number, FOUR[2].number})
-    found = place(left, Demand(2), BINPACK, must=both)
+    found = place(left, Demand(Units(2)), BINPACK, must=both)
     assert isinstance(found, NoRoom)
     assert found.lacks[0] == (0, "fits, but an init container's units lie on another card")
 
@@ -236,7 +239,9 @@ def questions(draw: st.DrawFn) -> Question:
         for index in range(4)
     ]
     count = draw(st.integers(1, 3))
-    demand = Demand(draw(st.integers(1, 5)) * count, draw(st.sampled_from([0, 5, 30])), count)
+    demand = Demand(
+        Units(draw(st.integers(1, 5)) * count), draw(st.sampled_from([0, 5, 30])), count
+    )
     some = st.lists(st.integers(0, 3), unique=True, max_size=3)
     return Question(
         left,

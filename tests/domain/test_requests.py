@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.domain.words import APP, CORE, COUNT, INIT, MEM, SIDECAR, container, pod, terms
 
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
 from gpu_device_plugin.domain.fractions.demands import demand, demand_from_size, demands
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
@@ -27,7 +27,7 @@ def test_a_percentage_is_a_multiple_of_five(percent: int) -> None:
     """R-102, R-103: {5, 10, ... 100}, everything else is refused."""
     subject = pod("a", container("main", 2, percent))
     if percent in range(5, 101, 5):
-        assert demand(subject, subject.containers[0], terms()) == Demand(2, percent)
+        assert demand(subject, subject.containers[0], terms()) == Demand(Units(2), percent)
     else:
         reason = refusal(subject, NodeMode.CORE_MEM).reason
         assert reason == ("BadPercentage" if percent else "MemoryOnly")
@@ -82,11 +82,11 @@ def test_gpu_count_as_a_resource_is_refused_with_a_hint_at_the_label(mode: NodeM
 @pytest.mark.parametrize(
     ("label", "units", "expected"),
     [
-        ("4", 8, Demand(8, cards=4)),
-        ("2", 8, Demand(8, cards=2)),
-        ("1", 8, Demand(8)),
-        ("0", 8, Demand(8)),
-        (None, 8, Demand(8)),
+        ("4", 8, Demand(Units(8), cards=4)),
+        ("2", 8, Demand(Units(8), cards=2)),
+        ("1", 8, Demand(Units(8))),
+        ("0", 8, Demand(Units(8))),
+        (None, 8, Demand(Units(8))),
     ],
 )
 def test_the_label_spreads_units_evenly(
@@ -138,15 +138,15 @@ def test_containers_that_ask_nothing_are_no_fault() -> None:
     """A core_mem node also runs the pod's ordinary containers."""
     subject = pod("a", container("proxy"), container("main", 2, 5))
 
-    assert demand(subject, subject.containers[1], terms()) == Demand(2, 5)
+    assert demand(subject, subject.containers[1], terms()) == Demand(Units(2), 5)
 
 
 @pytest.mark.parametrize(
     ("resource", "size", "mode", "expected"),
     [
-        (MEM, 2, NodeMode.CORE_MEM, Demand(2)),
-        (CORE, 30, NodeMode.CORE_MEM, Demand(0, 30)),
-        (MEM, 2, NodeMode.SHARE, Demand(2)),
+        (MEM, 2, NodeMode.CORE_MEM, Demand(Units(2))),
+        (CORE, 30, NodeMode.CORE_MEM, Demand(Units(0), 30)),
+        (MEM, 2, NodeMode.SHARE, Demand(Units(2))),
     ],
 )
 def test_a_size_alone_is_a_demand(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import cards
 
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
 from gpu_device_plugin.domain.fractions.units import slice_bytes, slice_mib
 from gpu_device_plugin.domain.grants.container_edits import CardLimit, limits_text
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
@@ -26,7 +26,7 @@ from gpu_device_plugin.errors import DoesNotFitError
         pytest.param(16160, 15, 16160, id="all units are the whole card"),
     ],
 )
-def test_a_slice_is_a_proportion(memory_mib: int, units: int, expected_mib: int) -> None:
+def test_a_slice_is_a_proportion(memory_mib: int, units: Units, expected_mib: int) -> None:
     """Every published figure of R-129 comes out exactly."""
     card = cards(memory_mib)[0]
 
@@ -42,16 +42,16 @@ def test_slices_of_a_card_never_exceed_it(
     card = cards(memory_mib)[0]
     left, sizes = card.capacity(unit), []
     while left:
-        units = data.draw(st.integers(max(1, left // 3), left))
+        units = Units(data.draw(st.integers(max(1, left // 3), left)))
         sizes.append(slice_mib(card, units, unit))
         assert sizes[-1] >= units * unit.mib
-        left -= units
+        left = Units(left - units)
 
     assert sum(sizes) <= memory_mib
 
 
 @pytest.mark.parametrize("units", [-1, 0, 16])
-def test_what_the_card_has_not_is_refused(units: int) -> None:
+def test_what_the_card_has_not_is_refused(units: Units) -> None:
     """The text names what was asked and what is there."""
     with pytest.raises(DoesNotFitError, match=rf"{units} units .*GPU-0.* has 15"):
         slice_mib(cards(16160)[0], units, MemoryUnit.GIB)

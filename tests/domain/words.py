@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -27,7 +27,9 @@ def cards(*sizes_mib: int, model: str = "Tesla-V100-SXM2-16GB") -> tuple[Card, .
     """Cards of these sizes; their numbers run against their indexes, so mixing them up shows."""
     last = len(sizes_mib) - 1
     return tuple(
-        Card(f"GPU-{index}", CardNumber(last - index), CardIndex(index), index + 3, model, size)
+        Card(
+            f"GPU-{index}", CardNumber(last - index), CardIndex(index), index + 3, model, MiB(size)
+        )
         for index, size in enumerate(sizes_mib)
     )
 

@@ -13,7 +13,7 @@ from tools.harness.cluster.images import ARCHITECTURES
 from tools.harness.cluster.node import Node
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILDER = ROOT / ".ci" / "image.sh"
+BUILDER = ".ci/image.sh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,17 @@ class AgentImage:
         node.load_archive(self.archive)
 
 
-def agent_image(network: int) -> AgentImage:
-    """Build the image where it was not built yet from what stands in the checkout.
+def agent_image(network: int, checkout: Path = ROOT) -> AgentImage:
+    """Build the image where it was not built yet from what stands in a checkout.
 
     Args:
         network: Descriptor of a network namespace that reaches Debian and the package index.
+        checkout: Of this repository, at any commit.
     """
     architecture = ARCHITECTURES[platform.machine()]
     done = subprocess.run(
-        ["nsenter", f"--net=/proc/self/fd/{network}", str(BUILDER), architecture],
-        cwd=ROOT,
+        ["nsenter", f"--net=/proc/self/fd/{network}", BUILDER, architecture],
+        cwd=checkout,
         capture_output=True,
         text=True,
         pass_fds=(network,),
@@ -59,7 +60,7 @@ def agent_image(network: int) -> AgentImage:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return read_image(ROOT / done.stdout.splitlines()[-1])
+    return read_image(checkout / done.stdout.splitlines()[-1])
 
 
 def read_image(archive: Path) -> AgentImage:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.e2e.agent_image import AgentImage, agent_image
 from tests.e2e.claims import claims, claims_agent, plain  # noqa: F401 - fixtures
+from tests.e2e.installation import DRIVER
 from tests.e2e.tenants import Tenant, prepare_for_tenants, start_tenant, tenant_pod
 from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
 from tools.harness.cluster.agent import Agent, AgentDirectories, wait_for_allocatable
@@ -61,7 +62,7 @@ def serving_agent(cluster: Cluster, results: Path) -> Iterator[Agent]:
     cluster.kubectl("label", "node", NODE, "ack.node.gpu.schedule=core_mem")
     cluster.kubectl("label", "node", NODE, "ack.node.gpu.placement=binpack")
     agent = Agent(cluster, AgentDirectories(STATE / "agent", results))
-    agent.prepare()
+    agent.prepare(*(["--driver-version", DRIVER] if DRIVER else []))
     agent.start()
     yield agent
     agent.stop()

@@ -4,18 +4,25 @@ The unit of memory is a value of the chart, so nodes that count in 128 MiB have 
 own. Cards are simulated, and brought into containers by the agents.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
-from tools.harness.cluster.node import Node
+from tools.harness.cluster.node import AGENT_STATE, Node
 from tools.harness.cluster.pods import CORE, COUNT, MEMORY
 from tools.harness.cluster.waiting import wait_for
 
+from gpu_device_plugin.disk.grant_file import GrantStore
+
 MODE_LABEL = "ack.node.gpu.schedule"
 SHARED_RELEASE = "shared"
+DRIVER = os.environ.get("DRIVER", "")
+"""Version of the simulated driver; empty for the profile's."""
+# A grant ends when the kubelet lacks it twice, 30 s apart.
+RELEASE_SECONDS = 150
 OFFERED = {
     RELEASE: {MEMORY: "60", CORE: "400", COUNT: "4"},
     # floor(16160 / 128) = 126 units a card.
@@ -62,6 +69,7 @@ class Installation:
             f"image.tag={tag}",
             "image.pullPolicy=Never",
             "simulate.profile=v100",
+            f"simulate.driverVersion={DRIVER}",
             f"nodeSelector.ack\\.node\\.gpu\\.schedule={mode}",
             *KINDS[release],
         )
@@ -108,3 +116,9 @@ class Installation:
 def daemonset(release: str) -> str:
     """The name that the chart gives it."""
     return release if "gpu-device-plugin" in release else f"{release}-gpu-device-plugin"
+
+
+def granted_pods(node: Node) -> set[str]:
+    """Pods that hold slices, as the agent of a node has written it down."""
+    ledger = GrantStore(node.place.directory / AGENT_STATE, "").read()
+    return {grant.pod.name for grant in ledger.grants.values()}

@@ -65,7 +65,7 @@ def mounting(path: str) -> dict[str, Any]:
 
 
 def of_node(path: str) -> dict[str, Any]:
-    """The row's containers and volumes for the node's `path`, mounted where nothing of ours is."""
+    """The row's containers and volumes for the node's `path`, mounted where the agent mounts nothing."""
     return {
         "containers": [holding(volumeMounts=[{"name": "mine", "mountPath": "/mnt"}])],
         "more": {"volumes": [{"name": "mine", "hostPath": {"path": path}}]},

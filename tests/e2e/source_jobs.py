@@ -11,7 +11,7 @@ BINPACK = Path("samples/ack/binpack.yaml")
 
 
 def source_job(sample: Path, script: str, image: str = GPU_TEST) -> dict[str, Any]:
-    """The object of a sample, with a shell script in an image of ours in place of the vendors'."""
+    """The object of a sample, with a shell script in one of our images in place of the vendors'."""
     job: dict[str, Any] = yaml.safe_load(sample.read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     container |= {"image": image, "imagePullPolicy": "Never", "command": ["sh", "-c", script]}

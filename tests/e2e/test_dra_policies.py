@@ -210,7 +210,7 @@ def claim_of_hand() -> dict[str, Any]:
 
 
 def test_each_shape_of_a_pod_gets_the_claims_it_has_to(server: Submission) -> None:
-    """Limits and requests of ours are gone, everything else is as it was."""
+    """Limits and requests of our resources are gone, everything else is as it was."""
     wrong = []
     for row in MADE:
         made = json.loads(json.dumps(row.pod))
@@ -746,5 +746,7 @@ def _requests(cluster: Cluster) -> dict[str, tuple[str, int, Mapping[str, str]]]
         asked = request["exactly"]
         distinct = [{"distinctAttribute": "gpu-device-plugin/uuid"}] if asked["count"] > 1 else []
         assert claim["spec"]["devices"].get("constraints", []) == distinct
+        # kube-scheduler writes it before it allocates: here no node fits.
+        assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
         found[name] = (asked["deviceClassName"], asked["count"], asked["capacity"]["requests"])
     return found

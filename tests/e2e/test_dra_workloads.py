@@ -30,7 +30,7 @@ def workload(kind: str, group: str = "apps/v1", **spec: Any) -> dict[str, Any]:
 
 
 def sample(name: str) -> list[dict[str, Any]]:
-    """A sample's objects; only what this cluster lacks is ours: image, program, probes, volumes."""
+    """A sample's objects; only what this cluster lacks is added: image, program, probes, volumes."""
     found = list(yaml.safe_load_all(Path(f"samples/{name}.yaml").read_text()))
     for made in found:
         spec = made["spec"].get("template", made).get("spec", {})

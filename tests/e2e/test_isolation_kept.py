@@ -235,7 +235,7 @@ def test_a_reboot_leaves_no_container_without_a_cap(
 
 
 def test_a_container_without_a_slice_is_untouched(cluster: Cluster, isolating: Agent) -> None:
-    """No file, no variable, no card of ours; not even for one that names cards itself."""
+    """No file, no variable, no card of the node; not even for one that names cards itself."""
     assert isolating.program.running()
     wish = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     for name, env in {"plain": [], "wishing": wish}.items():

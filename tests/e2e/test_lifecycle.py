@@ -11,7 +11,14 @@ import pytest
 import yaml
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.image_parts import take_libraries, write_next_version
-from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
+from tests.e2e.installation import (
+    MODE_LABEL,
+    OFFERED,
+    RELEASE_SECONDS,
+    SHARED_RELEASE,
+    Installation,
+    granted_pods,
+)
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
@@ -23,15 +30,13 @@ from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.durable import SealedFile
-from gpu_device_plugin.disk.grant_file import KIND, VERSION, GrantStore
+from gpu_device_plugin.disk.grant_file import KIND, VERSION
 
 NEXT_VERSION = "0.2.0"
 # Ended from outside it is no success: a Job replaces the pod then.
 STAY = "env >/told-environment; trap 'exit 143' TERM; while :; do sleep 1; done"
 APPS = {RELEASE: "cuda-sample", SHARED_RELEASE: "binpack-1"}
 MARKS = ("gpu-device-plugin/uninstall", "gpu-device-plugin/withdrawn")
-# A grant ends when the kubelet lacks it twice, 30 s apart.
-RELEASE_SECONDS = 150
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +123,6 @@ def test_an_empty_cluster_offers_60_400_4_and_runs_the_sources_jobs(life: Instal
 def library_versions(node: Node) -> set[str]:
     """Versions of the isolation library on a node."""
     return {path.name for path in (node.place.directory / AGENT_LIBRARY).iterdir()}
-
-
-def granted_pods(node: Node) -> set[str]:
-    """Pods that hold slices, as the agent of a node has written it down."""
-    ledger = GrantStore(node.place.directory / AGENT_STATE, "").read()
-    return {grant.pod.name for grant in ledger.grants.values()}
 
 
 def test_an_upgrade_restarts_no_container_and_keeps_what_they_have_mounted(

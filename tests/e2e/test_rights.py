@@ -1,4 +1,4 @@
-"""A real API server holds each of our tokens to what its program writes; no process of ours runs here."""
+"""A real API server holds each of our tokens to what its program writes; none of our processes runs here."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

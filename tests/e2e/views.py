@@ -57,7 +57,7 @@ def check_agreement(agent: Agent) -> dict[Holder, Held]:
 def cards_of(units: Held) -> set[int]:
     """Numbers of the cards that these units belong to."""
     parsed = [parse_unit_id(unit) for ids in units.values() for unit in ids]
-    assert all(parsed), f"not ids of ours: {units}"
+    assert all(parsed), f"not our ids: {units}"
     return {unit.card for unit in parsed if unit is not None}
 
 

@@ -19,6 +19,7 @@ from tools.harness.objects import UNITS, Json, held, node, path, pod
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.node_fit import node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import hold_of
 from gpu_device_plugin.domain.fractions.units import Resource
@@ -213,4 +214,4 @@ async def test_the_node_tells_what_claims_hold_whatever_their_pods_say(agent: No
     async with working(agent.wiring.publisher.run):
         await agent.wiring.claim_endpoint.prepare(agent.cluster.allocate("a", 1))
         await until(lambda: cards and "claimed" in cards[-1])
-    assert parse_offer("n1", cards[-1], {}).claimed == (Claimed(CardIndex(1), 1, 2, 30),)
+    assert parse_offer("n1", cards[-1], {}).claimed == (Claimed(CardIndex(1), 1, Units(2), 30),)

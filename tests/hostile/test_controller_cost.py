@@ -29,7 +29,7 @@ from gpu_device_plugin.domain.cards.card import (
     Hardware,
     Instance,
 )
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, hold_of
@@ -66,7 +66,7 @@ Json = dict[str, Any]
 def an_offer(cards: int = 8, mode: NodeMode = NodeMode.CORE_MEM, units: int = 80) -> NodeOffer:
     """A node of equal cards."""
     found = tuple(
-        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "H100", units * 1024)
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "H100", MiB(units * 1024))
         for n in range(cards)
     )
     return NodeOffer("n1", mode, MemoryUnit.GIB, found, frozenset(card.index for card in found))
@@ -263,7 +263,7 @@ async def test_everything_else_goes_on_between_two_nodes_of_a_long_answer(verb: 
 
 def test_what_a_large_pod_holds_is_not_kept_for_others() -> None:
     def shares(size: int) -> dict[int, Shares]:
-        return {number: {CardIndex(0): UnitsAndPercent(1, 5)} for number in range(size)}
+        return {number: {CardIndex(0): UnitsAndPercent(Units(1), 5)} for number in range(size)}
 
     assert one_copy(shares(2)) is one_copy(shares(2))
     assert one_copy(shares(64)) is not one_copy(shares(64))
@@ -305,7 +305,7 @@ def test_the_longest_annotation_that_an_agent_writes_is_read() -> None:
         uuids = [f"MIG-{number:08}-0000-0000-0000-{part:012}" for part in range(7)]
         replicas |= dict.fromkeys(uuids, 100)
         instances = tuple(
-            Instance(uuid, part, part, 0, "1c.1g.10gb+me", 9728, 1, 1, 16)
+            Instance(uuid, part, part, 0, "1c.1g.10gb+me", MiB(9728), 1, 1, 16)
             for part, uuid in enumerate(uuids)
         )
         cut = Hardware(is_mig_capable=True, is_mig=True, instances=instances)
@@ -317,7 +317,7 @@ def test_the_longest_annotation_that_an_agent_writes_is_read() -> None:
                 CardIndex(number),
                 number,
                 "NVIDIA-" + "H" * 56,
-                143771,
+                MiB(143771),
                 cut,
             )
         )

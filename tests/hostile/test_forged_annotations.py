@@ -15,6 +15,7 @@ from tools.harness.rig import NODE, Rig, running_rig, slice_of
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions import pod_annotations as of_pods
 from gpu_device_plugin.domain.fractions.demands import COUNT_LABEL
 from gpu_device_plugin.domain.fractions.pod_annotations import (
@@ -125,7 +126,7 @@ async def test_a_label_for_several_cards_multiplies_no_compute(
 
 async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> None:
     """Before the pod is seen or after, and whatever the tenant writes next, 50 times."""
-    holding = Holding({CardIndex(2): UnitsAndPercent(8, 30)})
+    holding = Holding({CardIndex(2): UnitsAndPercent(Units(8), 30)})
     first = told(node("n1", CARDS), uid_greedy=holding)
     async with a_controller(tmp_path, (first,), (forged(),)) as found:
         assert free(found) == ON_CARD_2
@@ -133,7 +134,9 @@ async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> N
         await found.server.put("/api/v1/nodes/n1", node("n1", CARDS))
         await found.server.put(
             "/api/v1/nodes/n1",
-            told(node("n1", CARDS), uid_greedy=Holding({CardIndex(5): UnitsAndPercent(8, 30)})),
+            told(
+                node("n1", CARDS), uid_greedy=Holding({CardIndex(5): UnitsAndPercent(Units(8), 30)})
+            ),
         )
         moved = [(15, 100)] * 5 + [(7, 70)] + [(15, 100)] * 2
         await until(lambda: free(found) == moved)
@@ -153,7 +156,7 @@ async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> N
 async def test_nobody_borrows_what_the_agent_says_of_another_pod(tmp_path: Path) -> None:
     """A pod that calls itself the mirror of another has the API server's uid all the same."""
     mirror = pod("greedy", 1, 5, on="n1", annotations={"kubernetes.io/config.mirror": "uid-a"})
-    named = told(node("n1", CARDS), uid_a=Holding({CardIndex(4): UnitsAndPercent(15, 100)}))
+    named = told(node("n1", CARDS), uid_a=Holding({CardIndex(4): UnitsAndPercent(Units(15), 100)}))
     victim = pod("a", 15, 100, on="n1")
     async with a_controller(tmp_path, (named,), (victim, mirror)) as found:
         assert free(found) == [(14, 95), *[(15, 100)] * 3, (0, 0), *[(15, 100)] * 3]
@@ -224,7 +227,7 @@ def test_a_pod_of_which_a_container_is_still_to_come_is_not_named() -> None:
 @pytest.mark.parametrize("pods", [100, 10_000])
 def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(pods: int) -> None:
     by_uid = {
-        f"uid-{n}": Holding({CardIndex(n % 8): UnitsAndPercent(2, 30)}, (), n % 2 == 0)
+        f"uid-{n}": Holding({CardIndex(n % 8): UnitsAndPercent(Units(2), 30)}, (), n % 2 == 0)
         for n in range(pods)
     }
     text = holdings_annotation(by_uid)

@@ -13,7 +13,7 @@ def lines_run(call: Callable[[], object], within: str = "") -> int:
 
     Args:
         call: What to run.
-        within: Part of the path of the modules that count; empty for all of ours.
+        within: Part of the path of the modules that count; empty for the whole package.
     """
     found = 0
 

@@ -1,4 +1,4 @@
-"""After an uninstall nothing of ours stays on a node's object, and what another installation needs does."""
+"""After an uninstall nothing that we wrote stays on a node's object, and what another installation needs does."""
 
 import asyncio
 from typing import Any

@@ -168,7 +168,7 @@ async def test_a_list_that_comes_in_pages_is_read_to_its_end() -> None:
 async def test_a_release_too_old_to_be_read_has_to_be_uninstalled_first(
     installed: str, *, is_refused: bool
 ) -> None:
-    """R-122. One that does not say its version is no release of ours, and in nobody's way."""
+    """R-122. One that does not say its version is none of our releases, and in nobody's way."""
     async with running() as (server, api):
         labels = {"app.kubernetes.io/version": installed} if installed else {}
         daemonset = {"metadata": {"name": "agents", "uid": "ours", "labels": labels}}

@@ -55,9 +55,9 @@ class Region:
         return self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot)
 
     def held(self, slot: int, card: int = 0) -> int:
-        """Bytes that count against the slice: asked for, and taken unasked."""
-        unasked = self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * (SLOTS + slot))
-        return self.used(slot, card) + unasked
+        """Bytes that count against the slice: asked for, and overhead."""
+        overhead = self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * (SLOTS + slot))
+        return self.used(slot, card) + overhead
 
     def put_used(self, slot: int, value: int, card: int = 0) -> None:
         """Makes a slot hold bytes."""

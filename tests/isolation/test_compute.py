@@ -594,7 +594,7 @@ def test_a_dead_process_does_not_hold_its_container_back(make_box: MakeBox) -> N
 
 
 def test_captured_work_is_left_alone(make_box: MakeBox) -> None:
-    """Seen elsewhere: calls of ours into a capture ended it."""
+    """Seen elsewhere: the library's calls into a capture ended it."""
     box = tenant(make_box, "a", 30)
     ran = box.run("capture")
 

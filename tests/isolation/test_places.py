@@ -133,7 +133,7 @@ def test_an_imported_pools_memory_is_its_exporters(make_box: MakeBox) -> None:
     assert guest(f"pool_import 1 {owner.pid} {file}") == [0]
     assert guest(f"pool_pointer_import 2 1 {told(owner, 'pool_pointer 2')}") == [0]
     assert room(guest) == 0
-    # New memory cannot come out of it: the driver's answer, not ours.
+    # New memory cannot come out of it: the driver's answer, not the library's.
     assert guest(f"from_pool 3 1 {MIB}") == [INVALID_VALUE]
     assert guest("free_async 2") == [0]
     assert guest(f"pool_pointer_import 2 1 {told(owner, 'pool_pointer 2')}") == [0]

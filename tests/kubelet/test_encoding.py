@@ -10,7 +10,7 @@ from tests.domain.nvidia.nodes import card
 from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.fractions.card_limits import MAX_MESSAGE_BYTES, list_message_bytes
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -53,7 +53,7 @@ def test_predicted_size_is_that_of_the_largest_message(
 ) -> None:
     """Over 1 to 16 cards of 4 to 512 GiB: exact where all is unhealthy, never too small."""
     nodes = [
-        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", memory_gib * 1024)
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(memory_gib * 1024))
         for i in range(cards)
     ]
     units = nodes[0].capacity(unit)

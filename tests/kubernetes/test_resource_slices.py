@@ -12,6 +12,7 @@ from tools.harness.api_server import FakeApiServer, Seen, running, status, worki
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.claims import Capacity, OfferedDevice
 from gpu_device_plugin.kubernetes.objects.resource_slices import (
     ResourceSlices,
@@ -32,9 +33,9 @@ def device(number: int, **taints: str) -> OfferedDevice:
         CardIndex(number),
         number,
         "Tesla-V100-SXM2-16GB",
-        16160,
+        MiB(16160),
     )
-    return OfferedDevice(card, "core_mem", Capacity(15360, 1024, 100, 5), taints)
+    return OfferedDevice(card, "core_mem", Capacity(MiB(15360), MiB(1024), 100, 5), taints)
 
 
 @asynccontextmanager

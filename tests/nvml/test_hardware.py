@@ -9,6 +9,7 @@ from tests.nvml.conftest import Start
 from tests.nvml.watch import PATIENT
 
 from gpu_device_plugin.domain.cards.card import Hardware, Instance
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import Inventory
 from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -48,7 +49,7 @@ async def test_a_cut_card_has_its_instances(tmp_path: Path, start: Start) -> Non
         gpu_instance=7,
         compute_instance=0,
         profile="1g.5gb",
-        memory_mib=4864,
+        memory_mib=MiB(4864),
         gpu_slices=1,
         compute_slices=1,
         multiprocessors=14,

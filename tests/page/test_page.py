@@ -127,6 +127,28 @@ async def test_totals_by_namespace_are_those_of_the_map(cluster: Cluster) -> Non
     assert (int(vision[1]), vision[4]) == (len({h.pod for h in own}) + 3, "3")
 
 
+async def test_totals_by_team_are_those_of_a_label_of_the_pods(cluster: Cluster) -> None:
+    """A label that changes counts at once; pods without one are a line of their own."""
+    server, api = cluster
+    row = r"<tr><th>([^<]+)</th><td>\d+</td><td>(\d+)</td>"
+    async with served(api, {"team_label": "team"}) as url:
+
+        async def teams() -> dict[str, int]:
+            table = (await text_of(url)).partition("<th>team</th>")[2].partition("</table>")[0]
+            return {t: int(gib) for t, gib in re.findall(row, table)}
+
+        (every,) = (await teams()).values()
+        assert await teams() == {"no team": every}
+        value = server.objects["/api/v1/namespaces/ads/pods/reserved-1"]
+        value["metadata"]["labels"] = {"team": "a<b"}
+        await server.put("/api/v1/namespaces/ads/pods/reserved-1", value)
+
+        async def is_counted() -> bool:
+            return await teams() == {"no team": every - 5, "a&lt;b": 5}
+
+        await until(is_counted)
+
+
 def test_the_last_hour_is_a_line_of_steps_and_bounded() -> None:
     """A minute a step to the right, the highest at the top; nothing noted means nothing changed."""
     history = History()

@@ -1,4 +1,4 @@
-"""NVIDIA's own plugin and ours, side by side: every difference that docs/nvidia.md lists, seen.
+"""NVIDIA's own plugin and this one, side by side: every difference that docs/nvidia.md lists, seen.
 
 Nothing here is chance: where theirs chooses by chance, it is left out.
 """

@@ -59,7 +59,7 @@ def held(rig: Rig, pod: str) -> frozenset[str]:
 
 @asynccontextmanager
 async def one_kubelet() -> AsyncIterator[tuple[NvidiaPlugin, Rig]]:
-    """NVIDIA's plugin and ours beside the same kubelet, neither of them started."""
+    """NVIDIA's plugin and this one beside the same kubelet, neither of them started."""
     with tempfile.TemporaryDirectory(prefix="side", dir="/tmp") as directory:
         async with running_rig("dgx-1", is_started=False) as rig:
             theirs = NvidiaPlugin(Path(directory), rig.cards)

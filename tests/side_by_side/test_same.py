@@ -1,4 +1,4 @@
-"""NVIDIA's own plugin and ours, side by side: the same resources, ids, NUMA nodes and answers.
+"""NVIDIA's own plugin and this one, side by side: the same resources, ids, NUMA nodes and answers.
 
 Both run on one simulated node, with the same flags and the same file. What is different is in
 test_different.py, and in the table of docs/nvidia.md.

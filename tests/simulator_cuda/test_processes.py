@@ -215,7 +215,7 @@ def test_the_work_of_a_killed_process_stops(node: Node, program: Path) -> None:
 
 
 def test_a_hundredfold_clock_runs_a_minute_in_a_second(node: Node, program: Path) -> None:
-    """60 s of kernels are 60 s of virtual time or, beside other work, more; but not of ours.
+    """60 s of kernels are 60 s of virtual time or, beside other work, more; but not of this machine's.
 
     On a busy machine both take longer: it is the one that is held against the other.
     """

@@ -14,11 +14,12 @@ from tests.sources.containers import Containers, apply
 from tests.sources.documents import ROOT, Step, Walk, walk
 from tools.harness.rig import Rig, running_rig
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.nvidia.mig_devices import profile_of
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 
 CARDS = "a100-pcie-mig"
-A100 = ("NVIDIA A100 40GB PCIe", 40960)
+A100 = ("NVIDIA A100 40GB PCIe", MiB(40960))
 
 
 @pytest.mark.long

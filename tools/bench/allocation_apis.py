@@ -32,11 +32,13 @@ from tools.harness.cluster.processes import Program
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.claims import Capacity, OfferedDevice
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 from gpu_device_plugin.kubernetes.objects.resource_slices import slice_spec
 
 NODES = PODS = 500
+AT_ONCE = 200
 CARDS = 4
 CREATIONS = 200
 MANY = 40
@@ -44,7 +46,7 @@ BAR_MS = 8
 GOAL = 60
 RAISED = 300
 FIRST_FIT = "first-fit"
-RECIPE = "the recipe"
+RAISED_LIMITS, RECIPE = "raised limits", "the recipe"
 NO_NOMINATION, HINTS = "NominatedNodeNameForExpectation=false", "SchedulerPreQueueingHints=true"
 """Feature gates of kube-scheduler: one write a pod less; and an index for what an event wakes, since 1.37."""
 BY_CLAIMS, BY_UNITS = "by-claims", "by-units"
@@ -55,11 +57,12 @@ _TITLE = "Placing by device plugin and by claims"
 _METHOD = """\
 A real control plane on this machine (etcd, kube-apiserver, kube-controller-manager, kube-scheduler {version}, the chart's
 policies), without any kubelet: {nodes} nodes of {cards} V100, as allocatable and as ResourceSlices, and {pods} pods of 2 units and 30 %,
-created over 8 connections. Timed from the first creation until no pod is without a node; one run of each, and all pods are deleted
-before the next. Default limits are those of the components' clients (kube-controller-manager 20 requests a second, kube-scheduler 50);
+created over 8 connections; also {at_once} at once. Timed from the first creation until no pod is without a node; one run of each, and
+all pods are deleted before the next. Default limits are those of the components' clients (kube-controller-manager 20 requests a second, kube-scheduler 50);
 raised ones are 300 for both. Each further row keeps what the rows before it changed, but for percentageOfNodesToScore; the rows after "the
 recipe" show what the rest costs, and cannot be had with this chart. The node lifecycle controller is off, which would call nodes without a
-kubelet lost. Processor time is that of each program from the first creation on, divided by the pods.
+kubelet lost. Processor time is that of each program from the first creation on, divided by the pods: these programs and the client that
+creates the pods share the machine's cores, so it bounds the rate.
 What rewriting costs: {creations} creations each as dry runs (all of admission, no write), in turn in a namespace with the label and in one
 without; the difference of the medians."""
 
@@ -70,6 +73,7 @@ class Placing:
 
     namespace: str
     settings: str
+    pods: int
     a_second: float
     cpu_ms: Mapping[str, float]
 
@@ -77,7 +81,12 @@ class Placing:
 async def measure() -> Chapter:
     """Place on a real control plane, where one can be started; else say why not."""
     method = _METHOD.format(
-        version=f"v{kubernetes_version()}", nodes=NODES, cards=CARDS, pods=PODS, creations=CREATIONS
+        version=f"v{kubernetes_version()}",
+        nodes=NODES,
+        cards=CARDS,
+        pods=PODS,
+        at_once=AT_ONCE,
+        creations=CREATIONS,
     )
     if missing := missing_programs():
         row = Row(f"{PODS} pods on {NODES} nodes", "told", f"not measured: {missing}")
@@ -100,11 +109,14 @@ async def measure() -> Chapter:
 
 def _rows(placings: Sequence[Placing]) -> Iterator[Row]:
     """The rate of each, and where the processor time goes by either API with the recipe's settings."""
-    by_units, by_claims = placings[2], next(p for p in placings if p.settings.startswith(RECIPE))
+    by_units = next(p for p in placings if (p.namespace, p.settings) == (BY_UNITS, RAISED_LIMITS))
+    by_claims = next(p for p in placings if p.settings.startswith(RECIPE))
     for each in placings:
-        what = f"{PODS} pods placed, {_NAMES[each.namespace]}, {each.settings}"
+        what = f"{each.pods} pods placed, {_NAMES[each.namespace]}, {each.settings}"
         rate = f"{each.a_second:.0f} a second"
-        if each is by_claims:
+        if each.pods == AT_ONCE:
+            yield shown(what, f"{each.pods / each.a_second:.1f} s")
+        elif each is by_claims:
             goal = max(GOAL, by_units.a_second / 2)
             yield Row(what, f"≥ {goal:.0f} a second", rate, each.a_second >= goal)
         else:
@@ -114,6 +126,10 @@ def _rows(placings: Sequence[Placing]) -> Iterator[Row]:
         yield shown(
             f"processor time per pod, {program}, device plugin and claims by the recipe", both
         )
+    cores = os.cpu_count() or 1
+    most = (cores * 1000 / sum(each.cpu_ms.values()) for each in (by_units, by_claims))
+    what = f"as many a second as that time allows on {cores} cores, device plugin and claims"
+    yield shown(what, " and ".join(f"{each:.0f}" for each in most))
 
 
 def main() -> None:
@@ -183,15 +199,12 @@ class Steps:
 
     def run(self) -> Iterator[Placing]:
         """Every row's figures, in turn."""
-        default, raised = "default limits", "raised limits"
         plane = self._cluster.control_plane
         controllers, scheduler = plane.controllers, plane.scheduler
-        for namespace in (BY_UNITS, BY_CLAIMS):
-            yield self._placing(namespace, default, {})
+        yield from self._both("default limits")
         _restart(controllers, f"--kube-api-qps={RAISED}", f"--kube-api-burst={RAISED}")
         _restart(scheduler, f"--config={self._configured()}")
-        for namespace in (BY_UNITS, BY_CLAIMS):
-            yield self._placing(namespace, raised, {})
+        yield from self._both(RAISED_LIMITS)
         _restart(scheduler, f"--config={self._configured(5)}")
         yield self._placing(BY_CLAIMS, "percentageOfNodesToScore 5", {})
         _restart(scheduler, f"--config={self._configured()}")
@@ -199,11 +212,18 @@ class Steps:
         self._until_created(lambda created: FIRST_FIT in created)
         yield self._placing(BY_CLAIMS, "a profile that scores no node", {})
         _restart(scheduler, f"--feature-gates={NO_NOMINATION}")
-        yield self._placing(BY_CLAIMS, f"{RECIPE}: all but the percentage, {NO_NOMINATION}", {})
+        for count in (PODS, AT_ONCE):
+            recipe = f"{RECIPE}: all but the percentage, {NO_NOMINATION}"
+            yield self._placing(BY_CLAIMS, recipe, {}, count)
         if int(kubernetes_version().split(".")[1]) >= 37:
             _restart(scheduler, f"--feature-gates={NO_NOMINATION},{HINTS}")
             yield self._placing(BY_CLAIMS, HINTS, {})
         yield from self._without()
+
+    def _both(self, settings: str) -> Iterator[Placing]:
+        for count in (PODS, AT_ONCE):
+            for namespace in (BY_UNITS, BY_CLAIMS):
+                yield self._placing(namespace, settings, {}, count)
 
     def _without(self) -> Iterator[Placing]:
         """Rows that show what a part costs, by leaving it out."""
@@ -234,13 +254,14 @@ class Steps:
         namespace: str,
         settings: str,
         more: Mapping[str, Any],
+        count: int = PODS,
         *,
         has_own_claims: bool = False,
     ) -> Placing:
         for each in (BY_UNITS, BY_CLAIMS):
             _empty(self._api, each)
         before, began = [_cpu_ms(each) for each in self._programs], time.perf_counter()
-        names = [f"p{number}" for number in range(PODS)]
+        names = [f"p{number}" for number in range(count)]
         if has_own_claims:
             path = f"{_RESOURCE}/namespaces/{namespace}/resourceclaims"
             self._api.create(path, [_claim(name) for name in names])
@@ -252,11 +273,13 @@ class Steps:
         _until_placed(self._api, namespace, pods)
         seconds = time.perf_counter() - began
         spent = {
-            program.name: (_cpu_ms(program) - ms) / PODS
+            program.name: (_cpu_ms(program) - ms) / count
             for program, ms in zip(self._programs, before, strict=True)
         }
-        sys.stderr.write(f"{namespace}, {settings}: {PODS / seconds:.1f} a second, {spent}\n")
-        return Placing(namespace, settings, PODS / seconds, spent)
+        sys.stderr.write(
+            f"{count} {namespace}, {settings}: {count / seconds:.1f} a second, {spent}\n"
+        )
+        return Placing(namespace, settings, count, count / seconds, spent)
 
     def _configured(self, percentage: int = 0) -> Path:
         """Raised limits, and beside the default profile one that scores no node: the first that fits is taken."""
@@ -370,10 +393,10 @@ def _node(name: str) -> dict[str, Any]:
 
 def _slice(name: str) -> dict[str, Any]:
     """As the agent writes it for a node in mode core_mem."""
-    capacity = Capacity(15 * 1024, 1024, 100, 5)
+    capacity = Capacity(MiB(15 * 1024), MiB(1024), 100, 5)
     offered = [
         OfferedDevice(
-            Card(f"GPU-{name}-{n}", CardNumber(n), CardIndex(n), n, "V100", 16160),
+            Card(f"GPU-{name}-{n}", CardNumber(n), CardIndex(n), n, "V100", MiB(16160)),
             "core_mem",
             capacity,
         )

@@ -13,8 +13,7 @@ _QUIET_SECONDS = 100.0  # in the first minute no absence counts, so each pass co
 _METHOD = f"""\
 Two nodes at once, started {_QUIET_SECONDS:.0f} s before or earlier, nobody asking anything for {IDLE_SECONDS:.0f} s, their watches of the API server open: one
 with 4 V100 and no pod, and the 8 H200 of the chapters before with {HELD_PODS} pods, whose slices are
-checked every 30 s; their use is read at a scrape, and nobody scrapes. The simulated driver alone is opened
-again every 10 s, which is in both processes' figures. Threads of gRPC's C core that
+checked every 30 s; their use is read at a scrape, and nobody scrapes. Threads of gRPC's C core that
 wake by themselves, calls or none, are part of the agent's figure; no option of gRPC was found that stops them, and
 with the child, whose signs of life tell that the driver does not hang, they leave little of the target. A reconcile pass that
 meets nothing new compares nothing, and looks at every slice's files. CPU is utime + stime by the clock

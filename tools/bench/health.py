@@ -5,7 +5,7 @@ import time
 from tools.bench.rows import Chapter, at_most, median, quantile, shown
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeState
@@ -48,7 +48,14 @@ def _node(number: int) -> NodeState:
     """The first card differs from the first cards before it: its forms are not kept yet."""
     memory_mib = _H200_MIB - number // MAX_CARDS * 128
     cards = tuple(
-        Card(f"GPU-{i}", CardNumber((number + i) % MAX_CARDS), CardIndex(i), i, "H200", memory_mib)
+        Card(
+            f"GPU-{i}",
+            CardNumber((number + i) % MAX_CARDS),
+            CardIndex(i),
+            i,
+            "H200",
+            MiB(memory_mib),
+        )
         for i in range(8)
     )
     return NodeState("n1", NodeMode.SHARE, unit=MemoryUnit.MIB128, cards=cards)

@@ -10,7 +10,7 @@ from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoCluster
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import (
@@ -44,7 +44,8 @@ class AgentParts:
         edges = replace(real_edges(settings), pods=_Pods(self), cluster=lambda *_: _Api(self))
         self.wiring = Wiring(settings, edges)
         cards = tuple(
-            Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "H200", _H200_MIB) for i in range(8)
+            Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "H200", MiB(_H200_MIB))
+            for i in range(8)
         )
         self.wiring.node_store.update(
             mode=NodeMode.CORE_MEM, cards=cards, library_version=_LIBRARY_VERSION

@@ -26,10 +26,13 @@ _IN_SHORT = (
     ("agent, resident, 109 pods", "The agent of a node with 109 pods takes {} of memory"),
     ("the same, 109 pods", "and, while nothing happens, {} of CPU."),
     (
-        "500 pods placed, raised limits, device plugin",
+        "500 pods placed, device plugin, raised limits",
         "By the device plugin API {} pods were placed",
     ),
-    ("500 pods placed, raised limits, claims", "and by claims {}."),
+    (
+        "500 pods placed, claims, raised limits",
+        "and by claims {}; docs/dra.md has faster settings.",
+    ),
     ("added to a launch, both caps (events with it)", "In a container the caps add {} to a launch"),
     ("added to an allocation, p50", "and {} to an allocation, on an H100."),
     (

@@ -129,7 +129,7 @@ def _run(place: Place, asked: argparse.Namespace) -> int:
     say(f"==> {kind} {place.card.name}, {place.card.uuid}, driver {place.card.driver}")
     if place.card.pids:
         say(
-            f"    processes {sorted(place.card.pids)} use it too: figures of time and memory are not ours"
+            f"    processes {sorted(place.card.pids)} use it too: figures of time and memory are not this run's alone"
         )
     kept = None if place.is_simulated else Kept(asked.keep, place.card, place.library)
     found, left = _all(place, asked, kept)

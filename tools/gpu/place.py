@@ -188,7 +188,7 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 
 def library_base() -> dict[str, str]:
-    """The machine's environment without any library of ours."""
+    """The machine's environment without any of our libraries."""
     kept = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     kept.pop("GPUSLICE_ROOT", None)
     return kept

@@ -37,7 +37,7 @@ def _is_both(told: Told) -> bool:
 
 
 def _is_routed(native: Told, ours: Told) -> bool:
-    """What the driver has is ours; what it lacks stays missing."""
+    """What the driver has is routed to the library; what it lacks stays missing."""
     return all(bool(native[way]) == bool(ours[f"{way}_ours"]) for way in ("symbol", "address"))
 
 

@@ -125,7 +125,7 @@ class Rig:
         await until(says, seconds, lambda: f"/readyz does not say {words!r}")
 
     async def until_metric(self, start: str, end: str, seconds: float = 10) -> None:
-        """Wait until a line of ours on the metrics page starts and ends so."""
+        """Wait until one of our lines on the metrics page starts and ends so."""
 
         async def stands() -> bool:
             lines = (await self.page("metrics"))[1].splitlines()

@@ -109,45 +109,36 @@ spec:
         request.operation == 'CREATE' || variables.claims.all(n,
           oldObject.spec.?resourceClaims.orValue([]).exists(k, k.name == n))
   mutations:
-    # Lists of objects are applied: as values of a JSON patch they end the API server's handler (kubernetes #142181).
-    - patchType: ApplyConfiguration
-      applyConfiguration:
-        expression: |-
-          !variables.isRewritten || request.operation != 'CREATE' ? Object{} : Object{
-            metadata: Object.metadata{
-              annotations: {'gpu-device-plugin/asked': variables.asking.filter(c, mem(c) > 0).map(c,
-                c.name + ': ' + string(mem(c)) + (core(c) > 0 ? ', ' + string(core(c)) + ' %' : '')).join('; ')}
-            },
-            spec: Object.spec{
-              {{- with .Values.dra.schedulerName }}
-              schedulerName: object.spec.schedulerName == 'default-scheduler' ? {{ squote . }} : object.spec.schedulerName,
-              {{- end }}
-              resourceClaims: variables.claims.map(n,
-                Object.spec.resourceClaims{name: n, resourceClaimTemplateName: 'gpu-slice'}),
-              containers: lists.range(variables.apps.size()).filter(i, variables.appsClaims[i] != '').map(i,
-                Object.spec.containers{
-                  name: variables.apps[i].name,
-                  resources: Object.spec.containers.resources{
-                    claims: [Object.spec.containers.resources.claims{name: variables.appsClaims[i]}]}}),
-              initContainers: lists.range(variables.inits.size()).filter(i, variables.initsClaims[i] != '').map(i,
-                Object.spec.initContainers{
-                  name: variables.inits[i].name,
-                  resources: Object.spec.initContainers.resources{
-                    claims: [Object.spec.initContainers.resources.claims{name: variables.initsClaims[i]}]}})
-            }
-          }
+    # One patch, which costs the API server less than an ApplyConfiguration. Lists of objects as values end its handler (kubernetes #142181).
     - patchType: JSONPatch
       jsonPatch:
         expression: |-
           !(variables.isRewritten && variables.isSame) ? [JSONPatch{op: 'test', path: '/kind', value: 'Pod'}].filter(p, false) : (
-          {{- $terms := list }}
-          {{- range $kind := list (dict "list" "apps" "path" "containers") (dict "list" "inits" "path" "initContainers") }}
+          (request.operation != 'CREATE' ? [JSONPatch{op: 'test', path: '/kind', value: 'Pod'}].filter(p, false) : (
+          [JSONPatch{op: 'add', path: '/metadata/annotations', value: {}}].filter(p, !has(object.metadata.annotations))
+          + [JSONPatch{op: 'add', path: '/spec/resourceClaims', value: []}].filter(p, !has(object.spec.resourceClaims))
+          + [JSONPatch{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey('gpu-device-plugin/asked'),
+              value: variables.asking.filter(c, mem(c) > 0).map(c,
+                c.name + ': ' + string(mem(c)) + (core(c) > 0 ? ', ' + string(core(c)) + ' %' : '')).join('; ')}]
+          {{- with .Values.dra.schedulerName }}
+          + [JSONPatch{op: 'replace', path: '/spec/schedulerName', value: {{ squote . }}}].filter(p, object.spec.schedulerName == 'default-scheduler')
+          {{- end }}
+          + variables.claims.map(n, JSONPatch{op: 'add', path: '/spec/resourceClaims/-',
+              value: Object.spec.resourceClaims{name: n, resourceClaimTemplateName: 'gpu-slice'}})
+          {{- range $list, $path := dict "apps" "containers" "inits" "initContainers" }}
+          + lists.range(variables.{{ $list }}.size()).filter(i, variables.{{ $list }}Claims[i] != '' && !has(variables.{{ $list }}[i].resources.claims)).map(i,
+            JSONPatch{op: 'add', path: '/spec/{{ $path }}/' + string(i) + '/resources/claims', value: []})
+          + lists.range(variables.{{ $list }}.size()).filter(i, variables.{{ $list }}Claims[i] != '').map(i,
+            JSONPatch{op: 'add', path: '/spec/{{ $path }}/' + string(i) + '/resources/claims/-',
+              value: Object.spec.{{ $path }}.resources.claims{name: variables.{{ $list }}Claims[i]}})
+          {{- end }}))
+          {{- range $list, $path := dict "apps" "containers" "inits" "initContainers" }}
           {{- range $side := list "limits" "requests" }}
           {{- range $name := list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" }}
-          {{- $terms = append $terms (printf "lists.range(variables.%s.size()).filter(i, '%s' in variables.%s[i].?resources.?%s.orValue({})).map(i,\n  JSONPatch{op: 'remove', path: '/spec/%s/' + string(i) + '/resources/%s/' + jsonpatch.escapeKey('%s')})" $kind.list $name $kind.list $side $kind.path $side $name) }}
+          + lists.range(variables.{{ $list }}.size()).filter(i, '{{ $name }}' in variables.{{ $list }}[i].?resources.?{{ $side }}.orValue({})).map(i,
+            JSONPatch{op: 'remove', path: '/spec/{{ $path }}/' + string(i) + '/resources/{{ $side }}/' + jsonpatch.escapeKey('{{ $name }}')})
           {{- end }}
           {{- end }}
           {{- end }}
-          {{- join "\n+ " $terms | nindent 10 }}
           )
 {{- end }}

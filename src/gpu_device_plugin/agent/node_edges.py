@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.cards.nvml_reports import NvmlReport
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.node.pods import PodRequest, known_here
+from gpu_device_plugin.domain.node.pods import PodKey, PodRequest, known_here
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
@@ -111,7 +111,7 @@ def simulated_driver(settings: Settings) -> tuple[Mount, ...]:
     return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))
 
 
-def own_pod() -> tuple[str, str]:
+def own_pod() -> PodKey:
     """Namespace and name of our own pod; empty outside one."""
     return os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
 

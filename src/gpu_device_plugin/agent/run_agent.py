@@ -18,8 +18,8 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin import __version__
+from gpu_device_plugin.agent.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, AdminSocket
-from gpu_device_plugin.agent.node_checks.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.node_settings import is_other
 from gpu_device_plugin.agent.node_edges import Edges, own_pod
 from gpu_device_plugin.agent.wiring import Wiring
@@ -195,9 +195,7 @@ class Agent:
                 await self._recover()
         # Mode or unit may have waited until it was known who holds slices.
         wiring.mode.republish_if_waiting()
-        schemes, state = wiring.schemes, wiring.node_store.read()
-        for scheme, view in schemes.views(schemes.deciders, state):
-            scheme.check_size(view)
+        wiring.schemes.check_size(wiring.node_store.read())
         await self._checks.has_checked.wait()
         await wiring.reconciler.files.repair()
         wiring.layout.run()

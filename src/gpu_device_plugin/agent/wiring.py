@@ -294,7 +294,7 @@ class Wiring:
             self.node_store.read,
             self.schemes,
             ledger=lambda: store.living,
-            driver=lambda: (cards.driver_version, cards.cuda_version),
+            driver=lambda: cards.versions,
             drift=lambda: reconciler.drift,
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
@@ -305,7 +305,8 @@ class Wiring:
         self.features = FeatureLabels(
             lambda: in_force.current.features,
             lambda *known: merge(each.feature_labels(*known) for each in recorders),
-            lambda: cards.machine,
+            lambda: cards.every_card,
+            lambda: cards.versions,
             self.node_store.read,
             self.cluster,
             self.recorder,
@@ -329,8 +330,13 @@ class Wiring:
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
             self.schemes.resources,
         )
-        follower = NodeFollower(
-            self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
+        self.node_follower = NodeFollower(
+            self.cluster,
+            self.mode,
+            self.withdrawal,
+            self.node_store.read,
+            settings,
+            self.edges.plugins,
         )
         self.readiness = Readiness(
             self.node_store.read,
@@ -344,7 +350,7 @@ class Wiring:
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
-        self.signals.node_changed.subscribe(follower.node_changed)
+        self.signals.node_changed.subscribe(self.node_follower.node_changed)
         self.signals.node_changed.subscribe(self.configuration.run)
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)

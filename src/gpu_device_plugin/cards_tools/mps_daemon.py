@@ -33,7 +33,7 @@ _PAUSE_SECONDS = 0.2
 
 
 async def quit_leftovers(root: Path, program: str) -> None:
-    """End the control daemons that outlived a killed daemon of ours: their servers have contexts."""
+    """End the control daemons that outlived a killed `mps-daemon`: their servers have contexts."""
     for pid in sorted(root.glob("*/*/pipe/nvidia-cuda-mps-control.pid")):
         with suppress(EdgeError, TimeoutError):
             async with asyncio.timeout(_ANSWER_SECONDS):

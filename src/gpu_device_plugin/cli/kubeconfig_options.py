@@ -129,7 +129,7 @@ class KubeconfigChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VerbResult:
     """What a verb found.
 
     Attributes:
@@ -144,7 +144,7 @@ class Found:
 
 
 _SECONDS_BETWEEN, _COMPLETION_SECONDS = 2.0, 2.0
-_Read = Callable[["ApiServer"], Awaitable[Found]]
+_Read = Callable[["ApiServer"], Awaitable[VerbResult]]
 _Follow = Callable[["ApiServer", Callable[[Any, str], None]], Awaitable[None]]
 
 
@@ -179,7 +179,7 @@ class Listing:
         else:
             found.draw(_screen())
 
-    async def _watch(self, api: "ApiServer", first: Found, follow: _Follow) -> None:
+    async def _watch(self, api: "ApiServer", first: VerbResult, follow: _Follow) -> None:
         import logging
 
         import structlog
@@ -197,7 +197,7 @@ class Listing:
 async def ask_again(
     read: _Read,
     api: "ApiServer",
-    draw: Callable[[Found, str], None],
+    draw: Callable[[VerbResult, str], None],
     every_seconds: float = _SECONDS_BETWEEN,
 ) -> None:
     """Draw each new answer until cancelled; while there is none the last one, and since when it is old."""

@@ -18,9 +18,9 @@ import click
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import (
-    Found,
     KubeconfigChoice,
     Listing,
+    VerbResult,
     kubeconfig_options,
     listing,
     suggest,
@@ -109,10 +109,10 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
         names = await labelled(api, "/api/v1/nodes", listing.labels)
         return _choose_nodes(found, nodes, listing.namespace, names)
 
-    async def read(api: "ApiServer") -> Found:
+    async def read(api: "ApiServer") -> VerbResult:
         found = await choose(api, (await read_cluster(api)).cards)
         names = [node.name for node in found.nodes] + [name for name, _ in found.unreadable]
-        return Found(
+        return VerbResult(
             json_cards(found),
             lambda screen: screen.cards(found, is_wide=listing.is_wide),
             [f"node/{name}" for name in names],
@@ -154,7 +154,7 @@ def top(prometheus: str | None, listing: Listing) -> None:
 
     is_answered = True
 
-    async def read(api: "ApiServer") -> Found:
+    async def read(api: "ApiServer") -> VerbResult:
         chosen = await labelled(api, "/api/v1/pods", listing.labels)
         every, silent = await read_uses(api, prometheus)
         uses = [
@@ -167,7 +167,7 @@ def top(prometheus: str | None, listing: Listing) -> None:
         is_answered = bool(every) or not silent
         value = {"slices": list(map(dataclasses.asdict, uses)), "not_asked": list(silent)}
         names = [f"{use.namespace}/{use.pod}" for use in uses]
-        return Found(value, lambda screen: screen.uses(uses, silent), names)
+        return VerbResult(value, lambda screen: screen.uses(uses, silent), names)
 
     listing.show(read)
     if not is_answered:
@@ -186,13 +186,13 @@ def why(pod: str, listing: Listing) -> None:
 
     where, name = parse_pod(pod, listing.namespace or None, listing.cluster.namespace)
 
-    async def read(api: "ApiServer") -> Found:
+    async def read(api: "ApiServer") -> VerbResult:
         found = await read_story(api, where, name)
         if found is None:
             # As `kubectl get -o name` names pods, the type was taken for the namespace.
             hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
             raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
-        return Found(dataclasses.asdict(found), lambda screen: screen.story(found))
+        return VerbResult(dataclasses.asdict(found), lambda screen: screen.story(found))
 
     listing.show(read)
 
@@ -209,7 +209,7 @@ def doctor(listing: Listing) -> None:
 
     has_problem = False
 
-    async def read(api: "ApiServer") -> Found:
+    async def read(api: "ApiServer") -> VerbResult:
         nonlocal has_problem
         found, reading = await read_findings(api, __version__)
         agents = sum(pod.agent is not None for pod in reading.pods)
@@ -217,7 +217,7 @@ def doctor(listing: Listing) -> None:
         examined = f"{count_noun(agents, 'agent')}, {nodes} with cards"
         has_problem = any(finding.level == "problem" for finding in found)
         value = {"findings": list(map(dataclasses.asdict, found)), "examined": examined}
-        return Found(value, lambda screen: screen.findings(found, examined))
+        return VerbResult(value, lambda screen: screen.findings(found, examined))
 
     listing.show(read)
     if has_problem:
@@ -243,7 +243,7 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     from gpu_device_plugin.overview.capacity import capacities
     from gpu_device_plugin.overview.questions import labelled, read_cluster
 
-    async def read(api: "ApiServer") -> Found:
+    async def read(api: "ApiServer") -> VerbResult:
         reading = await read_cluster(api)
         chosen = await labelled(api, "/api/v1/nodes", listing.labels)
         nodes = _choose_nodes(reading.cards, (), "", chosen).nodes
@@ -257,7 +257,7 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
             "pods": sum(each.pods for each in found),
         }
         names = [f"node/{each.node}" for each in found if each.pods]
-        return Found(value, lambda screen: screen.capacity(found, asked), names)
+        return VerbResult(value, lambda screen: screen.capacity(found, asked), names)
 
     listing.show(read)
 

@@ -29,6 +29,12 @@ from gpu_device_plugin.errors import ConfigError
     default="",
     help="Link pods and nodes to this dashboard, whose variables are namespace and node.",
 )
+@click.option(
+    "--team-label",
+    metavar="KEY",
+    default="",
+    help="Count totals by this label of the pods too, for instance team.",
+)
 @click.option("--name", metavar="TEXT", default="", help="The cluster's name, for the heading.")
 @click.option(
     "--tls-cert-file",
@@ -41,6 +47,7 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
     address: str,
     prometheus: str,
     grafana: str,
+    team_label: str,
     name: str,
     tls_cert_file: Path | None,
     tls_key_file: Path | None,
@@ -62,6 +69,7 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
         cluster=name or cluster.context,
         prometheus=prometheus,
         grafana=grafana,
+        team_label=team_label,
         certificate=tls_cert_file,
         key=tls_key_file,
     )

@@ -13,6 +13,39 @@ _LABEL_SECONDS = 30.0
 _log = structlog.get_logger("leader")
 
 
+class Leadership:
+    """Whether this replica leads now, by its Lease; `Leader` keeps it up to date."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.until = 0.0
+        """When this replica leads no more unless it renews, on the loop's clock."""
+        self.is_caught_up = False
+
+    def leads(self) -> bool:
+        """Whether kube-scheduler may be answered now.
+
+        Asked again before each binding: a process that stood still has lost the Lease unnoticed.
+        """
+        return self.is_caught_up and asyncio.get_running_loop().time() < self.until
+
+    def left_seconds(self) -> float:
+        """For how long no other replica can lead; 0 where this one does not."""
+        if not self.leads():
+            return 0.0
+        pace, now = self.lease.pace, asyncio.get_running_loop().time()
+        return self.until + pace.lease_seconds - pace.renew_seconds - now
+
+    def standby(self) -> str:
+        """Why this replica does not serve kube-scheduler, or ""."""
+        if self.leads():
+            return ""
+        holder, own = self.lease.holder, self.lease.name.identity
+        if holder == own:
+            return f"{own} is about to lead: it reads the cluster"
+        return f"{own} does not lead: {f'{holder} does' if holder else 'nobody does yet'}"
+
+
 class Leader:
     """Holds the Lease where it can.
 
@@ -22,42 +55,14 @@ class Leader:
 
     def __init__(
         self,
-        lease: Lease,
+        leadership: Leadership,
         label: LeaderLabel,
         catch_up: Callable[[], Awaitable[None]],
         wait_idle: Callable[[], Awaitable[None]],
     ) -> None:
         """`catch_up` returns when the ledger has the cluster; `wait_idle` waits for bindings under way."""
-        self._lease, self._label = lease, label
+        self._leadership, self._lease, self._label = leadership, leadership.lease, label
         self._catch_up, self._wait_idle = catch_up, wait_idle
-        self._until = 0.0
-        self._is_caught_up = False
-
-    @property
-    def leads(self) -> bool:
-        """Whether kube-scheduler may be answered now.
-
-        Asked again before each binding: a process that stood still has lost the Lease unnoticed.
-        """
-        return self._is_caught_up and asyncio.get_running_loop().time() < self._until
-
-    @property
-    def left_seconds(self) -> float:
-        """For how long no other replica can lead; 0 where this one does not."""
-        if not self.leads:
-            return 0.0
-        pace, now = self._lease.pace, asyncio.get_running_loop().time()
-        return self._until + pace.lease_seconds - pace.renew_seconds - now
-
-    @property
-    def standby(self) -> str:
-        """Why this replica does not serve kube-scheduler, or ""."""
-        if self.leads:
-            return ""
-        holder, own = self._lease.holder, self._lease.name.identity
-        if holder == own:
-            return f"{own} is about to lead: it reads the cluster"
-        return f"{own} does not lead: {f'{holder} does' if holder else 'nobody does yet'}"
 
     async def run(self) -> None:
         """Take part until cancelled; then let another one lead at once."""
@@ -80,26 +85,26 @@ class Leader:
                 await self._give_up()
 
     async def _renew(self) -> bool:
-        """Whether the Lease is ours, as far as we know."""
+        """Whether this replica holds the Lease, as far as it knows."""
         loop = asyncio.get_running_loop()
         # Counted from before the request: others count from when they see it.
         began = loop.time()
-        deadline = max(self._until, began + self._lease.pace.retry_seconds)
+        deadline = max(self._leadership.until, began + self._lease.pace.retry_seconds)
         try:
             async with asyncio.timeout_at(deadline):
                 if await self._lease.try_hold():
-                    self._until = began + self._lease.pace.renew_seconds
+                    self._leadership.until = began + self._lease.pace.renew_seconds
                     return True
             # Another one holds it, or has written it a moment ago.
             if self._lease.holder != self._lease.name.identity:
-                self._until = 0.0
+                self._leadership.until = 0.0
         except (ClusterError, TimeoutError) as error:
             _log.warning("lease not renewed", error=str(error) or "no answer")
-        return loop.time() < self._until
+        return loop.time() < self._leadership.until
 
     async def _lead(self) -> None:
         await self._catch_up()
-        self._is_caught_up = True
+        self._leadership.is_caught_up = True
         _log.info("leads now", identity=self._lease.name.identity)
         while True:
             pause = _LABEL_SECONDS
@@ -111,8 +116,8 @@ class Leader:
             await asyncio.sleep(pause)
 
     async def _end_leading(self, leading: asyncio.Task[None]) -> None:
-        self._is_caught_up = False
-        self._until = 0.0
+        self._leadership.is_caught_up = False
+        self._leadership.until = 0.0
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 

@@ -45,7 +45,7 @@ class FollowedKey(Generic[Value]):
         api: ApiServer,
         key: _Key[Value],
         post: Callable[[EventNote], None],
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[Value], None] = lambda _: None,
     ) -> None:
         self.value = key.parse("")
         self._key, self._post, self._on_change = key, post, on_change
@@ -62,7 +62,7 @@ class FollowedKey(Generic[Value]):
             self._put(each)
         if not found:
             self._take("")
-        self._on_change()
+        self._on_change(self.value)
 
     def _put(self, found: ConfigMap) -> None:
         text = (found.data or {}).get(self._key.key, "")
@@ -79,7 +79,7 @@ class FollowedKey(Generic[Value]):
         if text != self._text:
             self.value, self._text = self._key.parse(text), text
             _log.info("ConfigMap taken over", config_map=self._key.name, key=self._key.key)
-            self._on_change()
+            self._on_change(self.value)
 
 
 class ModelRules:
@@ -89,7 +89,7 @@ class ModelRules:
         self,
         api: ApiServer,
         post: Callable[[EventNote], None],
-        on_catalogue: Callable[[], None] = lambda: None,
+        on_catalogue: Callable[[Catalogue], None] = lambda _: None,
     ) -> None:
         """`on_catalogue` is called when the catalogue is loaded, and when it has changed."""
         self._api = api
@@ -112,11 +112,6 @@ class ModelRules:
     def catalogue(self) -> Catalogue:
         """Series and drivers."""
         return self._catalogue.value
-
-    @property
-    def loaded_catalogue(self) -> Catalogue | None:
-        """The same, or None until it has what the operator says."""
-        return self._catalogue.value if self._catalogue.reflection.is_synced else None
 
     @property
     def profile(self) -> Sequence[ProfileRule]:
@@ -170,10 +165,10 @@ class SeriesLabels:
         self,
         api: ApiServer,
         models: Callable[[str], Sequence[str] | None],
-        catalogue: Callable[[], Catalogue | None],
         writes: Callable[[], bool],
     ) -> None:
-        self._models, self._catalogue = models, catalogue
+        self._models = models
+        self._catalogue: Catalogue | None = None  # until it has what the operator says
         # The series as the node's label has it, and as we wrote it.
         self._nodes: dict[str, tuple[str | None, str | None]] = {}
         self._queue = PatchQueue[str](
@@ -190,8 +185,13 @@ class SeriesLabels:
         self._nodes[name] = node.labels.get(MODEL_LABEL), node.series
         self._mark(name)
 
+    def catalogue_changed(self, catalogue: Catalogue) -> None:
+        """The catalogue is loaded, or has changed."""
+        self._catalogue = catalogue
+        self.all_changed()
+
     def all_changed(self) -> None:
-        """The catalogue has changed, or it is this replica's turn to write."""
+        """All nodes may need other labels: it is this replica's turn to write."""
         for name in self._nodes:
             self._mark(name)
 
@@ -201,7 +201,7 @@ class SeriesLabels:
             self._queue.mark(name)
 
     def _wanted(self, name: str) -> Patch | None:
-        node, catalogue, models = self._nodes.get(name), self._catalogue(), self._models(name)
+        node, catalogue, models = self._nodes.get(name), self._catalogue, self._models(name)
         if node is None or catalogue is None or models is None:
             return None
         change = series_change(*node, catalogue.series_of(models))
@@ -226,8 +226,8 @@ class Models:
         """Begin with the packaged catalogue and no profile."""
         self._events = Events(api, identity)
         self.post = self._events.post
-        self.labels = SeriesLabels(api, cards, lambda: self.rules.loaded_catalogue, leads)
-        self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
+        self.labels = SeriesLabels(api, cards, leads)
+        self.rules = ModelRules(api, self._events.post, self.labels.catalogue_changed)
 
     async def run(self) -> None:
         """Follow, and write, until cancelled."""

@@ -16,7 +16,7 @@ import structlog
 from gpu_device_plugin import __version__
 from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.controller.leader import Leader
+from gpu_device_plugin.controller.leader import Leader, Leadership
 from gpu_device_plugin.controller.model_rules import Models
 from gpu_device_plugin.controller.scheduler_extender import Extender
 from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
@@ -30,9 +30,13 @@ from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease, LeaseName, LeasePace
 from gpu_device_plugin.settings.controller_settings import ControllerSettings, UnhealthyConfigMaps
-from gpu_device_plugin.web.controller_metrics import ControllerMetrics, ControllerSnapshot
+from gpu_device_plugin.web.controller_metrics import (
+    ControllerMetrics,
+    ControllerSnapshot,
+    NodeRooms,
+)
 from gpu_device_plugin.web.extender_server import Callers, ExtenderServer, Handlers
-from gpu_device_plugin.web.http_server import ReadyState, WebServer
+from gpu_device_plugin.web.http_server import Page, ReadyState, WebServer
 
 LEASE = "gpu-device-plugin-controller"
 _MIB = 1024 * 1024
@@ -56,24 +60,25 @@ class Controller:
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         self._api = ApiServer.at(kubeconfig)
         self.ledger = ClusterLedger(settings.placement)
+        self._metrics = ControllerMetrics()
+        identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
+        name = LeaseName(settings.namespace, LEASE, identity)
+        self.leadership = Leadership(Lease(self._api, name, self._times.lease))
+        leads = self.leadership.leads
+        self.models = Models(self._api, identity, self._cards, leads)
+        keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
+        self._unhealthy = UnhealthyCards(self._api, self.ledger, lambda: keeps and leads())
+        self._waiting_claims = WaitingClaims(
+            self._api, self.ledger, self.models.post, self.leadership
+        )
         changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
-        self._metrics = ControllerMetrics(self._facts)
         self._binder = Binder(self.ledger, self._api, self._view())
-        identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
-        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
-        self.leader = Leader(
-            Lease(self._api, LeaseName(settings.namespace, LEASE, identity), self._times.lease),
+        self._leader = Leader(
+            self.leadership,
             LeaderLabel(self._api, settings.namespace, settings.pod_name),
             self._catch_up,
             self._binder.wait_idle,
-        )
-        keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
-        self._unhealthy = UnhealthyCards(
-            self._api, self.ledger, lambda: keeps and self.leader.leads
-        )
-        self._waiting_claims = WaitingClaims(
-            self._api, self.ledger, self.models.post, lambda: self.leader.leads
         )
         self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
@@ -84,14 +89,14 @@ class Controller:
             self.certificates.tls if self.certificates else None,
             Callers(settings.client_name, settings.webhook_client_name),
         )
-        self.pages = WebServer(settings.metrics_address, self._metrics.page, self._readiness)
+        self.pages = WebServer(settings.metrics_address, self._page, self._readiness)
 
     def _view(self) -> View:
         """What the binder asks."""
         return View(
             self._watch.read,
-            lambda: self.leader.standby,
-            lambda: self.leader.left_seconds,
+            self.leadership.standby,
+            self.leadership.left_seconds,
             partial(self._metrics.count, "bindings"),
         )
 
@@ -99,8 +104,9 @@ class Controller:
         """Who answers what on the address."""
         extender = Extender(self.ledger, settings.filter_keeps)
         dialects = {KOORDINATOR: settings.koordinator.unit, HAMI: settings.hami.unit}
+        rules = self.models.rules
         webhook = Webhook(
-            self.models.rules,
+            rules,
             {dialect: unit for dialect, unit in dialects.items() if unit},
             self.ledger.card_units,
             partial(self._metrics.count, "webhook_pods"),
@@ -114,8 +120,8 @@ class Controller:
             inspect=extender.inspect,
             mutate=webhook.mutate,
             trouble=self._trouble,
-            webhook_trouble=lambda: self.models.rules.trouble,
-            standby=lambda: self.leader.standby,
+            webhook_trouble=lambda: rules.trouble,
+            standby=self.leadership.standby,
             took=self._metrics.took,
             answered=partial(self._metrics.count, "calls"),
         )
@@ -124,7 +130,7 @@ class Controller:
         """Serve until cancelled."""
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
-        loops += [self.leader.run, self.models.run, self._waiting_claims.run]
+        loops += [self._leader.run, self.models.run, self._waiting_claims.run]
         try:
             if (certificates := self.certificates) is not None:
                 await certificates.start()
@@ -182,22 +188,25 @@ class Controller:
         """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
         if not_loaded := self._not_loaded() or self.models.rules.trouble:
             return False, not_loaded
-        role = self._trouble() or self.leader.standby or "leads"
+        role = self._trouble() or self.leadership.standby() or "leads"
         return True, f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
 
-    def _facts(self) -> ControllerSnapshot:
+    async def _page(self, accept: str) -> Page:
+        return await self._metrics.page(accept, self._snapshot())
+
+    def _snapshot(self) -> ControllerSnapshot:
         ends = self.certificates.ends if self.certificates else None
         is_ready, _ = self._readiness()
         return ControllerSnapshot(
             nodes=tuple(
-                (offer.name, offer.mode.value, self.ledger.rooms(offer.name))
+                NodeRooms(offer.name, offer.mode.value, self.ledger.rooms(offer.name))
                 for offer in self.ledger.offers.values()
                 if resources_of(offer.mode)
             ),
             reserved=self.ledger.reserved,
             is_ready=is_ready,
             is_current=not self._trouble(),
-            leads=self.leader.leads,
+            leads=self.leadership.leads(),
             certificate_ends=ends.timestamp() if ends else None,
         )
 

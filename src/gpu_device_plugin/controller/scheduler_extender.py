@@ -81,7 +81,7 @@ class Extender:
         return filter_answer(question, kept, failed, final)
 
     async def prioritize(self, body: bytes) -> bytes:
-        """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike."""
+        """A score of 0 to 10 for each node; a pod that asks for none of our resources scores alike."""
         question = read_question(body)
         scores = (await self._judged(question)).scores() if question.pod.asks_units else {}
         return priorities(dict.fromkeys(question.names, 0) | _points(scores))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.controller.leader import Leadership
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import resources_of
@@ -33,9 +34,9 @@ class WaitingClaims:
         api: ApiServer,
         ledger: ClusterLedger,
         post: Callable[[EventNote], None],
-        leads: Callable[[], bool],
+        leadership: Leadership,
     ) -> None:
-        self._ledger, self._post, self._leads = ledger, post, leads
+        self._ledger, self._post, self._leadership = ledger, post, leadership
         self._due: dict[str, SurveyedPod] = {}
         self._wake = asyncio.Event()
         listener = keyed(lambda pod: pod.metadata.uid, lambda: self._due, self._put, self._drop)
@@ -48,7 +49,7 @@ class WaitingClaims:
 
     def _put(self, pod: SurveyedPod) -> None:
         self._drop(pod.metadata.uid)
-        if self._leads() and _UNALLOCATED in pod.condition("PodScheduled").message:
+        if self._leadership.leads() and _UNALLOCATED in pod.condition("PodScheduled").message:
             if len(self._due) == _MOST_DUE:
                 self._due.pop(next(iter(self._due)))
             self._due[pod.metadata.uid] = pod

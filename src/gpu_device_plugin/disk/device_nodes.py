@@ -11,9 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+from gpu_device_plugin.domain.grants.container_edits import MigPart
+
 FILE = Path("/proc/driver/nvidia-caps/mig-minors")
-Minors = Mapping[tuple[int, int, int | None], int]
-"""Card's minor, GPU instance, compute instance or None -> minor."""
+Minors = Mapping[MigPart, int]
+"""As `Paths.mig_minors`."""
 _ACCESS = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
 
 
@@ -32,7 +34,8 @@ def _parsed(text: str) -> Minors:
         match = _ACCESS.fullmatch(line.strip())
         if match:
             card, gpu_instance, part, minor = match.groups()
-            found[int(card), int(gpu_instance), None if part is None else int(part)] = int(minor)
+            place = MigPart(int(card), int(gpu_instance), None if part is None else int(part))
+            found[place] = int(minor)
     return MappingProxyType(found)
 
 

@@ -15,11 +15,12 @@ import msgspec
 
 from gpu_device_plugin.disk.durable import SealedFile, check_room, fdatasync
 from gpu_device_plugin.disk.state_file import Plain, plain_of
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.node.state import MemoryEnforcer
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import StateError
 
@@ -104,7 +105,7 @@ def grant_of(record: GrantRecord) -> Grant:
 
 def _share(record: ShareRecord, core_percent: int) -> Share:
     size = record.memory_bytes
-    mib = (size or 0) // 2**20  # of a scheme that counts otherwise: see `Scheme.restored`
+    mib = MiB((size or 0) // 2**20)  # of a scheme that counts otherwise: see `Scheme.restored`
     return Share(record.device, size, core_percent, record.is_exclusive, mib)
 
 

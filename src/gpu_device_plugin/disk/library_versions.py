@@ -58,7 +58,7 @@ def package(version: str, library: Path, programs: Iterable[Path], target: str) 
 
 
 class LibraryVersions:
-    """The versions below one directory; `ours` is the one in this agent's package, or None."""
+    """The versions below one directory; `ours`: of this agent's package, or None."""
 
     def __init__(self, directory: Path, ours: Package | None) -> None:
         self._directory = directory
@@ -72,7 +72,7 @@ class LibraryVersions:
         return self._ours is not None and self._fill(self._ours.version, self._ours.files)
 
     def current(self) -> str:
-        """The version that new containers get: ours, else the newest complete one, else ""."""
+        """The version that new containers get: that of this agent, else the newest complete one, else ""."""
         if self._ours is not None:
             return self._ours.version if self.is_complete(self._ours.version) else ""
         complete = [name for name in self._names() if self.is_complete(name)]
@@ -98,7 +98,7 @@ class LibraryVersions:
     def provide(self, version: str) -> bool:
         """Complete a version that a grant names; returns False if nothing was missing.
 
-        If the files of another agent's version are lost, its content is lost too. Ours replaces
+        If the files of another agent's version are lost, its content is lost too. This agent's replaces
         it: the layouts of limits and region do not change, and containers that mount the old name
         must not start without a library.
         """
@@ -112,9 +112,9 @@ class LibraryVersions:
         return self._fill(version, self._ours.files)
 
     def remove_unused(self, used: Collection[str], *, is_leaving: bool = False) -> tuple[str, ...]:
-        """Remove unused versions that an agent installed; returns their names. Others are not ours.
+        """Remove unused versions that an agent installed; returns their names. Others are left alone.
 
-        `is_leaving`: no new container will come, so an unused version of ours is removed too.
+        `is_leaving`: no new container will come, so this agent's own, unused, is removed too.
         """
         ours = self._ours.version if self._ours else self.current()
         kept = {*used} if is_leaving else {*used, ours}

@@ -95,6 +95,11 @@ class FileSizes:
         for kept in self._kept.pop(slice_id, {}).values():
             kept.close()
 
+    def cut_back_unwatched(self) -> None:
+        """Cut back what no event tells of."""
+        if not self.is_watched:
+            self.cut_back()
+
     def cut_back(self) -> bool:
         """Cut back every file that has grown; whether there was one."""
         is_any = False

@@ -36,9 +36,10 @@ class Scope:
             return ledger
         return ledger.release([k for k, g in ledger.grants.items() if own.isdisjoint(g.units)])
 
-    def others(self, ledger: Ledger) -> Ledger:
-        """The other grants, those without units (of claims) included: they too take room."""
-        return ledger.release(self.ledger(ledger).grants)
+    def parts(self, ledger: Ledger) -> tuple[Ledger, Ledger]:
+        """The scheme's own grants and the others, without units (of claims) too: they take room."""
+        own = self.ledger(ledger)
+        return own, Ledger() if own is ledger else ledger.release(own.grants)
 
     def specs(self, specs: Mapping[PodKey, PodRequest]) -> Mapping[PodKey, PodRequest]:
         """Pods with what they ask of the scheme."""
@@ -59,7 +60,7 @@ class Scope:
             return listed
         return [
             pod
-            if all(map(self._is_own, pod.held.values()))
+            if self.resources.issuperset(pod.resources)
             else replace(pod, held={name: self._only(units) for name, units in pod.held.items()})
             for pod in listed
         ]
@@ -208,6 +209,11 @@ class Schemes:
             return ()
         found = (pool for each, view in self.views(self.all, state) for pool in each.pools(view))
         return tuple(Pool(pool.resource) if state.mark else pool for pool in found)
+
+    def check_size(self, state: NodeState) -> None:
+        """Raise ConfigError if the kubelet could not receive a device list of this node."""
+        for scheme, view in self.views(self.deciders, state):
+            scheme.check_size(view)
 
     def offers(self, state: NodeState) -> bool:
         """Whether this node serves any resource in its mode."""

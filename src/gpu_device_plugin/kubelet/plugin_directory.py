@@ -66,7 +66,7 @@ SocketIdentity = tuple[int, int, int]
 
 
 class PluginDirectory:
-    """The plugin directory and the sockets in it, the kubelet's and ours."""
+    """The plugin directory and the sockets in it, the kubelet's and our own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,7 +99,7 @@ class PluginDirectory:
                 _log.info("stale socket removed", socket=path.name)
 
     async def other_plugins(self) -> tuple[str, ...]:
-        """Names of the sockets of NVIDIA's plugin that answer; ours are never named so.
+        """Names of the sockets of NVIDIA's plugin that answer; our own are never named so.
 
         A stale file refuses the connection. One that cannot be dialled at all proves nothing.
         """

@@ -61,9 +61,9 @@ class PodResources:
         return socket_identity(self._socket)
 
     async def list(self) -> tuple[ListedPod, ...]:
-        """Every active pod of the node, by name, including those that hold nothing of ours.
+        """Every active pod of the node, by name, including those that hold none of our units.
 
-        Never call it while an Allocate of ours is in flight: that can make the kubelet give
+        Never call it while one of our Allocates is in flight: that can make the kubelet give
         the same unit away twice (kubernetes #137534).
         """
         found: _Answer = await self._ask("List", pb.ListPodResourcesRequest())

@@ -6,12 +6,12 @@ Any call may block for ever inside the driver; `nvml_source` in the agent watche
 process takes no commands and has no state that must be kept. Every line is a sign of life;
 `starting` announces that the next one may take long, because nvmlInit wakes each card, which
 takes seconds per card without the persistence daemon. It imports as little as possible, because
-it runs beside every agent on every node: not even typing (0.7 MiB) and argparse (0.5 MiB).
+it runs beside every agent on every node: not even typing, pathlib (0.7 MiB each) and argparse (0.5 MiB).
 
 NVML counts its cards when it is opened, and a card that was lost stays lost for a process that
 has it open. Closing it would leave the other cards unwatched for as long as opening takes. So
 the child keeps it open and says in each `beat` why another child should take over (`reopen`).
-Only the simulated driver is opened again here: no PCI bus shows its cards, and it opens at once.
+Only the simulated driver is opened again here, when its node was changed: it opens at once.
 
 The child lives no longer than its parent, however the parent ends.
 
@@ -35,7 +35,6 @@ import sys
 import time
 from collections.abc import Sequence
 from getopt import getopt
-from pathlib import Path
 
 import pynvml
 
@@ -80,7 +79,6 @@ class ChildPace:
 
     wait_seconds = 1.0  # longest wait for an event, and so between two signs of life
     probe_seconds = 5.0  # between two probes of the cards
-    reopen_seconds = 10.0  # between two openings of the simulated driver
     slices = ""  # directory of the slices, where gpu-limit-hook leaves marks
 
 
@@ -90,7 +88,7 @@ class Child:
     def __init__(
         self,
         library: str | None,
-        kernel_module: Path,
+        kernel_module: str,
         lifeline: Lifeline,
         pace: ChildPace,
         out: TextIO,
@@ -121,7 +119,6 @@ class Child:
     def _watch(self, driver: nvml.Driver, around: tuple[object, ...]) -> None:
         """Report until the simulated driver has to be opened again."""
         self._tell(**driver.inventory())
-        opened_at = time.monotonic()
         probed_at = -self._pace.probe_seconds
         reopen = ""
         is_wanted = False
@@ -132,8 +129,7 @@ class Child:
                 reopen = "failing" if self._probe(driver) else ""
                 if driver.has_changed() or nvml.surroundings(self._kernel_module) != around:
                     reopen = "changed"
-            is_old = now - opened_at >= self._pace.reopen_seconds
-            if driver.is_simulated and (is_old or reopen == "changed"):
+            if driver.is_simulated and reopen == "changed":
                 self._events(driver, 0)
                 return
             # An event soon after a probe keeps its claim to the next one over the waits until then.
@@ -177,7 +173,7 @@ class Child:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the child; returns its exit status."""
-    paces = ("wait-seconds", "probe-seconds", "reopen-seconds")
+    paces = ("wait-seconds", "probe-seconds")
     names = [f"{name}=" for name in ("library", "kernel-module", "parent", "slices", *paces)]
     given, _ = getopt(sys.argv[1:] if arguments is None else list(arguments), "", names)
     chosen, pace = dict(given), ChildPace()
@@ -186,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(pace, name.replace("-", "_"), float(chosen[f"--{name}"]))
     pace.slices = chosen.get("--slices", "")
     parent = int(chosen.get("--parent", 0))  # pid to live no longer than
-    module = Path(chosen.get("--kernel-module", "/sys/module/nvidia"))
+    module = chosen.get("--kernel-module", "/sys/module/nvidia")
     lifeline = Lifeline(parent)
     if parent:
         # Ctrl-C on a terminal reaches the whole group; it is the parent's to answer.

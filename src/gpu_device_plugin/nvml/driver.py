@@ -7,17 +7,26 @@ missing or not supported is unknown (None); that is never a fault of the card.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pynvml
 
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.driver_queries import ask, fabric, hardware, instance_uuids, links, text
+from gpu_device_plugin.nvml.driver_queries import (
+    ask,
+    fabric,
+    hardware,
+    instance_uuids,
+    links,
+    read_text,
+    text,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
 _MIB = 1024 * 1024
@@ -32,9 +41,9 @@ _NAMES = {
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_ERROR_")
 }
-# A function that our simulated library has and NVIDIA's lacks.
-_SIMULATED = "gpusim_create"
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
+# A function that our simulated library has and NVIDIA's lacks: its answer differs once the node was changed.
+_SIMULATED = "gpusim_generation"
+_PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 def error_name(error: pynvml.NVMLError) -> str:
@@ -50,8 +59,9 @@ class Driver:
     after `close` and another opening.
     """
 
-    def __init__(self, kernel_module: Path) -> None:
+    def __init__(self, kernel_module: str | Path) -> None:
         self.is_simulated = hasattr(pynvml.nvmlLib, _SIMULATED)
+        self._generation = _generation()
         self._kernel_module = kernel_module
         self._handles: dict[str, Any] = {}
         self._by_address: dict[int, str] = {}
@@ -83,12 +93,15 @@ class Driver:
 
         In the directory `slices` gpu-limit-hook's marks name cgroups whose limits are read.
         """
-        places = _marked(Path(slices)) if slices else {}
+        places = _marked(slices) if slices else {}
         return [self._probe_card(uuid, handle, places) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
-        """Whether the driver's version, a card's MIG mode, instances or NVLink domain differ from what was reported."""
-        if driver_version() != self.version:
+        """Whether the driver's version, a card's MIG mode, instances or NVLink domain differ from what was reported.
+
+        Of the simulated driver anything: no PCI bus shows its cards.
+        """
+        if driver_version() != self.version or _generation() != self._generation:
             return True
         for card in self.cards:
             # A card that does not answer is reported by its probe.
@@ -192,7 +205,7 @@ class Driver:
 
 
 class _Limits(ctypes.Structure):
-    """As src/nvml_memory_limits.h has it; pynvml of that driver is newer than ours."""
+    """As src/nvml_memory_limits.h has it; pynvml of that driver is newer than the pinned one."""
 
     _fields_ = (
         ("name_space", ctypes.c_char_p),
@@ -211,15 +224,22 @@ def _limits(handle: Any, place: str) -> list[int]:
     return [told.hard_bytes, told.used_bytes]
 
 
-def _marked(slices: Path) -> dict[str, str]:
+def _marked(slices: str) -> dict[str, str]:
     """Slice -> the cgroup that its mark names, which is there."""
     found: dict[str, str] = {}
-    for mark in slices.glob("*/driver-limit"):
-        with suppress(OSError):
-            place = mark.read_text().partition("\n")[0].removeprefix("cgroup=")
-            if Path(place).is_dir():
-                found[mark.parent.name] = place
+    for name in _names(slices):
+        mark = f"{slices}/{name}/driver-limit"
+        if os.access(mark, os.F_OK):  # few have one, and every probe looks at all
+            with suppress(OSError):
+                place = read_text(mark).partition("\n")[0].removeprefix("cgroup=")
+                if os.access(place, os.F_OK):
+                    found[name] = place
     return found
+
+
+def _generation() -> int:
+    function = getattr(pynvml.nvmlLib, _SIMULATED, None)
+    return 0 if function is None else int(function())
 
 
 def driver_version() -> str:
@@ -227,19 +247,19 @@ def driver_version() -> str:
     return str(pynvml.nvmlSystemGetDriverVersion())
 
 
-def driver_load(kernel_module: Path) -> str:
+def driver_load(kernel_module: str | Path) -> str:
     """Differs after each load of the kernel module; "" without it.
 
     kernfs counts its nodes up, so the module's directory has another inode after a reload.
     """
     try:
-        return str(kernel_module.stat().st_ino)
+        return str(os.stat(kernel_module).st_ino)  # noqa: PTH116 - no pathlib in the child
     except OSError:
         return ""
 
 
 @contextmanager
-def open_driver(library: str | None, kernel_module: Path) -> Iterator[Driver]:
+def open_driver(library: str | None, kernel_module: str | Path) -> Iterator[Driver]:
     """NVML opened; raises NvmlError saying what is missing."""
     is_ready = False
     try:
@@ -260,16 +280,20 @@ def open_driver(library: str | None, kernel_module: Path) -> Iterator[Driver]:
         driver.close()
 
 
-def surroundings(kernel_module: Path) -> tuple[object, ...]:
+def surroundings(kernel_module: str | Path) -> tuple[object, ...]:
     """Differs when a card has come or gone, or the kernel module was loaded again.
 
     The load of the module, and the PCI functions of this machine (none without sysfs).
     """
+    return driver_load(kernel_module), _names(_PCI_DEVICES)
+
+
+def _names(directory: str) -> frozenset[str]:
     try:
-        functions = frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
+        with os.scandir(directory) as entries:
+            return frozenset(entry.name for entry in entries)
     except OSError:
-        functions = frozenset()
-    return driver_load(kernel_module), functions
+        return frozenset()
 
 
 def _load(library: str | None) -> None:
@@ -316,15 +340,15 @@ def _is_mig(handle: Any) -> bool:
 def _numa_node(bus_id: str) -> int | None:
     """From sysfs."""
     try:
-        node = int((_pci_device(bus_id) / "numa_node").read_text())
+        node = int(read_text(f"{_pci_device(bus_id)}/numa_node"))
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
 
 
-def _pci_device(bus_id: str) -> Path:
+def _pci_device(bus_id: str) -> str:
     """In sysfs. NVML writes the PCI domain with eight digits, the kernel with four."""
-    return _PCI_DEVICES / bus_id.lower()[-12:]
+    return f"{_PCI_DEVICES}/{bus_id.lower()[-12:]}"
 
 
 def _recovery_action(handle: Any) -> int | None:

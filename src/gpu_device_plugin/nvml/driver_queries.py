@@ -14,12 +14,12 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
-from pathlib import Path
 
 import pynvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
 _UNSUPPORTED = {
@@ -40,6 +40,12 @@ def ask(function: Callable[..., Any], *arguments: object) -> Any:
         raise
 
 
+def read_text(path: str) -> str:
+    """A small file. Without pathlib, which is 0.7 MiB in the child of every node; OSError."""
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        return file.read()
+
+
 def text(value: bytes | str) -> str:
     """A value that pynvml gives as bytes or as text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
@@ -55,7 +61,7 @@ _ENGINES = {
 }
 
 
-def hardware(handle: Any, pci_device: Path) -> dict[str, object]:
+def hardware(handle: Any, pci_device: str) -> dict[str, object]:
     """What `domain.cards.card.Hardware` has, without links, MIG mode and NUMA node."""
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     mode = ask(pynvml.nvmlDeviceGetMigMode, handle)
@@ -164,10 +170,10 @@ def _remote_buses(handle: Any) -> Iterator[str]:
             return
 
 
-def _pci_class(pci_device: Path) -> int:
+def _pci_class(pci_device: str) -> int:
     """The class without its interface byte, for instance 0x0302; 0 without sysfs."""
     try:
-        return int((pci_device / "class").read_text(), 16) >> 8
+        return int(read_text(f"{pci_device}/class"), 16) >> 8
     except (OSError, ValueError):
         return 0
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
@@ -89,6 +90,12 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         by_name = sorted(self._pods.values(), key=lambda each: str(each.asking.request.ref))
         waiting = [e.pod for e in by_name if not e.asking.node and e.pod.status.phase == "Pending"]
         return tuple(waiting), tuple(each.pod for each in by_name if each.is_refused)
+
+    def label_of(self, pod: PodRef, key: str) -> str:
+        """A label's value of a pod that asks for anything; `no KEY` where it has none."""
+        found = self._pods.get(pod.uid)
+        labels = (found.pod.metadata.labels if found else None) or {}
+        return labels.get(key) or f"no {key}"
 
     def nodes_of(self, pods: Collection[tuple[str, str]]) -> set[str]:
         """The nodes of pods, given by namespace and name."""

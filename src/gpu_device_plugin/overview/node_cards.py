@@ -132,14 +132,15 @@ class NodeCards:
         return self.offer.mode.value
 
     @property
+    def pods(self) -> tuple[PodRef, ...]:
+        """Those that hold something of it, or wait for a card; some more than once."""
+        waiting = (pod for pod, _ in self.waiting)
+        return (*self.letters, *waiting, *(pod for _, pod in self.instances))
+
+    @property
     def namespaces(self) -> frozenset[str]:
-        """Of the pods that hold something of it, or wait for a card."""
-        pods = (
-            *self.letters,
-            *(pod for pod, _ in self.waiting),
-            *(pod for _, pod in self.instances),
-        )
-        return frozenset(pod.namespace for pod in pods)
+        """Of these pods."""
+        return frozenset(pod.namespace for pod in self.pods)
 
     def of_namespace(self, namespace: str) -> "NodeCards":
         """Only what its pods hold or wait for; what others hold of their cards is not to be told from what is free."""

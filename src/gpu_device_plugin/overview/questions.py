@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE
+from gpu_device_plugin.domain.fractions.demands import TEMPLATE
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL, AllocationApi
 from gpu_device_plugin.errors import AccessError, ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer

@@ -1,4 +1,4 @@
-"""What slices use, from the agents' metrics pages or from Prometheus; and what pods hold by namespace.
+"""What slices use, from the agents' metrics pages or from Prometheus; and what pods hold by namespace or team.
 
 That is counted now, and kept for an hour as long as somebody notes it.
 """
@@ -7,9 +7,10 @@ import asyncio
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
@@ -30,6 +31,9 @@ _KEYS = ("namespace", "pod", "container", "card")
 _SERIES = re.compile(r"(\w+)\{(.*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _AT_ONCE = 16
+
+GroupOf = Callable[[PodRef], str]
+_NAMESPACE: GroupOf = attrgetter("namespace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +153,25 @@ class NamespaceTotal:
         return f"{self.percent / 100:.1f}"
 
 
-def held_on(view: NodeCards) -> Mapping[str, NamespaceTotal]:
-    """What the pods of each namespace hold of a node; one whose pods only wait for it holds nothing."""
-    pods: dict[str, set[PodRef]] = {}
+def held_on(view: NodeCards, group_of: GroupOf = _NAMESPACE) -> Mapping[str, NamespaceTotal]:
+    """What the pods of each group hold of a node; one whose pods only wait for it holds nothing."""
+    pods: dict[str, set[PodRef]] = {group_of(pod): set() for pod in view.pods}
     mib, percent, devices = Counter[str](), Counter[str](), Counter[str]()
     for card in view.cards:
         for holder in card.holders:
-            pods.setdefault(holder.pod.namespace, set()).add(holder.pod)
-            mib[holder.pod.namespace] += holder.units * view.unit_mib
-            percent[holder.pod.namespace] += holder.percent
+            group = group_of(holder.pod)
+            pods[group].add(holder.pod)
+            mib[group] += holder.units * view.unit_mib
+            percent[group] += holder.percent
     for pod in (
         *(pod for card in view.cards for pod in card.pods),
         *(p for _, p in view.instances),
     ):
-        pods.setdefault(pod.namespace, set()).add(pod)
-        devices[pod.namespace] += 1
+        pods[group_of(pod)].add(pod)
+        devices[group_of(pod)] += 1
     return {
-        name: NamespaceTotal(frozenset(pods.get(name, ())), mib[name], percent[name], devices[name])
-        for name in view.namespaces
+        name: NamespaceTotal(frozenset(found), mib[name], percent[name], devices[name])
+        for name, found in pods.items()
     }
 
 
@@ -187,7 +192,7 @@ def totals(by_node: Iterable[Mapping[str, NamespaceTotal]]) -> Sequence[tuple[st
 
 
 class History:
-    """The memory that namespaces held in each minute of the last hour, of at most `MOST_NAMESPACES` each."""
+    """The memory that namespaces, or teams, held in each minute of the last hour, of at most `MOST_NAMESPACES` each."""
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=_MINUTES)

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.claim_names import TEMPLATE, parse_claim_name
-from gpu_device_plugin.domain.fractions.demands import asked_text
+from gpu_device_plugin.domain.fractions.demands import TEMPLATE, asked_text, parse_claim_name
 from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
 from gpu_device_plugin.domain.fractions.units import slice_mib
 from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, TOPOLOGY_GPU

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import AccessError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.survey import Survey
@@ -113,7 +114,7 @@ _AT_ONCE = 20
 class Drawing:
     """The page as it is now, as readers of everything see it or those of one namespace (`scope`).
 
-    `is_kept` ends when nobody draws it any more.
+    `team_label` is the pods' label by which totals are counted too; empty for none. `is_kept` ends when nobody draws it any more.
     """
 
     def __init__(  # noqa: PLR0913 - what it draws from, and for whom
@@ -125,6 +126,7 @@ class Drawing:
         *,
         beat_seconds: float,
         scope: str = "",
+        team_label: str = "",
     ) -> None:
         self.is_kept = True
         self._beat_seconds, self._scope = beat_seconds, scope
@@ -132,7 +134,9 @@ class Drawing:
         self._parts = PageParts()
         self._colours = Colours()
         self._held: dict[str, Mapping[str, NamespaceTotal]] = {}  # by node and namespace
-        self._history = History()
+        self._team_label = team_label
+        self._by_team: dict[str, Mapping[str, NamespaceTotal]] = {}  # by node and team
+        self._history, self._team_history = History(), History()
         self._is_drawn = False
 
     def page(self) -> Mapping[str, object]:
@@ -220,10 +224,13 @@ class Drawing:
 
     def _node(self, name: str) -> str:
         self._held.pop(name, None)
+        self._by_team.pop(name, None)
         if (row := self._row(name)) is None:
             return ""
         view = self._view(name)
         self._held[name] = held_on(view) if isinstance(view, NodeCards) else {}
+        if self._team_label and isinstance(view, NodeCards):
+            self._by_team[name] = held_on(view, self._team_of)
         return self._html.render("node", node=row)
 
     def _row(self, name: str) -> NodeRow | None:
@@ -255,12 +262,23 @@ class Drawing:
         colours = [(name, self._colours.of(name)) for name in names]
         return self._html.render("legend", colours=colours, most=_MOST_IN_LEGEND)
 
+    def _team_of(self, pod: PodRef) -> str:
+        return self._live.label_of(pod, self._team_label)
+
     def _totals(self) -> str:
-        found = totals(self._held.values())
-        self._history.note(asyncio.get_running_loop().time(), found)
-        shown = found[:MOST_NAMESPACES]
-        rows = [(name, held, self._history.line(name)) for name, held in shown]
-        return self._html.render("totals", rows=rows, left=len(found) - len(shown))
+        tables = [self._table("namespace", self._held, self._history)]
+        if self._team_label:
+            tables.append(self._table("team", self._by_team, self._team_history))
+        return self._html.render("totals", tables=tables)
+
+    @staticmethod
+    def _table(
+        group: str, held: Mapping[str, Mapping[str, NamespaceTotal]], history: History
+    ) -> Mapping[str, object]:
+        found = totals(held.values())
+        history.note(asyncio.get_running_loop().time(), found)
+        shown = [(name, total, history.line(name)) for name, total in found[:MOST_NAMESPACES]]
+        return {"group": group, "rows": shown, "left": len(found) - len(shown)}
 
     def _summary(self) -> str:
         cards = self._live.cards()

@@ -31,6 +31,7 @@ class PageSettings:
     cluster: str = ""
     prometheus: str = ""
     grafana: str = ""
+    team_label: str = ""
     certificate: Path | None = None
     key: Path | None = None
 
@@ -59,7 +60,10 @@ class Page:
         drawings = self._drawings = Drawings(
             self._live,
             lambda scope: Drawing(
-                api, self._live, self._uses, html, beat_seconds=times.beat_seconds, scope=scope
+                *(api, self._live, self._uses, html),
+                beat_seconds=times.beat_seconds,
+                scope=scope,
+                team_label=settings.team_label,
             ),
         )
 

@@ -17,8 +17,8 @@ from gpu_device_plugin.domain.node.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
+from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
-from gpu_device_plugin.domain.node.state import EnforcerChoice
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.domain.wording import count_noun

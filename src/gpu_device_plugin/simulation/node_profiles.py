@@ -11,7 +11,7 @@ A simulated card's MIG profiles and instances, as the simulated driver's lines.
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,31 +28,6 @@ class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is read from YAML: an unknown key is an error."""
 
 
-class Watts(Data, frozen=True):
-    """Power: what an idle card draws, its limit and the limit's range."""
-
-    idle: int
-    limit: int
-    min: int
-    max: int
-
-
-class Clocks(Data, frozen=True):
-    """The highest clocks."""
-
-    graphics: int
-    memory: int
-    video: int
-
-
-class Temperatures(Data, frozen=True):
-    """An idle card's temperature, and where it slows down and shuts down."""
-
-    idle: int
-    slowdown: int
-    shutdown: int
-
-
 class MigProfile(Data, frozen=True):
     """One way to cut an instance off a card; `id` is the driver's number of it."""
 
@@ -64,24 +39,10 @@ class MigProfile(Data, frozen=True):
 
 
 class SimulatedModel(Data, frozen=True):
-    """A kind of card."""
+    """A kind of card; `driver` has fields of the simulated driver by their names there."""
 
     name: str
-    brand: str
-    architecture: str
-    compute_capability: str
-    memory_mib: int
-    multiprocessors: int
-    cores: int
-    memory_bus_bits: int
-    pci_device_id: int
-    pci_subsystem_id: int
-    pcie_generation: int
-    power_watts: Watts
-    clocks_mhz: Clocks
-    temperature_celsius: Temperatures
-    ecc: bool
-    reserved_mib: int = 0
+    driver: dict[str, int]
     mig: dict[str, MigProfile] = {}
 
 
@@ -139,18 +100,13 @@ def profile_lines(model: SimulatedModel, slot: int) -> Iterator[str]:
     """What a card can be cut into through NVML."""
     for number, (name, profile) in enumerate(model.mig.items()):
         by_compute = _MOST_COMPUTE_SLICES // profile.compute_slices
-        fields: dict[str, object] = {
+        fields = {
+            **msgspec.structs.asdict(profile),
             "number": _PROFILE_NUMBERS[profile.compute_slices],
-            "id": profile.id,
-            "compute_slices": profile.compute_slices,
-            "memory_slices": profile.memory_slices,
-            "multiprocessors": profile.multiprocessors,
             "count": min(by_compute, _MOST_MEMORY_SLICES // profile.memory_slices),
-            "memory_mib": profile.memory_mib,
             "name": name,
         }
-        for key, value in fields.items():
-            yield f"cards.{slot}.profiles.{number}.{key}={value}"
+        yield from _lines(f"cards.{slot}.profiles.{number}", fields)
 
 
 def instance_lines(
@@ -181,8 +137,7 @@ def instance_lines(
             if ids
             else f"MIG-{uuid.uuid5(UUID_SPACE, f'{seed}/{slot}/{number}')}",
         }
-        for key, value in fields.items():
-            yield f"cards.{slot}.instances.{number}.{key}={value}"
+        yield from _lines(f"cards.{slot}.instances.{number}", fields)
         start += profile.memory_slices
 
 
@@ -200,8 +155,6 @@ def _parse_cut(model: SimulatedModel, name: str) -> tuple[MigProfile, int]:
 
 
 MOST_CARDS = 16
-_BRANDS = {"tesla": 2, "nvidia": 14}
-_ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
 
 
 class Group(Data, frozen=True):
@@ -301,25 +254,8 @@ def _card_lines(
     model: SimulatedModel, group: Group, slot: int, seed: str, driver: str
 ) -> Iterator[str]:
     """One card, plugged in and healthy."""
-    identity = _identity(model, slot, seed)
-    fields: dict[str, object] = {
-        **identity,
-        **_sensors(model),
-        "mig_capable": int(bool(model.mig)),
-        "mig_enabled": int(bool(group.mig)),
-        "mig_pending": int(bool(group.mig)),
-    }
-    for key, value in fields.items():
-        yield f"cards.{slot}.{key}={value}"
-    yield from profile_lines(model, slot)
-    ids = mig_ids(driver, str(identity["uuid"]))
-    yield from instance_lines(model, group.mig, slot, seed, ids)
-
-
-def _identity(model: SimulatedModel, slot: int, seed: str) -> dict[str, object]:
     card_uuid = uuid.uuid5(UUID_SPACE, f"{seed}/{slot}")
-    major, minor = model.compute_capability.split(".")
-    return {
+    fields = {
         "present": 1,
         "order": slot,
         "minor_number": slot,
@@ -327,40 +263,15 @@ def _identity(model: SimulatedModel, slot: int, seed: str) -> dict[str, object]:
         "name": model.name,
         "serial": f"{card_uuid.int % 10**13:013d}",
         "pci_bus": 0x1A + 0x0D * slot,
-        "pci_device_id": model.pci_device_id,
-        "pci_subsystem_id": model.pci_subsystem_id,
-        "architecture": _ARCHITECTURES[model.architecture],
-        "brand": _BRANDS[model.brand],
-        "compute_major": major,
-        "compute_minor": minor,
-        "multiprocessors": model.multiprocessors,
-        "cores": model.cores,
-        "memory_bus_bits": model.memory_bus_bits,
-        "memory_total_mib": model.memory_mib,
-        "memory_reserved_mib": model.reserved_mib,
+        **model.driver,
+        "mig_capable": int(bool(model.mig)),
+        "mig_enabled": int(bool(group.mig)),
+        "mig_pending": int(bool(group.mig)),
     }
+    yield from _lines(f"cards.{slot}", fields)
+    yield from profile_lines(model, slot)
+    yield from instance_lines(model, group.mig, slot, seed, mig_ids(driver, f"GPU-{card_uuid}"))
 
 
-def _sensors(model: SimulatedModel) -> dict[str, object]:
-    power, clocks, celsius = model.power_watts, model.clocks_mhz, model.temperature_celsius
-    return {
-        "temperature_celsius": celsius.idle,
-        "temperature_slowdown": celsius.slowdown,
-        "temperature_shutdown": celsius.shutdown,
-        "power_milliwatts": power.idle * 1000,
-        "power_limit_milliwatts": power.limit * 1000,
-        "power_min_milliwatts": power.min * 1000,
-        "power_max_milliwatts": power.max * 1000,
-        "graphics_mhz": clocks.graphics,
-        "graphics_max_mhz": clocks.graphics,
-        "memory_mhz": clocks.memory,
-        "memory_max_mhz": clocks.memory,
-        "video_mhz": clocks.video,
-        "video_max_mhz": clocks.video,
-        "ecc_supported": int(model.ecc),
-        "ecc_enabled": int(model.ecc),
-        "pcie_generation": model.pcie_generation,
-        "pcie_generation_max": model.pcie_generation,
-        "pcie_width": 16,
-        "pcie_width_max": 16,
-    }
+def _lines(place: str, fields: Mapping[str, object]) -> Iterator[str]:
+    return (f"{place}.{name}={value}" for name, value in fields.items())

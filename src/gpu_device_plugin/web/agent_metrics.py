@@ -19,8 +19,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.grant import Enforcers
 from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.web.http_server import Page
 
 _Moment = TypeVar("_Moment")
 _Each = TypeVar("_Each")
@@ -119,7 +121,7 @@ class CardSample:
     door: str = ""
     node: str = ""
     model: str = ""
-    memory_mib: int = 0
+    memory_mib: MiB = MiB(0)
     mode: int | None = None
     held_ratio: float = 0
     enforcer: str = ""
@@ -358,7 +360,7 @@ class AgentMetrics:
         self._counters["nvml_restarts"].inc(total - self._nvml_restarts)
         self._nvml_restarts = total
 
-    def page(self, accept: str, *, is_ready: bool = False) -> tuple[bytes, str]:
+    def page(self, accept: str, *, is_ready: bool = False) -> Page:
         """The metrics page and its content type, as the `Accept` header wants them."""
         self._ready.set(is_ready)
         encode, content_type = choose_encoder(accept)

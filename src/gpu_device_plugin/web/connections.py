@@ -51,7 +51,7 @@ class Connections:
         self._busy.add(request.protocol)
         try:
             return await handler(request)
-        except ConnectionError:  # the caller has gone, which is no error of ours
+        except ConnectionError:  # the caller has gone, which is no error here
             return web.Response(status=_GONE)
         finally:
             self._busy.discard(request.protocol)

@@ -3,16 +3,26 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.web.agent_metrics import Family, Gauges, Rows, plain
+from gpu_device_plugin.web.http_server import Page
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _MIB = 1024 * 1024
 _CARD = ("node", "card")
+
+
+class NodeRooms(NamedTuple):
+    """What the cards of a node have left."""
+
+    name: str
+    mode: str
+    rooms: Sequence[Room]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +30,13 @@ class ControllerSnapshot:
     """What the gauges show, at one moment.
 
     Attributes:
-        nodes: Name, mode and cards of each node whose mode gives slices.
+        nodes: Each node whose mode gives slices.
         is_ready: Whether /readyz answers 200.
         is_current: Whether kube-scheduler is answered: the ledger is loaded and not stale.
         certificate_ends: When its certificate ends, seconds since 1970; None without TLS.
     """
 
-    nodes: Sequence[tuple[str, str, Sequence[Room]]]
+    nodes: Sequence[NodeRooms]
     reserved: int = 0
     is_ready: bool = False
     is_current: bool = False
@@ -145,8 +155,7 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str], Sequence[Sequence[str]]]] = {
 class ControllerMetrics:
     """Latencies as they come; the cards' figures are made when somebody reads them."""
 
-    def __init__(self, facts: Callable[[], ControllerSnapshot]) -> None:
-        self._facts = facts
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._latency = Histogram(
@@ -173,11 +182,11 @@ class ControllerMetrics:
         """One more of a counter of the table."""
         self._counters[counter].labels(*labels).inc()
 
-    async def page(self, accept: str) -> tuple[bytes, str]:
+    async def page(self, accept: str, now: ControllerSnapshot) -> Page:
         """The page and its content type, by the Accept header.
 
         Written beside the event loop: tens of thousands of cards take a second.
         """
         encoder, content_type = choose_encoder(accept)
-        self._gauges.moment = self._facts()
+        self._gauges.moment = now
         return await asyncio.to_thread(encoder, self._registry), content_type

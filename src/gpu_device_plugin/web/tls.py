@@ -12,7 +12,7 @@ class ServingTls:
     Connections that are open keep what they began with. A context of its own each time, because
     OpenSSL keeps what a context was given before: the half of a pair that it then refuses, a
     certificate of another key type, and authorities that no longer count.
-    A client may show a certificate. One that no authority of ours signed ends the handshake.
+    A client may show a certificate. One that none of our authorities signed ends the handshake.
     """
 
     def __init__(self) -> None:

@@ -60,5 +60,5 @@ bool holdings_add(const struct holding *entry);
  */
 struct holding *holdings_next(enum holding_kind kind, uint32_t *place);
 
-/* In a forked child: none of it is ours. */
+/* In a forked child: none of it is this process's. */
 void holdings_after_fork(void);

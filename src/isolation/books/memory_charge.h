@@ -25,7 +25,7 @@ void charge_drop(struct charge *charge);
 
 /* An entry taken out of the table while the driver frees it. */
 struct charge_taken {
-	struct holding entry; /* kind KIND_NONE: not one of ours */
+	struct holding entry; /* kind KIND_NONE: not in the books */
 };
 
 void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t key);

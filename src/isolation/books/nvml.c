@@ -77,7 +77,7 @@ static bool or_forget(int card, bool is_told)
 
 typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
 
-/* Room for so many processes; by mmap, as the application's allocator may wait in a hook of ours.
+/* Room for so many processes; by mmap, as the application's allocator may wait in one of our hooks.
  */
 struct listing {
 	nvmlProcessInfo_v2_t *infos;

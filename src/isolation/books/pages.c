@@ -16,7 +16,7 @@
 
 #define PAGE_BYTES (2ull * 1024 * 1024)
 
-static _Atomic int64_t unasked[LIMITS_CARDS];
+static _Atomic int64_t overhead[LIMITS_CARDS];
 
 static uint64_t counted(int64_t bytes)
 {
@@ -27,7 +27,7 @@ static void change(int card, int64_t bytes)
 {
 	if (!bytes)
 		return;
-	const int64_t before = atomic_fetch_add(&unasked[card], bytes);
+	const int64_t before = atomic_fetch_add(&overhead[card], bytes);
 
 	if (counted(before) != counted(before + bytes))
 		account_adjust(card, ACCOUNT_OVERHEAD, counted(before), counted(before + bytes));
@@ -35,7 +35,7 @@ static void change(int card, int64_t bytes)
 
 /*
  * A page is the card's with the first part that is asked of it, and goes with the last: how much
- * more is unasked now.
+ * more is overhead now.
  */
 static int64_t change_part(enum pages_change way, int card, uint64_t page, uint64_t part)
 {
@@ -63,7 +63,7 @@ static int64_t change_part(enum pages_change way, int card, uint64_t page, uint6
 	return more;
 }
 
-/* Pages that it fills hold nothing unasked: only the first and the last may be shared. */
+/* Pages that it fills hold no overhead: only the first and the last may be shared. */
 void pages_placed(enum pages_change way, int card, uint64_t address, uint64_t bytes)
 {
 	const uint64_t end = address + bytes;
@@ -100,16 +100,16 @@ void pages_unplaced(enum pages_change way, int card, uint64_t bytes)
 	change(card, way == PAGES_TAKEN ? more : -more);
 }
 
-uint64_t pages_unasked(int card)
+uint64_t pages_overhead(int card)
 {
-	const int64_t bytes = atomic_load(&unasked[card]);
+	const int64_t bytes = atomic_load(&overhead[card]);
 
 	return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 uint64_t pages_uncounted(int card)
 {
-	const uint64_t bytes = pages_unasked(card);
+	const uint64_t bytes = pages_overhead(card);
 
 	return bytes - counted((int64_t)bytes);
 }
@@ -117,5 +117,5 @@ uint64_t pages_uncounted(int card)
 void pages_after_fork(void)
 {
 	for (int card = 0; card < LIMITS_CARDS; card++)
-		atomic_store(&unasked[card], 0);
+		atomic_store(&overhead[card], 0);
 }

@@ -1,6 +1,6 @@
 /*
  * What the driver takes beyond what is asked of it: whole pages. The parts of them
- * that nobody asked for are counted with what is taken unasked; see books/pages.c.
+ * that nobody asked for are counted as overhead; see books/pages.c.
  */
 #pragma once
 
@@ -18,7 +18,7 @@ void pages_placed(enum pages_change way, int card, uint64_t address, uint64_t by
 void pages_unplaced(enum pages_change way, int card, uint64_t bytes);
 
 /* This process's on a card, in bytes that nobody asked for: all of them, and those not counted. */
-uint64_t pages_unasked(int card);
+uint64_t pages_overhead(int card);
 uint64_t pages_uncounted(int card);
 
 void pages_after_fork(void);

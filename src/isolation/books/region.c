@@ -123,7 +123,7 @@ static int open_file(const char *path, bool may_create)
 
 	if (fd < 0 && errno == ENOENT && may_create) {
 		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
-		/* The mask is the application's; the mode is ours. */
+		/* The mask is the application's; the mode is the library's. */
 		if (fd >= 0 && (fchmod(fd, 0666) != 0 && errno != EPERM)) {
 			close(fd);
 			fd = -1;

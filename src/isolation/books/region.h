@@ -58,7 +58,7 @@ struct region_card {
 	uint8_t reserved1[112];
 	/* columns, indexed by slot */
 	uint64_t used_bytes[REGION_SLOTS];         /* asked for, or about to be */
-	uint64_t overhead_bytes[REGION_SLOTS];     /* contexts, code: taken unasked */
+	uint64_t overhead_bytes[REGION_SLOTS];     /* contexts, code: asked for by no call */
 	_Atomic int64_t inflight_ns[REGION_SLOTS]; /* launched, not yet charged */
 };
 

@@ -105,7 +105,7 @@ void activity_each_neighbour(int card, void (*found)(int fd, void *argument), vo
 
 	const struct dirent *entry;
 
-	/* The stream is ours alone: NOLINTNEXTLINE(concurrency-mt-unsafe) */
+	/* Nobody else has the stream: NOLINTNEXTLINE(concurrency-mt-unsafe) */
 	while (directory && (entry = readdir(directory))) {
 		if (entry->d_name[0] == '.' || strcmp(entry->d_name, slice_limits()->slice) == 0)
 			continue;

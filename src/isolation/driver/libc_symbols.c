@@ -3,7 +3,7 @@
  * be copied under any name, so the soname inside counts as well: a private copy of the driver is
  * the driver.
  *
- * We export dlsym, dlvsym, dlopen and dlmopen, so every ordinary reference, ours too,
+ * We export dlsym, dlvsym, dlopen and dlmopen, so every ordinary reference, this library's too,
  * ends at us. The loaded objects' own symbol tables say where the real ones
  * are: in libc.so.6 since glibc 2.34, in libdl.so.2 before.
  *

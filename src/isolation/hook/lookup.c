@@ -82,7 +82,7 @@ static struct link_map *object_of(const void *address)
 
 /*
  * We export the hooks, so a search of the global scope, and so of the program's own
- * handle, finds ours even where no driver is loaded: what comes after us decides
+ * handle, finds this library's even where no driver is loaded: what comes after us decides
  * whether there is one. Who asks this library itself gets its own.
  */
 static void *behind_us(const void *handle, const char *name, void *found)
@@ -101,7 +101,7 @@ static void *ours_for(const void *handle, const char *name, void *found)
 	return found ? stand_in(name, found) : NULL;
 }
 
-/* Asked for one of the entry points themselves: what leads to the C library's leads to ours. */
+/* Asked for one of the entry points themselves: what leads to the C library leads here. */
 static void *entry_point(void *found)
 {
 	const struct libc_symbols *libc = libc_symbols();
@@ -122,7 +122,7 @@ static bool is_entry_point(const char *name)
 		strcmp(name, "dlopen") == 0 || strcmp(name, "dlmopen") == 0);
 }
 
-/* By handle: a search of the global scope finds ours by itself. */
+/* By handle: a search of the global scope finds this library's by itself. */
 static bool asks_for_entry_point(const void *handle, const char *name)
 {
 	return is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
@@ -130,8 +130,8 @@ static bool asks_for_entry_point(const void *handle, const char *name)
 
 /*
  * A wrapper asks for the next one after itself. Where that is the C library's it
- * stands behind us: ours, which comes to the same without a driver. Where it is
- * another's, or ours already, NULL: to be looked up as if we were not here.
+ * stands behind us: this library's, which comes to the same without a driver. Where it is
+ * another's, or this library's already, NULL: to be looked up as if we were not here.
  */
 static void *next_entry_point(const void *handle, const char *name, const void *caller)
 {

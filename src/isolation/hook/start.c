@@ -45,7 +45,7 @@ static void reclaim(int card)
 	overhead_refresh_now(card);
 }
 
-/* When the library is loaded, and at cuInit: other libraries' constructors may run before ours. */
+/* When the library is loaded, and at cuInit: others' constructors may run before it. */
 static void register_callbacks(void)
 {
 	static const struct account_sources sources = {
@@ -64,7 +64,7 @@ static void register_callbacks(void)
  * A library that merely stands in front, an allocator or a profiler's wrapper,
  * is left there: it does not answer for the driver.
  */
-/* Ours: how the loader's list of objects names us. */
+/* This library's: how the loader's list of objects names us. */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 static bool is_somebody_in_front(void)

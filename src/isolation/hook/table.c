@@ -151,7 +151,7 @@ void drift_note(const char *name)
 
 /*
  * Does this driver give out the addresses that dlsym finds? Then a pointer that
- * we do not know is a newer version of the function, not one of ours.
+ * we do not know is a newer version of the function, not one of the table.
  */
 static bool gives_exports(void)
 {

@@ -9,7 +9,7 @@ struct hook {
 	const char *base;   /* as cuGetProcAddress is asked; NULL for NVML */
 	int since;          /* CUDA version, 11020 for 11.2 */
 	bool is_per_thread; /* the per-thread default stream's variant */
-	void *function;     /* ours */
+	void *function;     /* the hook */
 	void *const *real;  /* the driver's, once loaded */
 };
 

@@ -31,7 +31,7 @@ const void *graphs_name(CUgraphExec exec);
 /* What the nodes of a graph want of each card. */
 struct graph_wants {
 	uint64_t exec;
-	bool is_foreign; /* something of a card that is not ours: it will not be launched */
+	bool is_foreign; /* something of a card that is not of the slice: it will not be launched */
 	CUdevice devices[LIMITS_CARDS];
 	uint64_t bytes[LIMITS_CARDS]; /* each node in whole blocks; 0: nothing */
 };

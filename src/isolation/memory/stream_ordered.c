@@ -69,7 +69,7 @@ static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_grow
  * `named` is the stream as the plain functions would name it. In a capture nothing is
  * allocated now: the graph is charged when it is launched.
  */
-#define ALLOCATES_FROM_POOL(named, find, name, parameters, arguments)                              \
+#define ALLOCATES_FROM(named, find, name, parameters, arguments)                                   \
 	CUresult name parameters                                                                   \
 	{                                                                                          \
 		struct pool_growth growth = {0};                                                   \
@@ -94,20 +94,19 @@ static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_grow
 		return result;                                                                     \
 	}
 
-#define DRAWS_OF_STREAM(named, name)                                                               \
-	ALLOCATES_FROM_POOL(named, pool_of_stream(named, &growth), name,                           \
-			    (CUdeviceptr * pointer, size_t bytes, CUstream stream),                \
-			    (pointer, bytes, stream))
-#define DRAWS_OF_POOL(named, name)                                                                 \
-	ALLOCATES_FROM_POOL(                                                                       \
-		named, pool_itself(pool, named, &growth), name,                                    \
-		(CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),         \
-		(pointer, bytes, pool, stream))
+#define ALLOCATES_FROM_STREAM(named, name)                                                         \
+	ALLOCATES_FROM(named, pool_of_stream(named, &growth), name,                                \
+		       (CUdeviceptr * pointer, size_t bytes, CUstream stream),                     \
+		       (pointer, bytes, stream))
+#define ALLOCATES_FROM_POOL(named, name)                                                           \
+	ALLOCATES_FROM(named, pool_itself(pool, named, &growth), name,                             \
+		       (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),  \
+		       (pointer, bytes, pool, stream))
 
-DRAWS_OF_STREAM(stream, cuMemAllocAsync)
-DRAWS_OF_STREAM(stream_per_thread(stream), cuMemAllocAsync_ptsz)
-DRAWS_OF_POOL(stream, cuMemAllocFromPoolAsync)
-DRAWS_OF_POOL(stream_per_thread(stream), cuMemAllocFromPoolAsync_ptsz)
+ALLOCATES_FROM_STREAM(stream, cuMemAllocAsync)
+ALLOCATES_FROM_STREAM(stream_per_thread(stream), cuMemAllocAsync_ptsz)
+ALLOCATES_FROM_POOL(stream, cuMemAllocFromPoolAsync)
+ALLOCATES_FROM_POOL(stream_per_thread(stream), cuMemAllocFromPoolAsync_ptsz)
 
 /* The memory stays the pool's; only what cuMemAlloc made is released here, and not in a capture. */
 #define FREES_IN(named, name)                                                                      \

@@ -231,7 +231,7 @@ static void forget(const struct holding *entry)
 	account_adjust(entry->card, ACCOUNT_OVERHEAD, entry->bytes, 0);
 }
 
-/* The card that it was on; CARD_FOREIGN when it was none of ours. */
+/* The card that it was on; CARD_FOREIGN when it was none of the slice. */
 static int forget_context(CUcontext context)
 {
 	const uint64_t key = (uint64_t)(uintptr_t)context;

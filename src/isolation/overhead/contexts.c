@@ -216,7 +216,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 		return result;
 	atomic_store(&green_was_made, true);
 	result = make_green(phCtx, desc, dev, flags, primary);
-	/* What was ours is the green one's now, unless there is none. */
+	/* What this context had is the green one's now, unless there is none. */
 	if (result == CUDA_SUCCESS) {
 		cuda.cuDevicePrimaryCtxRelease_v2(dev);
 		return result;

@@ -163,7 +163,7 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 		*listed = 0;
 	look->listed = *listed > uncounted ? *listed - uncounted : 0;
 	look->managed = charge_managed(card);
-	look->expected = overhead_expected(card) + pages_unasked(card) - uncounted;
+	look->expected = overhead_expected(card) + pages_overhead(card) - uncounted;
 	/* What shrank by itself meanwhile moves the books, and ends the moment. */
 	return account_follow(card);
 }

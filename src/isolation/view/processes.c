@@ -1,7 +1,7 @@
 /*
  * NVML's process lists: this container's processes, by their pids in here. The
  * driver's lists hold the neighbours too, or the host's pids, so their entries
- * are not used at all; ours come from the slots. They compute; none draws. The
+ * are not used at all; the slice's come from the slots. They compute; none draws. The
  * driver is asked all the same: a lost card, a wrong handle or a function that
  * it lacks is its to report.
  */

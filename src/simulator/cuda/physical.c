@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Mappings of ours are of whole blocks, so nothing smaller is believed. */
+/* Our mappings are of whole blocks, so nothing smaller is believed. */
 uint64_t physical_granularity(void)
 {
 	const uint64_t bytes =

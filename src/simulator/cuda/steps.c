@@ -103,10 +103,10 @@ static void bury(struct steps *steps)
 /* Until somebody turns the clock to our end; now and then, a look at who still lives. */
 static void await_turn(struct steps *steps, struct steps_member *member)
 {
-	static const struct timespec patience = {.tv_nsec = LOOK_AFTER_NS};
+	static const struct timespec look_after = {.tv_nsec = LOOK_AFTER_NS};
 
 	while (__atomic_load_n(&member->is_waiting, __ATOMIC_ACQUIRE)) {
-		if (syscall(SYS_futex, &member->is_waiting, FUTEX_WAIT, 1, &patience, NULL, 0) ==
+		if (syscall(SYS_futex, &member->is_waiting, FUTEX_WAIT, 1, &look_after, NULL, 0) ==
 			    0 ||
 		    errno != ETIMEDOUT)
 			continue;

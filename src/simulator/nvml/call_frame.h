@@ -42,7 +42,7 @@ unsigned cards_at_start(uint32_t slots[GPUSIM_CARDS]);
 /* Handles are addresses of static objects: never made, never freed, never read by others. */
 nvmlDevice_t device_handle(uint32_t slot);
 nvmlDevice_t instance_handle(uint32_t slot, unsigned instance);
-/* false when the address is no handle of ours; instance is GPUSIM_INSTANCES for a whole card. */
+/* false when the address is none of our handles; instance is GPUSIM_INSTANCES for a whole card. */
 bool handle_place(nvmlDevice_t device, uint32_t *slot, unsigned *instance);
 
 /* Compute slices of a GPU instance, and how NVML numbers a profile of so many. */

@@ -1,4 +1,4 @@
-"""The promise: a node's series is ours to write only where no operator has."""
+"""The promise: the controller writes a node's series only where no operator has."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def both(value: str | None) -> NodeMetadataChange:
 def test_what_an_operator_wrote_stays(
     label: str | None, written: str | None, series: str, change: NodeMetadataChange | None
 ) -> None:
-    """The annotation repeats what is ours; what differs from it is not."""
+    """The annotation repeats what we wrote; what differs from it is not."""
     assert series_change(label, written, series) == change
 
 
@@ -53,5 +53,5 @@ def test_what_an_operator_wrote_stays(
 def test_a_withdrawn_node_keeps_only_an_operators(
     label: str | None, written: str | None, change: NodeMetadataChange
 ) -> None:
-    """Nothing of ours is left."""
+    """Nothing that we wrote is left."""
     assert withdrawn_series(label, written) == change

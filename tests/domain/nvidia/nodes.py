@@ -1,6 +1,7 @@
 """Nodes for these tests."""
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware, Instance
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 
 
 def instance(card: int, index: int, profile: str = "1g.5gb", compute_slices: int = 0) -> Instance:
@@ -12,7 +13,7 @@ def instance(card: int, index: int, profile: str = "1g.5gb", compute_slices: int
         gpu_instance=index + 7,
         compute_instance=0,
         profile=profile,
-        memory_mib=4864 * slices,
+        memory_mib=MiB(4864 * slices),
         gpu_slices=slices,
         compute_slices=compute_slices or slices,
         multiprocessors=14 * slices,
@@ -38,7 +39,7 @@ def card(
         CardIndex(index),
         index,
         "NVIDIA-A100-SXM4-40GB",
-        40960,
+        MiB(40960),
         hardware,
     )
 

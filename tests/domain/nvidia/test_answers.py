@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
     DeviceAccess,
     DeviceNode,
     ListStrategy,
+    MigPart,
     Mount,
     Paths,
 )
@@ -119,7 +120,7 @@ def test_an_instance_has_the_nodes_of_its_minors() -> None:
     """Its card's, its GPU instance's and its compute instance's."""
     mixed = configured(ENVVAR, passes_nodes=True, mig_strategy=MigStrategy.MIXED)
     instances = offers(sevenths(2), mixed).resources["nvidia.com/mig-1g.5gb"]
-    minors = {(1, 7, None): 201, (1, 7, 0): 202, (0, 7, None): 66}
+    minors = {MigPart(1, 7, None): 201, MigPart(1, 7, 0): 202, MigPart(0, 7, None): 66}
     host = replace(HOST, control_devices=(), mig_minors=minors)
 
     assert [node.host_path for node in answer(instances[7:8], mixed, host, "a1").devices] == [

@@ -6,6 +6,7 @@ import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
@@ -170,7 +171,7 @@ def test_cards_in_mig_mode_are_not_shared_cards() -> None:
 def test_of_two_models_the_labels_are_those_of_the_larger_group() -> None:
     """NVIDIA's tool takes any; a tie goes to the lowest index."""
     t4 = [
-        Card(f"T-{i}", CardNumber(i), CardIndex(i), i, "Tesla-T4", 15079, Hardware((7, 5)))
+        Card(f"T-{i}", CardNumber(i), CardIndex(i), i, "Tesla-T4", MiB(15079), Hardware((7, 5)))
         for i in (5, 6)
     ]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import sevenths, whole
 
-from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.card import Card, CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -112,7 +113,9 @@ def test_a_card_changes_sides_when_nobody_holds_what_it_was(
 ) -> None:
     """A holder of the card keeps its instances back; one of an instance keeps them offered."""
     (card,) = sevenths(1)
-    report = CardReport(card.uuid, 0, 0, card.model, 40960, "", is_mig=True, hardware=card.hardware)
+    report = CardReport(
+        card.uuid, CardIndex(0), 0, card.model, MiB(40960), "", is_mig=True, hardware=card.hardware
+    )
     grant = replace(held(GPU), shares=tuple(Share(uuid, 0) for uuid in devices))
     scheme = NvidiaScheme(lambda: Configuration(mig_strategy=strategy), lambda: [grant])
 

@@ -2,13 +2,18 @@
 
 import pytest
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, model_of, profile_of, resource_of
 from gpu_device_plugin.errors import ConfigError
 
-A100_40, A100_80 = ("NVIDIA A100-SXM4-40GB", 40960), ("NVIDIA A100 80GB PCIe", 81920)
-A30, H100, H200 = ("NVIDIA A30", 24576), ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA H200", 143771)
-RTX_PRO = ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887)
-H100_NVL, B200 = ("NVIDIA H100 NVL", 95830), ("NVIDIA B200", 183359)
+A100_40, A100_80 = ("NVIDIA A100-SXM4-40GB", MiB(40960)), ("NVIDIA A100 80GB PCIe", MiB(81920))
+A30, H100, H200 = (
+    ("NVIDIA A30", MiB(24576)),
+    ("NVIDIA H100 80GB HBM3", MiB(81559)),
+    ("NVIDIA H200", MiB(143771)),
+)
+RTX_PRO = ("NVIDIA RTX PRO 6000 Blackwell Server Edition", MiB(97887))
+H100_NVL, B200 = ("NVIDIA H100 NVL", MiB(95830)), ("NVIDIA B200", MiB(183359))
 
 
 def test_eight_a100_have_the_counts_of_the_source() -> None:
@@ -54,7 +59,7 @@ def test_eight_a100_have_the_counts_of_the_source() -> None:
     ],
 )
 def test_a_name_means_a_profile_of_the_model(
-    asked: str, card: tuple[str, int], name: str, count: int
+    asked: str, card: tuple[str, MiB], name: str, count: int
 ) -> None:
     """R-203: the aliases, and the model's own names."""
     profile = profile_of(asked, *card)
@@ -75,7 +80,7 @@ def test_a_name_means_a_profile_of_the_model(
     ],
 )
 def test_a_name_that_the_model_lacks_is_refused(
-    asked: str, card: tuple[str, int], words: str
+    asked: str, card: tuple[str, MiB], words: str
 ) -> None:
     """R-309: the set is closed, and the text says what there is."""
     with pytest.raises(ConfigError, match="MIG profile") as refused:
@@ -94,7 +99,7 @@ def test_no_profile_is_larger_than_its_card() -> None:
 
 def test_a_model_with_spaces_as_hyphens_is_the_same() -> None:
     """Both spellings are in use."""
-    assert model_of("NVIDIA-A100-80GB-PCIe", 81920) is model_of(*A100_80) is not None
+    assert model_of("NVIDIA-A100-80GB-PCIe", MiB(81920)) is model_of(*A100_80) is not None
 
 
 def test_a_resource_has_a_dot_for_the_plus() -> None:

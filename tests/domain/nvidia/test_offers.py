@@ -7,6 +7,7 @@ import pytest
 from tests.domain.nvidia.nodes import card, instance, sevenths, whole
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
@@ -249,7 +250,7 @@ def test_an_instance_with_part_of_its_compute_is_left_out() -> None:
     part = instance(0, 1, "1c.3g.20gb", compute_slices=1)
     hardware = Hardware(is_mig=True, instances=(instance(0, 0), part))
     found = offers(
-        [Card("GPU-0", CardNumber(0), CardIndex(0), 0, "A100", 40960, hardware)],
+        [Card("GPU-0", CardNumber(0), CardIndex(0), 0, "A100", MiB(40960), hardware)],
         Configuration(mig_strategy=MIXED),
     )
 

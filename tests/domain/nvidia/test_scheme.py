@@ -7,6 +7,7 @@ import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import Paths
 from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
@@ -145,7 +146,7 @@ def test_instances_beside_fractions_have_another_name_than_whole_cards(
 
 def test_cards_of_the_last_run_are_not_taken_for_whole_ones() -> None:
     """Until NVML answers it is not known how they are cut."""
-    remembered = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "NVIDIA-A100-SXM4-40GB", 40960)
+    remembered = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "NVIDIA-A100-SXM4-40GB", MiB(40960))
 
     assert not schemes(MIXED).pools(node(NodeMode.DEFAULT, [remembered]))
 

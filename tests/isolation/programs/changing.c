@@ -5,7 +5,7 @@
  *
  * Launches LEARNT_NS for a while, one block, each waited for; then, for SECONDS, in turn COUNT
  * launches of each line, nothing waited for. WAY: plain; paced, with 300 us from one to the next;
- * two, functions in turn; streams, three in turn; graph, one whose kernel is set anew.
+ * two, functions in turn; streams, three in turn; graph, one whose kernel is set again.
  *
  * Answers with the driver's result, the thousandths of the whole time in which the card was at
  * work, the busiest ten seconds and the longest stillness, both in milliseconds, and the launches.

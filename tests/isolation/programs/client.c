@@ -1325,7 +1325,7 @@ static void do_pid(char *words[])
 	printf("0 %d\n", getpid());
 }
 
-/* fork LINE...: the child does the line and ends; its answer is ours. */
+/* fork LINE...: the child does the line and ends; its answer is this one's. */
 static void run(char *words[]);
 
 static void do_fork(char *words[])

@@ -1,6 +1,6 @@
 /*
  * Forks while another thread looks the driver up for the first time, and lets the child do the
- * same. The thread says nothing: whoever holds it up knows when it is in the middle.
+ * same. The thread says nothing: what holds it up knows when it is in the middle.
  *
  *	early cuda|nvml     waits for a line, forks, prints what the child and then the thread got
  */

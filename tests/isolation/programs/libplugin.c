@@ -24,7 +24,7 @@ void *plugin_look(const char *name)
 	return driver ? dlsym(driver, name) : NULL;
 }
 
-/* The next one after this library, not after whoever passes the question on. */
+/* The next one after this library, not after the one that passes the question on. */
 void *plugin_next(const char *name);
 void *plugin_next(const char *name)
 {

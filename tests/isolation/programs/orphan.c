@@ -1,5 +1,5 @@
 /*
- * Forks a child while another thread, which starts CUDA, waits at a point of ours until
+ * Forks a child while another thread, which starts CUDA, waits at one of our points until
  * a file is removed; see killpoint.c. Both stay: the child's pid is printed when the
  * thread has allocated 1000 MiB.
  *

@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.node.labels import NODE_LABELS
 CHART = Path(__file__).resolve().parents[3] / "charts" / "gpu-device-plugin"
 RELEASE = "gpu-device-plugin"
 RELEASE_NAMESPACE = "gpu-device-plugin"
-# No pod of ours at all, hooks included: their image is not on this node.
+# None of our pods at all, hooks included: their image is not on this node.
 NOBODY = (
     "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false,"
     "image.tag=on-no-node"
@@ -34,7 +34,7 @@ CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia
 
 @contextmanager
 def claims_installed(cluster: Cluster) -> Iterator[None]:
-    """The chart with claims and without a pod of ours; the namespace `default` uses them meanwhile."""
+    """The chart with claims and without one of our pods; the namespace `default` uses them meanwhile."""
     version = cluster.binaries.kubernetes_version
     if not has_claims_api(version):
         pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
@@ -65,10 +65,10 @@ class Helm:
         command = [self._program, "--kubeconfig", self._kubeconfig]
         return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 300)
 
-    def install(self, *settings: str) -> str:
+    def install(self, *settings: str, chart: Path = CHART) -> str:
         """Install the chart, or bring the release to these values; `settings` are --set texts."""
         chosen = [f"--set={setting}" for setting in settings]
-        return self("upgrade", "--install", self.release, str(CHART), "--create-namespace", *chosen)
+        return self("upgrade", "--install", self.release, str(chart), "--create-namespace", *chosen)
 
     def uninstall(self) -> str:
         """Remove the release and wait until its objects are gone."""

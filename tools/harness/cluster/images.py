@@ -34,7 +34,7 @@ class Image:
 
 
 def standard_images() -> tuple[Image, ...]:
-    """The images that every cluster of ours has: the sandbox, and a small shell for test pods."""
+    """The images that each of our clusters has: the sandbox, and a small shell for test pods."""
     found = shutil.which("busybox")
     if found is None:
         raise ImageError("busybox is not installed; run tests/e2e/install.sh")

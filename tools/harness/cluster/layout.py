@@ -59,7 +59,7 @@ def isolate(layout: Layout) -> None:
 
 
 def overlay(target: Path, source: Path, enter: Sequence[str] = ()) -> None:
-    """Let a directory that programs insist on show one of ours, in one namespace only.
+    """Let a directory that programs insist on show one of this cluster's, in one namespace only.
 
     Args:
         target: The directory that programs insist on.

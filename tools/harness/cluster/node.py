@@ -36,6 +36,7 @@ VOLATILE_DIRECTORIES = {
 CONTAINERD_STATE = "containerd-state"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAXIMUM_PODS = 250
+OCI_RUNTIME = os.environ.get("OCI_RUNTIME", "runc")
 # The other one copies an image's files for each container, and needs nothing of the kernel.
 SNAPSHOTTER = "overlayfs" if "overlay" in Path("/proc/filesystems").read_text() else "native"
 
@@ -285,6 +286,10 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["{self._binaries.cni}"]
     conf_dir = "{self._file("networks")}"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{OCI_RUNTIME}"
 """
 
 

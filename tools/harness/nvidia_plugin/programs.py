@@ -1,4 +1,4 @@
-"""NVIDIA's device plugin and ours, each beside a stand-in kubelet, on one simulated node."""
+"""NVIDIA's device plugin and this one, each beside a stand-in kubelet, on one simulated node."""
 
 import asyncio
 import os
@@ -91,7 +91,7 @@ async def both(
     fields: Sequence[str] = (),
     **ours: object,
 ) -> AsyncIterator[tuple[NvidiaPlugin, Rig]]:
-    """NVIDIA's plugin and ours on the same cards, with the same flags, each with a kubelet.
+    """NVIDIA's plugin and this one on the same cards, with the same flags, each with a kubelet.
 
     Args:
         profile: The simulated cards.

@@ -45,7 +45,7 @@ class Browser:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        return await asyncio.wait_for(answer, 60)
+        return await asyncio.wait_for(answer, 300)
 
     async def open(self, url: str) -> None:
         """Go there; returns when the page has loaded."""

@@ -18,13 +18,12 @@ from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant, WeChooseDevices
-from gpu_device_plugin.domain.node.state import (
+from gpu_device_plugin.domain.node.memory_enforcer import (
     EnforcerChoice,
     MemoryEnforcer,
-    NodeState,
-    StateReader,
     why_library,
 )
+from gpu_device_plugin.domain.node.state import NodeState, StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
 

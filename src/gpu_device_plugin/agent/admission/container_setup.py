@@ -21,7 +21,8 @@ from gpu_device_plugin.domain.grants.container_edits import (
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
-from gpu_device_plugin.domain.node.state import MemoryEnforcer, NodeState
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import NodeError
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")

@@ -21,6 +21,7 @@ from gpu_device_plugin.domain.cards.health import (
 from gpu_device_plugin.domain.cards.health_values import Health, HealthRules
 from gpu_device_plugin.domain.cards.nvml_reports import (
     CardReport,
+    CgroupMemory,
     DriverChanged,
     DriverMissing,
     Inventory,
@@ -29,6 +30,7 @@ from gpu_device_plugin.domain.cards.nvml_reports import (
     Stalled,
 )
 from gpu_device_plugin.domain.grants.card_numbers import assign_numbers
+from gpu_device_plugin.domain.node.labels import DriverVersions
 from gpu_device_plugin.errors import RequestError
 
 
@@ -52,7 +54,7 @@ class CardInventory:
         self._health = Health(self.boot_id)
         self._inventory: Inventory | None = None
         self._used: dict[str, int | None] = {}
-        self.memory_limits: dict[str, Mapping[str, tuple[int, int]]] = {}
+        self.memory_limits: dict[str, Mapping[str, CgroupMemory]] = {}
         """Card -> `Probe.limits`, by its last probe."""
         self.driver_version = ""
         self.cuda_version = ""
@@ -125,12 +127,16 @@ class CardInventory:
         return found.driver_version, found.driver_load, frozenset(c.uuid for c in found.cards)
 
     @property
-    def machine(self) -> tuple[Sequence[Card], str, str] | None:
-        """Every card that NVML shows, those left out too, driver and CUDA version; None while unknown."""
+    def every_card(self) -> Sequence[Card] | None:
+        """Every card that NVML shows, those left out too; None while unknown."""
         if self._inventory is None:
             return None
-        cards = tuple(report.as_card(CardNumber(0)) for report in self._inventory.cards)
-        return cards, self.driver_version, self.cuda_version
+        return tuple(report.as_card(CardNumber(0)) for report in self._inventory.cards)
+
+    @property
+    def versions(self) -> DriverVersions:
+        """Of the driver; empty while unknown."""
+        return DriverVersions(self.driver_version, self.cuda_version)
 
     def recover(self, uuid: str) -> bool:
         """Clear a card's faults for the operator; whether it is known. RequestError: NVML objects."""

@@ -8,10 +8,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
+from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.disk_thread import Writer
+from gpu_device_plugin.disk.mps_lock import kept_by_daemon, waits_for
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
@@ -94,6 +97,25 @@ class ConfigurationFollower:
             self._refuse(found.result)
         if self._is_in_force or isinstance(found.result, Configuration):
             self._take(self._base)
+
+    def follow_mps(self) -> None:
+        """Publish what is served now; of a daemon that was killed, which cards it has not given back.
+
+        The daemon's lock lies in memory (below /run). A directory that is configured no more counts
+        until another one is, and its cards are back.
+        """
+        root, wanted = self.node_store.read().mps_root, self.in_force.current.mps_root
+        kept = kept_by_daemon(root)
+        self.node_store.update(mps_waits=waits_for(Path(wanted)) if wanted else "")
+        if kept or wanted in {"", root}:
+            self.node_store.update(mps_served=kept)
+        else:
+            self.node_store.update(mps_root=wanted, mps_served=kept_by_daemon(wanted))
+            self.remember()
+
+    def follow_imex(self) -> None:
+        """Publish which of the configured IMEX channels the node has."""
+        self.node_store.update(imex_channels=imex_channels(self.in_force.current.imex_channels))
 
     def _refuse(self, error: ConfigError) -> None:
         if self._is_in_force:

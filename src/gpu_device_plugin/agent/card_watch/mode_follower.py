@@ -25,6 +25,7 @@ from gpu_device_plugin.domain.node.compute_policy import (
     ComputePolicy,
     node_compute_policy,
 )
+from gpu_device_plugin.domain.node.memory_enforcer import MEMORY_ENFORCER_LABEL, EnforcerChoice
 from gpu_device_plugin.domain.node.modes import (
     MAX_PODS_LABEL,
     MIG_PROFILE_LABEL,
@@ -40,7 +41,6 @@ from gpu_device_plugin.domain.node.modes import (
     parse_policy,
 )
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.domain.node.state import MEMORY_ENFORCER_LABEL, EnforcerChoice
 from gpu_device_plugin.settings.agent_settings import Settings
 
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})

@@ -196,7 +196,7 @@ class Handover:
     """Which cards go back from claims to the device plugin, and are not given out meanwhile.
 
     Attributes:
-        is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
+        is_offered: Whether the API server may have one of our slices, also of an earlier run.
         settle_seconds: How long after the taint the scheduler may still have allocated.
         read_seconds: Least time between two readings of the claims.
         ask_seconds: How often an API server that takes no offers is asked again; claims are read
@@ -234,7 +234,7 @@ class Handover:
         return bad
 
     def check(self) -> None:
-        """After an offer: where the API server never took one of ours, the device plugin serves.
+        """After an offer: where the API server never took one of our slices, the device plugin serves.
 
         Where it took one, scheduler and claims go by that, and no refusal changes the allocation API.
         """
@@ -267,7 +267,7 @@ class Handover:
         if not self.is_waiting or not self._has_settled():
             return False
         if not self.withheld:
-            # The last claim has ended, and the API server has no slice of ours any more.
+            # The last claim has ended, and the API server has none of our slices any more.
             self._may_be_written = False
             self._remember(self.withheld, is_offered=False)
             return True

@@ -59,7 +59,7 @@ class ClaimParts:
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
     mode: ModeFollower
-    """Chooses the allocation API, also where the API server takes no offers of ours."""
+    """Chooses the allocation API, also where the API server takes none of our offers."""
     republish: Signal[NodeState]  # the device plugin offers other cards than before
 
     @property
@@ -197,12 +197,14 @@ class Preparation:
         needed = scheme.claim_demand(claim.devices, view)
         is_shared = False
         if not slice_id:  # containers that run already keep what they have
-            self._check_alone(holder)
+            others = {g.holder.claim_name for g in self._parts.admission.ledger.of_pod(pod)}
             cards = [by_name[each.device] for each in claim.devices]
             is_part = any(needed.units_per_card < card.capacity(state.unit) for card in cards)
             is_enforced = is_part or 0 < needed.core_percent < 100  # a whole card needs no enforcer
             may_be_by_driver = bool(state.driver_limits.backends)
-            spec = await self._spec(pod) if is_enforced or may_be_by_driver else None
+            is_asked = others or is_enforced or may_be_by_driver
+            spec = await self._spec(pod) if is_asked else None
+            _check_alone(holder, others, spec)
             if is_enforced:
                 state.check_runtime(spec)
             is_shared = may_be_by_driver and _is_shared(spec, name)
@@ -248,19 +250,9 @@ class Preparation:
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:
         known = self._parts.specs().get(pod.key)
-        return known or await self._parts.fetch_spec(*pod.key)
-
-    def _check_alone(self, holder: Holder) -> None:
-        """RequestError where a container names another claim of ours: it would see the cards of one."""
-        spec = self._parts.specs().get(holder.pod.key)
-        others = {g.holder.claim_name for g in self._parts.admission.ledger.of_pod(holder.pod)}
-        for container in spec.containers if spec else ():
-            if holder.claim_name in container.claims and others.intersection(container.claims):
-                raise _refused(
-                    f"container {container.name} of pod {holder.pod} names several claims of cards "
-                    f"({', '.join(container.claims)}), and would get the cards of one; name one",
-                    reason="SeveralClaims",
-                )
+        if known is None or known.ref.uid != pod.uid:  # the watch is late
+            known = await self._parts.fetch_spec(*pod.key)
+        return known if known and known.ref.uid == pod.uid else None
 
 
 _refused = partial(RequestError, reason="ForeignClaim")
@@ -285,6 +277,17 @@ def _check_owner(claim: Claim) -> None:
             f"claim {claim.ref} is reserved for pod {claim.pod} (uid {claim.pod.uid}), but is "
             f"owned by {owners}"
         )
+
+
+def _check_alone(holder: Holder, others: set[str], spec: PodRequest | None) -> None:
+    """RequestError where a container names another claim of ours: it would see the cards of one."""
+    for container in spec.containers if spec else ():
+        if holder.claim_name in container.claims and others.intersection(container.claims):
+            raise _refused(
+                f"container {container.name} of pod {holder.pod} names several claims of cards "
+                f"({', '.join(container.claims)}), and would get the cards of one; name one",
+                reason="SeveralClaims",
+            )
 
 
 @contextmanager

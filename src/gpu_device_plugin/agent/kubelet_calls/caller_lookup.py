@@ -14,7 +14,7 @@ from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import live
-from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef, PodRequest
 from gpu_device_plugin.domain.scheme_registry import EVERYTHING, Scope
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
@@ -49,19 +49,18 @@ class CallerLookup:
     def __init__(self, sources: Sources, live: LiveLedger) -> None:
         self.sources = sources
         self._live = live
-        self._seen: frozenset[PodRef] = frozenset()
+        self._seen: frozenset[PodKey] = frozenset()
         self._fetched: Specs = {}
 
     def remember(self, listed: Sequence[ListedPod]) -> None:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
-        self._seen = frozenset(entry.pod for entry in listed)
+        self._seen = frozenset([entry.pod.key for entry in listed])
 
     def remember_too(self, settled: Iterable[PodRef]) -> None:
         """Pods that were there at two passes in a row, so none of them is just being admitted."""
-        there = frozenset(settled)
-        self._seen |= there
+        names = frozenset(pod.key for pod in settled)
+        self._seen |= names
         # One that is gone may be made again under its name, with another spec.
-        names = {pod.key for pod in there}
         self._fetched = {key: spec for key, spec in self._fetched.items() if key in names}
 
     def specs(self) -> Specs:
@@ -84,16 +83,16 @@ class CallerLookup:
         specs = await self._specs_for(listed, call)
         seen = self._seen
         self.remember(listed)
-        if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
+        seen_now = self._seen
+        if session is not None and session.pod.key not in seen_now:
             session = None
-        ledger = scope.ledger(self._live.ledger)
+        own = scope.ledger(self._live.ledger)
         mine, known = scope.listed(listed), scope.specs(specs)
-        caller = find_caller(call, mine, known, ledger, seen, session, admitting)
+        caller = find_caller(call, mine, known, own, seen, session, admitting)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
-        keys = [entry.pod.key for entry in listed]
-        there = live(self._live.ledger, keys, uids, ended - {""})
-        return FoundCaller(caller, scope.ledger(there), scope.others(there), _held(caller, listed))
+        there = live(self._live.ledger, seen_now, uids, ended - {""})
+        return FoundCaller(caller, *scope.parts(there), _held(caller, listed))
 
     async def _listed(self) -> Sequence[ListedPod]:
         try:
@@ -112,15 +111,17 @@ class CallerLookup:
         """
         watched = self.sources.specs()
         specs = {**self._fetched, **watched}
-        wanted = [entry.pod for entry in listed if self._needs_spec(entry, call, specs)]
+        # Nearly all hold what is asked for, and are known.
+        asking = [e for e in listed if call.resource not in e.resources or e.pod.key not in specs]
+        wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
         specs.update((spec.ref.key, spec) for spec in await self._fetch(wanted))
-        names = (entry.pod.key for entry in listed)
-        self._fetched = {key: specs[key] for key in names if key in specs and key not in watched}
+        there = {entry.pod.key for entry in listed} - watched.keys()
+        self._fetched = {key: specs[key] for key in there & specs.keys()}
         return specs
 
     def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
         known = specs.get(entry.pod.key)
-        if any(held.get(call.resource) for held in entry.held.values()):
+        if call.resource in entry.resources:
             # The watch leaves finished pods out, and kubelets before 1.34 list them.
             return bool(specs and known is None and self._live.ledger.of_pod(entry.pod))
         # Also where a pod of this name was seen: it may have been made again since.
@@ -151,5 +152,6 @@ class CallerLookup:
 
 def _held(caller: Caller, listed: Iterable[ListedPod]) -> frozenset[str]:
     container = caller.container.name if caller.container else ""
-    mine = (entry.held.get(container, {}) for entry in listed if entry.pod.is_same_name(caller.pod))
+    key = caller.pod.key
+    mine = [entry.held.get(container, {}) for entry in listed if entry.pod.key == key]
     return frozenset().union(*(ids for by_resource in mine for ids in by_resource.values()))

@@ -175,8 +175,7 @@ class KubeletCalls:
         await self.holders.check_free(ledger.rivals(caller.pod, ids), ids)
         known = self._open(call.resource)
         if known is None or not known.is_for(caller):
-            scope, ledger = self.schemes.scope(scheme), self.admission.ledger
-            live, others = scope.ledger(ledger), scope.others(ledger)
+            live, others = self.schemes.scope(scheme).parts(self.admission.ledger)
             offer = Offer(call, ids, live, others, is_given=True)
             scheme.check_given(caller, offer, view)
             self._decide(caller, offer, scheme, view)
@@ -193,8 +192,8 @@ class KubeletCalls:
         """The answer for the container, whichever it is, that the kubelet gives these units."""
         view = self._checked(scheme, call)
         ledger, devices = self.admission.ledger, scheme.devices(call, view)
-        beside = self.schemes.scope(scheme).others(ledger).grants.values()
-        sharing = [grant for grant in beside if devices.intersection(grant.devices)]
+        _, beside = self.schemes.scope(scheme).parts(ledger)
+        sharing = [g for g in beside.grants.values() if devices.intersection(g.devices)]
         holders = ledger.holders(call.must_include)
         await self.holders.check_chosen(call, devices, holders, sharing)
         view = self._checked(scheme, call)  # as it is after waiting for the kubelet

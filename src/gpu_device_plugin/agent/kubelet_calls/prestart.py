@@ -16,9 +16,10 @@ from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.caller import Call, Specs
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
+    KnownHolder,
     check_holder,
     complete_holder,
     rename_holder,
@@ -46,7 +47,7 @@ class HolderCheck:
 
     get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
     snapshots: SnapshotReader
-    specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    specs: Callable[[], Specs]
     is_behind: Callable[[], bool]
 
     async def check_free(self, rivals: Iterable[Grant], ids: frozenset[str]) -> None:
@@ -96,8 +97,8 @@ class HolderCheck:
         listed = await self._listed(grant.pod) if grant.pod.name else None
         check_holder(grant, resource, listed, self.snapshots.readable_entries())
 
-    def named(self, grant: Grant) -> tuple[str, str]:
-        """Uid and container of a grant, as far as they are known."""
+    def named(self, grant: Grant) -> KnownHolder:
+        """The holder of a grant, as far as it is known."""
         return complete_holder(grant, self.snapshots.readable_entries())
 
     def _pods_in_checkpoint(self, ids: frozenset[str]) -> set[PodRef]:

@@ -1,4 +1,4 @@
-"""Checks of the node, every few seconds; the table of them is in `check_table`.
+"""Checks of the node, every few seconds; the table of them is `agent/check_table`.
 
 R-722: images with CUDA set NVIDIA_VISIBLE_DEVICES=all. If the NVIDIA runtime is the node's default
 and accepts that variable from unprivileged containers, each of them sees all cards. The runtime's
@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -23,10 +24,12 @@ from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
-from gpu_device_plugin.disk.slice_files import SliceFiles
+from gpu_device_plugin.disk.disk_thread import Writer
+from gpu_device_plugin.disk.selinux import SecurityLabels
+from gpu_device_plugin.disk.slice_files import SliceFiles, has_own_file_system
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.state import (
+from gpu_device_plugin.domain.node.memory_enforcer import (
     DriverLimits,
     EnforcerChoice,
     MemoryEnforcer,
@@ -35,17 +38,18 @@ from gpu_device_plugin.domain.node.state import (
     unproven,
 )
 from gpu_device_plugin.domain.scheme_registry import Schemes
-from gpu_device_plugin.errors import EdgeError, NodeError
+from gpu_device_plugin.errors import ConfigError, EdgeError, NodeError, StorageError
 
 CHECK_SECONDS = 5.0
 OLDEST_KUBELET = (1, 34)
-EXPOSED = (
+_EXPOSED = (
     "containers that ask for no GPU see every card of this node if their image sets "
     "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do: the NVIDIA runtime is the default here and "
-    "accepts the variable from unprivileged containers, by which this agent got the cards itself. "
-    "Cure: make another runtime the default and name NVIDIA's in runtimeClassName, or set "
-    "accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml with "
-    "deviceListStrategy volume-mounts"
+    "accepts the variable from unprivileged containers, by which this agent got the cards itself"
+)
+_RUN_DIR_SHARED = (
+    "the run directory has no file system of its own: a container that enlarges its files can fill "
+    "that of the node for a moment, as far as its own memory limit goes"
 )
 _SYS_ADMIN = 21
 # As the chart sets it; or what the runtime replaces it with when it uses CDI.
@@ -55,15 +59,28 @@ _FOLLOWED = ("all", "void")
 _Found = TypeVar("_Found", covariant=True)
 
 
+class Severity(Enum):
+    """What a finding means; those that stop nothing are reported once a run."""
+
+    FAULT = "the node does not serve until it is over"
+    WARNING = "an Event"
+    INFORMATION = "an Event of type Normal"
+
+
 @dataclass(frozen=True, slots=True)
 class Check(Generic[_Found]):
-    """One row of the table."""
+    """One row of the table.
 
+    Attributes:
+        reason: Of what it finds; empty for a part that reports by itself.
+        find: Says what is wrong now; None if nothing is. One that may wait for a disk is awaited.
+        cure: What a person does about it; empty where the finding itself says it.
+    """
+
+    reason: str
     find: Callable[[], _Found]
-    """Says what is wrong now; None if nothing is. One that may wait for a disk is awaited."""
-    reason: str = ""  # of what it finds; empty for a part that reports by itself
-    is_fault: bool = True
-    """Whether that keeps the node from serving until it is over; else it is reported once a run."""
+    cure: str = ""
+    severity: Severity = Severity.FAULT
 
 
 @dataclass(eq=False)
@@ -87,25 +104,56 @@ class NodeChecks:
         while True:
             for check in self.checks:
                 if check.reason not in self._reported:
-                    self._report(check.reason, check.find(), is_fault=check.is_fault)
+                    self._report(check, check.find())
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _run_disk_checks(self) -> None:
         while True:
             for check in self.disk_checks:
-                self._report(check.reason, await check.find(), is_fault=check.is_fault)
+                self._report(check, await check.find())
             self.has_checked.set()
             await asyncio.sleep(CHECK_SECONDS)
 
-    def _report(self, reason: str, text: str | None, *, is_fault: bool) -> None:
-        if reason and is_fault:
-            self.recorder.fault(self.node_store, reason, text)
-        elif reason and text:
-            self._reported.add(reason)
-            self.recorder.node_note(reason, text)
+    def _report(
+        self, check: Check[str | None] | Check[Awaitable[str | None]], text: str | None
+    ) -> None:
+        if text and check.cure:
+            text = f"{text}. Cure: {check.cure}"
+        if check.reason and check.severity is Severity.FAULT:
+            self.recorder.fault(self.node_store, check.reason, text)
+        elif check.reason and text:
+            self._reported.add(check.reason)
+            is_warning = check.severity is Severity.WARNING
+            self.recorder.node_note(check.reason, text, is_warning=is_warning)
 
 
-def too_old_text(kubelet_version: str) -> str | None:
+def find_shared_run_dir(run_dir: Path) -> str | None:
+    """That the files of slices have no file system of their own."""
+    return None if has_own_file_system(run_dir) else _RUN_DIR_SHARED
+
+
+def find_long_list(schemes: Schemes, node_store: NodeStore) -> str | None:
+    """That the kubelet could not receive a device list of this node."""
+    try:
+        schemes.check_size(node_store.read())
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+async def find_unreadable(
+    labels: SecurityLabels, writer: Writer, node_store: NodeStore
+) -> str | None:
+    """Where slices are enforced, containers must be allowed to read our directories."""
+    try:
+        if node_store.read().isolates:
+            await writer.run(labels.ensure)
+    except StorageError as error:
+        return str(error)
+    return None
+
+
+def find_old_kubelet(kubelet_version: str) -> str | None:
     """That a kubelet is older than any that is supported: it may be, by three minor versions.
 
     None where it is not, or its version is not known.
@@ -116,7 +164,7 @@ def too_old_text(kubelet_version: str) -> str | None:
     oldest = ".".join(map(str, OLDEST_KUBELET))
     return (
         f"the kubelet of this node is {kubelet_version}; kubelets before {oldest} list finished pods "
-        f"and have no PodResources Get, so fewer mistakes are noticed: upgrade the node"
+        f"and have no PodResources Get, so fewer mistakes are noticed"
     )
 
 
@@ -128,6 +176,10 @@ class Exposure:
     devices: Path = Path("/dev")
     """`/dev`, into which nothing but a container runtime puts the driver's nodes."""
     status: Path = Path("/proc/self/status")
+
+    def find(self, runtime_class: str | None) -> str | None:
+        """That containers which ask for no GPU see every card."""
+        return _EXPOSED if self.is_proven(runtime_class) else None
 
     def is_proven(self, runtime_class: str | None) -> bool:
         """Whether the agent's own container proves it.
@@ -256,7 +308,7 @@ class DriverLimitsCheck:
             found = self.cards.memory_limits.get(share.device, {}).get(grant.slice_id)
             size, whole = share.memory_bytes or 0, card(share.device)
             is_whole = whole is not None and size >> 20 >= whole.memory_mib
-            if found is None or (found[0] > size and not is_whole):
+            if found is None or (found.limit_bytes > size and not is_whole):
                 return False
         return True
 

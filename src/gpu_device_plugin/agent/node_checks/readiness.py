@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCER
 from gpu_device_plugin.domain.node.modes import is_served
-from gpu_device_plugin.domain.node.state import USUAL_ENFORCER, NodeState, StateReader
+from gpu_device_plugin.domain.node.state import NodeState, StateReader
 from gpu_device_plugin.web.http_server import ReadyState
 
 

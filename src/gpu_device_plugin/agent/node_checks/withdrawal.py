@@ -25,6 +25,7 @@ from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATIO
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole, parse_mode
 from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubernetes.objects.node_object import OwnNode
 from gpu_device_plugin.settings.agent_settings import Settings
 
@@ -139,7 +140,7 @@ class Withdrawal:
         return text
 
 
-CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
+_CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
 
 
 @dataclass(eq=False)
@@ -151,6 +152,7 @@ class NodeFollower:
     withdrawal: Withdrawal
     state: StateReader
     settings: Settings
+    plugins: PluginDirectory
 
     def node_changed(self, _: None) -> None:
         """The API server reports a change of our node."""
@@ -158,17 +160,27 @@ class NodeFollower:
         if node is None:
             return
         foreign = self._foreign(node.labels)
-        self.mode.note_foreign(f"{foreign}; {CURE}" if foreign else "")
+        self.mode.note_foreign(f"{foreign}; {_CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
         self.withdrawal.follow()
         self.mode.note_kubelet(node.kubelet_version)
         self.mode.follow(node.labels)
 
+    async def dial_other_plugins(self) -> None:
+        """One that answers on a socket of the names of NVIDIA's plugin gives away the same cards.
+
+        It is dialled once before anything is registered.
+        """
+        if not self.settings.allow_other_plugin:
+            names = ", ".join(await self.plugins.other_plugins())
+            text = f"another device plugin answers on {names} in {self.plugins.path}; {_CURE}"
+            self.mode.note_answering(text if names else "")
+
     def _foreign(self, labels: Mapping[str, str]) -> str:
         """Evidence of another plugin on our cards, as the API server shows it; empty if none.
 
         Where whole cards are offered, NVIDIA's names are our own; so are names that we registered
-        earlier, which the kubelet goes on counting for a while. There a socket tells (`check_table`).
+        earlier, which the kubelet goes on counting for a while. There a socket tells (`dial_other_plugins`).
         """
         mode = self.state().mode
         wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self.settings.mode

@@ -10,7 +10,7 @@ import structlog
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.claims import Claim, OfferedDevice
-from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import PodKey, PodRef, PodRequest
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
 from gpu_device_plugin.kubernetes.objects.metadata_writer import (
@@ -51,7 +51,7 @@ class AgentIdentity:
     """The agent's node, its own pod and the resources that it serves."""
 
     node: str
-    own_pod: tuple[str, str]  # namespace and name of our own pod; empty outside one
+    own_pod: PodKey  # both empty outside a pod
     resources: Collection[str]
     own_names: frozenset[str]
     """Those that no other plugin has: on a node with more, there is another one."""

@@ -19,6 +19,7 @@ from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.node.labels import (
     FEATURES_ANNOTATION,
+    DriverVersions,
     Machine,
     listed_features,
     named_features,
@@ -38,7 +39,8 @@ class FeatureLabels:
 
     settings: Callable[[], FeatureSettings]
     labels_of: Callable[[Sequence[Card], NodeState, Machine], Mapping[str, str]]
-    machine: Callable[[], tuple[Sequence[Card], str, str] | None]
+    cards: Callable[[], Sequence[Card] | None]
+    driver: Callable[[], DriverVersions]
     state: StateReader
     cluster: Cluster
     recorder: EventRecorder
@@ -59,12 +61,11 @@ class FeatureLabels:
             if await self._keep_file(path, None):
                 self._file = ""
             return
-        found = self.machine()
-        if found is None or state.mode is None or "ConfigurationMissing" in state.faults:
+        cards = self.cards()
+        if cards is None or state.mode is None or "ConfigurationMissing" in state.faults:
             return  # what stands there stays
-        cards, driver, cuda = found
         kind = await self._thread.run(partial(_read, settings.machine_type_file))
-        labels = dict(self.labels_of(cards, state, Machine(driver, cuda, kind)))
+        labels = dict(self.labels_of(cards, state, Machine(*self.driver(), kind)))
         if labels != self._written:
             self._written, self._stamp = labels, int(time.time())
         if not settings.omits_timestamp:

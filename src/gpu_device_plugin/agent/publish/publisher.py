@@ -35,11 +35,12 @@ from gpu_device_plugin.domain.models.model_catalogue import (
     withdrawn_series,
 )
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.domain.node.labels import NODE_LABELS, node_labels
+from gpu_device_plugin.domain.node.labels import NODE_LABELS, DriverVersions, node_labels
+from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCER
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import UnitCount
-from gpu_device_plugin.domain.node.state import USUAL_ENFORCER, NodeState, StateReader
+from gpu_device_plugin.domain.node.state import NodeState, StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes, merge
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
@@ -126,7 +127,7 @@ class Publisher:
     state: StateReader
     schemes: Schemes
     ledger: Callable[[], Ledger]
-    driver: Callable[[], tuple[str, str]]  # version of the driver and of CUDA
+    driver: Callable[[], DriverVersions]
     drift: Callable[[], int]
     wall_seconds: Callable[[], float]
     usage: Callable[[str, str], SliceUsage | None]

@@ -21,6 +21,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
@@ -41,7 +42,7 @@ from gpu_device_plugin.domain.grants.snapshot_comparison import (
     rename_holder,
     uids_by_holding,
 )
-from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
 from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
@@ -60,7 +61,7 @@ class Reconciler:
     snapshots: SnapshotReader
     recorder: EventRecorder
     state: StateReader
-    specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    specs: Callable[[], Specs]
     is_synced: Callable[[], bool]  # whether the API watch has ever had all of them
     kubelet_identity: Callable[[], object | None]  # by its sockets
     gate: CallGate

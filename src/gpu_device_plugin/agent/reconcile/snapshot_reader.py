@@ -62,7 +62,7 @@ class SnapshotReader:
     checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
 
     async def take(self) -> KubeletSnapshot:
-        """Read both now. Call it only while no Allocate of ours is in flight.
+        """Read both now. Call it only while none of our Allocates is in flight.
 
         KubeletError: one of them does not answer, and nothing may be concluded from the other.
         """

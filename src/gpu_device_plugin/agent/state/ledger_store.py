@@ -128,6 +128,12 @@ class LedgerStore:
             self._set(ledger)
             self.rewrite()
 
+    def find_disk_fault(self) -> str | None:
+        """Why no grant can be given; a disk that refused one is tried again until a write succeeds."""
+        if self.disk_fault is not None:
+            self.rewrite()
+        return self.disk_fault
+
     def rewrite(self) -> None:
         """Write the ledger again, soon; after a fault also learn whether there is room for more."""
         self._is_behind = True

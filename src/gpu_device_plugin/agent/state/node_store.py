@@ -8,8 +8,9 @@ from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits, EnforcerChoice
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.node.state import DriverLimits, EnforcerChoice, NodeState
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.settings.agent_settings import Isolation, Settings
 
 T = TypeVar("T")

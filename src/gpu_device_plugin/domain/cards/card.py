@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType
 
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Instance:
     gpu_instance: int
     compute_instance: int
     profile: str
-    memory_mib: int
+    memory_mib: MiB
     gpu_slices: int
     compute_slices: int
     multiprocessors: int
@@ -89,7 +89,7 @@ class Card:
     index: CardIndex
     minor: int
     model: str
-    memory_mib: int
+    memory_mib: MiB
     hardware: Hardware = UNKNOWN
 
     @property
@@ -97,6 +97,6 @@ class Card:
         """Whether NVML shows the card now; one that was unplugged is kept, unhealthy."""
         return self.index >= 0
 
-    def capacity(self, unit: MemoryUnit) -> int:
+    def capacity(self, unit: MemoryUnit) -> Units:
         """Whole memory units on this card (R-111: 16160 MiB are 15 units of 1 GiB)."""
-        return self.memory_mib // unit.mib
+        return Units(self.memory_mib // unit.mib)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.health_values import (
-    UNASKED,
+    UNANSWERED,
     CardHealth,
     Change,
     ChangeKind,
@@ -357,7 +357,7 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
     if was is None and is_healthy:
         text = "a card was plugged in"
         new.append(Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", text))
-    elif is_healthy and before.reason(uuid) not in {"", UNASKED}:
+    elif is_healthy and before.reason(uuid) not in {"", UNANSWERED}:
         text = f"the card is healthy again after {before.reason(uuid)}"
         new.append(Change(ChangeKind.RECOVERED, uuid, is_healthy, "Recovered", text))
     return new

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-UNASKED = "NVMLUnanswered"
+UNANSWERED = "NVMLUnanswered"
 """The reason of remembered cards until NVML has shown its cards for the first time."""
 
 
@@ -164,7 +164,7 @@ class Health:
         if self.outage is not None:
             return self.outage.reason
         if not self.has_inventory:
-            return UNASKED
+            return UNANSWERED
         if card is None:
             return "Absent"
         return card.faults[0].reason if card.faults else ""

@@ -6,8 +6,10 @@ come and go.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNumber, Hardware
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +17,17 @@ class CardReport:
     """One card as NVML enumerates it now; `memory_mib` is rounded down, 0 where NVML cannot tell."""
 
     uuid: str
-    index: int
+    index: CardIndex
     minor: int
     model: str
-    memory_mib: int
+    memory_mib: MiB
     pci_bus_id: str
     is_mig: bool
     hardware: Hardware = UNKNOWN
 
     def as_card(self, number: CardNumber) -> Card:
         """The card that it reports, under this number."""
-        where = number, CardIndex(self.index), self.minor
+        where = number, self.index, self.minor
         return Card(self.uuid, *where, self.model, self.memory_mib, self.hardware)
 
 
@@ -33,7 +35,7 @@ class CardReport:
 class UnreadableCard:
     """The index of a card that NVML cannot open, so that its UUID is unknown."""
 
-    index: int
+    index: CardIndex
     error: str
 
 
@@ -54,6 +56,13 @@ class Inventory:
     unreadable: tuple[UnreadableCard, ...] = ()
 
 
+class CgroupMemory(NamedTuple):
+    """The driver's hard limit of a cgroup (2^64 - 1: none), and what the cgroup uses of the card."""
+
+    limit_bytes: int
+    used_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """The probe of one card.
@@ -61,8 +70,7 @@ class Probe:
     Attributes:
         recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
         used_bytes: Memory of the card that is in use; None where NVML does not tell.
-        limits: Slice -> the driver's hard limit of its cgroup and what it uses, in bytes; 2^64 - 1 is
-            no limit. Of slices with a mark of gpu-limit-hook whose cgroup is there.
+        limits: By slice, of those with a mark of gpu-limit-hook whose cgroup is there.
     """
 
     uuid: str
@@ -70,7 +78,7 @@ class Probe:
     recovery_action: int | None = None
     # Probes that say the same of a card's health are equal.
     used_bytes: int | None = field(default=None, compare=False)
-    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
+    limits: Mapping[str, CgroupMemory] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.card_limits import check_message, most_pods
-from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name, requesting_container
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions
-from gpu_device_plugin.domain.fractions.demands import asked_text, demand, wants_whole_card
+from gpu_device_plugin.domain.fractions.demands import (
+    asked_text,
+    demand,
+    parse_claim_name,
+    requesting_container,
+    wants_whole_card,
+)
 from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
     check_ids,
@@ -118,7 +124,7 @@ class AliyunScheme(FractionDecisions):
         if Resource.MEM not in resources or not units or not slots:
             return None
         core = CORE_UNITS_PER_CARD if Resource.CORE in resources else 0
-        return Capacity(units * mib, mib, core, CORE_STEP_PERCENT, slots)
+        return Capacity(MiB(units * mib), mib, core, CORE_STEP_PERCENT, slots)
 
     def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
         """In units and percent, the same of each card; refused if mode or unit are others by now."""
@@ -140,12 +146,12 @@ class AliyunScheme(FractionDecisions):
                 f"were allocated while it had another mode or unit; create the pod again",
                 reason="OtherAmounts",
             )
-        return Demand(first.memory_mib // unit * cards, first.core_percent, cards)
+        return Demand(Units(first.memory_mib // unit * cards), first.core_percent, cards)
 
     def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
         """The decision, in units and percent."""
         asked, request, holder = chosen.demand, chosen.request, chosen.holder
-        pod_units = request.app_amount(Resource.MEM) if request else asked.mem_units
+        pod_units = Units(request.app_amount(Resource.MEM)) if request else asked.mem_units
         grant = Grant(
             slice_id=new.slice_id,
             holder=holder,
@@ -165,7 +171,7 @@ class AliyunScheme(FractionDecisions):
         """Without the pod spec, only the units given so far are known of its request."""
         grant = grant.with_ids(call.resource, call.must_include)
         if not is_known:
-            units, percent = len(grant.ids(Resource.MEM)), len(grant.ids(Resource.CORE))
+            units, percent = Units(len(grant.ids(Resource.MEM))), len(grant.ids(Resource.CORE))
             own = replace(fraction_of(grant), mem_units=units, pod_units=units)
             grant = with_amounts(grant, own, percent)
         return grant if is_known and grant.is_sized else self.with_size(grant, state)
@@ -207,7 +213,7 @@ class AliyunScheme(FractionDecisions):
         return replace(
             grant,
             holder=Holder(pod, container.name, container.kind, container.index),
-            own=replace(fraction_of(grant), pod_units=spec.app_amount(Resource.MEM)),
+            own=replace(fraction_of(grant), pod_units=Units(spec.app_amount(Resource.MEM))),
             compute_policy=state.policy_for(spec),
             is_checked=True,
         )
@@ -249,7 +255,7 @@ class AliyunScheme(FractionDecisions):
 
     def granted_in(self, grant: Grant) -> GrantedIn:
         """Both decide what its units mean."""
-        return fraction_of(grant).mode, fraction_of(grant).unit
+        return GrantedIn(fraction_of(grant).mode, fraction_of(grant).unit)
 
     def held_text(self, grant: Grant) -> str:
         """`2 units, 30 % compute (fixed); memory by library, compute by library`."""
@@ -316,7 +322,8 @@ def _adopt(of: UngrantedUnits, state: NodeState) -> Grant:
     )
     numbers, mode = cards_of((*mem, *core)), state.terms.mode
     version = max(part.library_version for part in of.parts.values())
-    pod_units = of.spec.app_amount(Resource.MEM) if of.spec else len(mem)
+    units = Units(len(mem))
+    pod_units = Units(of.spec.app_amount(Resource.MEM)) if of.spec else units
     on = [c for c in sorted(state.cards, key=lambda c: c.index) if c.number in numbers]
     try:
         policy = state.policy_for(of.spec)
@@ -332,4 +339,4 @@ def _adopt(of: UngrantedUnits, state: NodeState) -> Grant:
         is_checked=of.is_known,
         library_version=version,
     )
-    return with_amounts(grant, Fraction(len(mem), pod_units, state.unit.mib, mode), len(core))
+    return with_amounts(grant, Fraction(units, pod_units, state.unit.mib, mode), len(core))

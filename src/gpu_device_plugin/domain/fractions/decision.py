@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.demands import demand_from_size, demands, policy_of
 from gpu_device_plugin.domain.fractions.no_room import NoRoom, demand_text, no_room_text, room_lines
 from gpu_device_plugin.domain.fractions.placement import place
@@ -153,7 +154,7 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
     call, caller = offer.call, pending.caller
     lacking = pending.chosen.demand
     if call.resource == Resource.MEM:
-        lacking = replace(lacking, mem_units=call.size)
+        lacking = replace(lacking, mem_units=Units(call.size))
     elif call.resource == Resource.CORE:
         lacking = replace(lacking, core_percent=call.size)
     numbers = frozenset(card.number for card in pending.chosen.cards)
@@ -176,7 +177,7 @@ def _demands_of(caller: Caller, call: Call, state: NodeState) -> tuple[Demand, D
     if caller.request is None or caller.container is None:
         return (demand_from_size(caller.pod, call.resource, call.size, state.terms),) * 2
     needs = demands(caller.request, state.terms)[caller.request.asking.index(caller.container) :]
-    return needs[0][1], demands_ahead(needs)[0]
+    return needs[0].demand, demands_ahead(needs)[0]
 
 
 def _usable(caller: Caller, offer: Offer) -> frozenset[str]:

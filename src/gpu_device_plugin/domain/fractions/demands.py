@@ -1,11 +1,17 @@
-"""Demands: what each container of a pod spec needs of the cards, once `request_rules` has let it pass."""
+"""Demands: what each container of a pod spec needs of the cards, once `request_rules` has let it pass.
 
+What a claim asks for stands in its name in the pod: `slice-<units>-<percent>[-x<cards>]-<c or i><index>`.
+The chart's policies make these names of a container's classic request (docs/dra.md).
+"""
+
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
 from gpu_device_plugin.domain.fractions.request_rules import WHOLE_CARD, Ask, Known, check
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
+from gpu_device_plugin.domain.grants.grant import ContainerDemand, Demand, UnitsAndPercent
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeTerms
@@ -17,7 +23,7 @@ CARD_LABEL = "ack.gpushare.placement"
 """The pod label that asks for an otherwise empty card."""
 
 
-def demands(pod: PodRequest, terms: NodeTerms) -> list[tuple[ContainerRequest, Demand]]:
+def demands(pod: PodRequest, terms: NodeTerms) -> list[ContainerDemand]:
     """What each container that asks needs on a node of these terms, in the order of the spec.
 
     Every container of the pod is checked once, init containers too. The kubelet rejects the whole
@@ -27,7 +33,7 @@ def demands(pod: PodRequest, terms: NodeTerms) -> list[tuple[ContainerRequest, D
     amount, rule and cure.
     """
     asking = pod.asking
-    return [(each, _check(pod, each, terms, len(asking))) for each in asking]
+    return [ContainerDemand(each, _check(pod, each, terms, len(asking))) for each in asking]
 
 
 def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
@@ -38,7 +44,7 @@ def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> De
 
 def amounts_of(container: ContainerRequest) -> UnitsAndPercent:
     """What a container asks for, over all its cards."""
-    return UnitsAndPercent(container.amount(Resource.MEM), container.amount(Resource.CORE))
+    return UnitsAndPercent(Units(container.amount(Resource.MEM)), container.amount(Resource.CORE))
 
 
 def wants_whole_card(pod: PodRequest | None) -> bool:
@@ -107,3 +113,51 @@ def _check(
     ask = Ask(Known.SPEC, subject, terms.mode, container.amounts, *labels, containers=containers)
     check(ask)
     return Demand(ask.mem, ask.core, ask.cards, is_exclusive=wants_whole_card(pod))
+
+
+TEMPLATE = "gpu-slice"
+"""The ResourceClaimTemplate of every such claim."""
+_NAME = re.compile(
+    r"slice-(?P<units>[1-9][0-9]{0,8})-(?P<percent>0|[1-9][0-9]?|100)"
+    r"(?:-x(?P<cards>[1-9][0-9]?))?-(?P<kind>[ci])(?P<index>[0-9]{1,4})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimShape:
+    """What a rewritten container asked for: units over all cards, percent of one card's compute (0: none)."""
+
+    units: Units
+    percent: int
+    cards: int
+    is_app: bool
+    index: int
+
+
+_REQUEST = re.compile(r"container-([0-9]{1,3})-request-[0-9]{1,3}", re.ASCII)
+
+
+def requesting_container(request: str) -> int | None:
+    """Of a request that kube-scheduler names: the position among init containers and then the others.
+
+    >>> requesting_container("container-1-request-0")
+    1
+    """
+    found = _REQUEST.fullmatch(request)
+    return int(found[1]) if found else None
+
+
+def parse_claim_name(name: str) -> ClaimShape | None:
+    """The shape that a name tells; None for any other name.
+
+    >>> parse_claim_name("slice-8-0-x2-i1")
+    ClaimShape(units=8, percent=0, cards=2, is_app=False, index=1)
+    >>> parse_claim_name("slice-8-7k-c0")
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    cards = int(found["cards"] or 1)
+    units, percent, index = Units(int(found["units"])), int(found["percent"]), int(found["index"])
+    return ClaimShape(units, percent, cards, found["kind"] == "c", index)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated, parse_mode
@@ -17,9 +17,9 @@ class Fraction:
     `mem_units` are over all cards, `pod_units` of all app containers (`ALIYUN_COM_GPU_MEM_POD`).
     """
 
-    mem_units: int = 0
-    pod_units: int = 0
-    unit_mib: int = MemoryUnit.GIB.mib
+    mem_units: Units = Units(0)
+    pod_units: Units = Units(0)
+    unit_mib: MiB = MemoryUnit.GIB.mib
     mode: NodeMode = NodeMode.CORE_MEM
 
     @property
@@ -33,9 +33,9 @@ def fraction_of(grant: Grant) -> Fraction:
     return grant.own if isinstance(grant.own, Fraction) else Fraction()
 
 
-def units_per_card(grant: Grant) -> int:
+def units_per_card(grant: Grant) -> Units:
     """Memory units on each of its cards."""
-    return fraction_of(grant).mem_units // max(1, len(grant.shares))
+    return Units(fraction_of(grant).mem_units // max(1, len(grant.shares)))
 
 
 def is_bare(grant: Grant) -> bool:
@@ -45,7 +45,7 @@ def is_bare(grant: Grant) -> bool:
 
 def with_amounts(grant: Grant, own: Fraction, core_percent: int) -> Grant:
     """The grant in these units; its shares count what they are."""
-    each_mib = own.mem_units // max(1, len(grant.shares)) * own.unit_mib
+    each_mib = MiB(own.mem_units // max(1, len(grant.shares)) * own.unit_mib)
     shares = (replace(s, core_percent=core_percent, memory_mib=each_mib) for s in grant.shares)
     return replace(grant, own=own, shares=tuple(shares))
 
@@ -65,9 +65,9 @@ def of_record(record: Mapping[str, object]) -> Fraction:
     mode = parse_mode(str(record.get("mode", NodeMode.CORE_MEM)))
     if mode is None:
         raise StateError(f"no node mode is named {record['mode']!r} - at `$.mode`")
-    unit_mib = _count(record, "unit_mib", MemoryUnit.GIB.mib)
-    MemoryUnit.of_mib(unit_mib)  # raises, and names the key
-    return Fraction(_count(record, "mem_units"), _count(record, "pod_units"), unit_mib, mode)
+    unit = MemoryUnit.of_mib(_count(record, "unit_mib", MemoryUnit.GIB.mib))
+    units, pod_units = Units(_count(record, "mem_units")), Units(_count(record, "pod_units"))
+    return Fraction(units, pod_units, unit.mib, mode)
 
 
 def check_ids(units: Mapping[str, Sequence[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
 from gpu_device_plugin.domain.fractions.demands import asked_text
@@ -12,6 +13,13 @@ from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.node.state import NodeTerms
 
 _TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
+
+
+class CardLack(NamedTuple):
+    """What a card lacks for a container, for people."""
+
+    card: CardIndex
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +46,11 @@ class NoRoom:
         return max(with_core or usable, key=lambda r: (r.free_mem, -r.card.index), default=None)
 
     @property
-    def lacks(self) -> tuple[tuple[CardIndex, str], ...]:
-        """NVML index of each card, and what it lacks."""
+    def lacks(self) -> tuple[CardLack, ...]:
+        """What each card lacks."""
         bound = "fits, but an init container's units lie on another card"
         return tuple(
-            (
+            CardLack(
                 room.card.index,
                 room.lack(self.demand)
                 or (bound if self.must and room.card.number not in self.must else "fits"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.demands import demands, policy_of
 from gpu_device_plugin.domain.fractions.fragmentation import (
     PLENTY_CPU_MILLI,
@@ -307,7 +308,9 @@ class _Trial:
         kept = {index: share for index, share in self.sums.reusable.items() if any(share)}
         rooms = [
             replace(
-                room, free_mem=room.free_mem + mine.units, free_core=room.free_core + mine.percent
+                room,
+                free_mem=Units(room.free_mem + mine.units),
+                free_core=room.free_core + mine.percent,
             )
             if (mine := kept.get(room.card.index))
             else room

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, TypeVar
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.fragmentation import unusable_share
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.room import Room
@@ -151,7 +152,7 @@ def cards_for_all(
     `rooms` are for a pod that holds nothing yet; `asks` are in the order in which the kubelet admits.
     """
     is_exclusive = any(demand.is_exclusive for _, demand in asks)
-    least = Demand(1, 0, is_exclusive=is_exclusive)
+    least = Demand(Units(1), is_exclusive=is_exclusive)
     usable = [room for room in rooms if room.lack(least) is None]
     has_init = any(kind is ContainerKind.INIT for kind, _ in asks)
     if not has_init and sum(d.mem_units for _, d in asks) > sum(r.free_mem for r in usable):

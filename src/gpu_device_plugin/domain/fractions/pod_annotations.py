@@ -12,8 +12,12 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
-from gpu_device_plugin.domain.fractions.claim_names import parse_claim_name
-from gpu_device_plugin.domain.fractions.demands import amounts_of, wants_whole_card
+from gpu_device_plugin.domain.cards.memory_unit import Units
+from gpu_device_plugin.domain.fractions.demands import (
+    amounts_of,
+    parse_claim_name,
+    wants_whole_card,
+)
 from gpu_device_plugin.domain.fractions.fraction import fraction_of, units_per_card
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, UnitsAndPercent
@@ -209,7 +213,7 @@ def wish_annotations(
     return values
 
 
-def _units(shares: Shares) -> Mapping[CardIndex, int]:
+def _units(shares: Shares) -> Mapping[CardIndex, Units]:
     return {card: share.units for card, share in shares.items()}
 
 
@@ -296,7 +300,9 @@ def hold_of(
         if not on and first and container.kind is not ContainerKind.APP:
             on = dict.fromkeys(first, -(-units // len(first)))
         if on:
-            sums.add(container, {card: UnitsAndPercent(n, percent) for card, n in on.items()})
+            sums.add(
+                container, {card: UnitsAndPercent(Units(n), percent) for card, n in on.items()}
+            )
         else:
             left.append(container)
     is_counted = pod.allocation_api is AllocationApi.DEVICE_PLUGIN

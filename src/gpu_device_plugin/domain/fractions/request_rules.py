@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import NamedTuple
 
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, resources_of
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import RequestError
@@ -51,9 +52,9 @@ class Ask:
     is_alone: bool = False
 
     @property
-    def mem(self) -> int:
-        """Memory units."""
-        return self.amounts.get(Resource.MEM, 0)
+    def mem(self) -> Units:
+        """Memory."""
+        return Units(self.amounts.get(Resource.MEM, 0))
 
     @property
     def core(self) -> int:

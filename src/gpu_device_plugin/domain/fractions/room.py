@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.card_limits import most_pods
 from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT
@@ -35,7 +35,7 @@ class Room:
 
     card: Card
     is_healthy: bool
-    free_mem: int
+    free_mem: Units
     free_core: int
     pods: int
     holds_pod: bool
@@ -78,16 +78,16 @@ class Room:
         return min(free, WHOLE_CARD_MILLI)
 
     @property
-    def free_slice_mib(self) -> int:
-        """The largest slice that is free, in MiB; 0 where nothing is."""
-        return slice_mib(self.card, self.free_mem, self.unit) if self.free_mem else 0
+    def free_slice_mib(self) -> MiB:
+        """The largest slice that is free, 0 where nothing is."""
+        return slice_mib(self.card, self.free_mem, self.unit) if self.free_mem else MiB(0)
 
-    def without(self, units: int, percent: int, pods: int, *, is_closed: bool = False) -> "Room":
+    def without(self, units: Units, percent: int, pods: int, *, is_closed: bool = False) -> "Room":
         """The room with this much less of it, and so many pods more; `is_closed`: one has the card for itself."""
         is_closed = is_closed or self.is_closed
         return replace(
             self,
-            free_mem=0 if is_closed else max(0, self.free_mem - units),
+            free_mem=Units(0 if is_closed else max(0, self.free_mem - units)),
             free_core=0 if is_closed else max(0, self.free_core - percent),
             pods=self.pods + pods,
             is_closed=is_closed,
@@ -157,11 +157,11 @@ def room_of(
     # A pod known by name only and the same one by name and uid count once.
     tenants = {tenant.key if tenant.name else ("", tenant.uid) for tenant in use.pods}
     is_free = holds_pod or not use.is_exclusive
-    free_mem = card.capacity(terms.unit) - -(-use.memory_mib // terms.unit.mib)
+    free_mem = card.capacity(terms.unit) - terms.unit.count(use.memory_mib)
     return Room(
         card=card,
         is_healthy=is_healthy,
-        free_mem=max(0, free_mem) if is_free else 0,
+        free_mem=Units(max(0, free_mem) if is_free else 0),
         free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent) if is_free else 0,
         pods=len(tenants),
         holds_pod=holds_pod,
@@ -175,7 +175,7 @@ def room_of(
 def at_most(room: Room, resource: str, free: int) -> Room:
     """The same room, with at most as much of `resource` as the kubelet has free there."""
     if resource == Resource.MEM:
-        return replace(room, free_mem=min(room.free_mem, free))
+        return replace(room, free_mem=Units(min(room.free_mem, free)))
     if resource == Resource.CORE:
         return replace(room, free_core=min(room.free_core, free))
     return room

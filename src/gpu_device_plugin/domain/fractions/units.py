@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import count, islice, product, repeat
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import DoesNotFitError
 
@@ -92,9 +92,11 @@ def pick_units(
     Those of `must` come first, then the lowest, so that equal nodes give equal units.
     """
     by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
+    prefixes = tuple(_LETTERS[resource] + _DIGITS[number] for number in by_card)
     for text in frozenset(available) | frozenset(must):
-        unit = parse_unit_id(text)
-        if unit is not None and unit.resource == resource and unit.card in by_card:
+        # Of the node's ids those of a card are few.
+        unit = parse_unit_id(text) if text.startswith(prefixes) else None
+        if unit is not None:
             by_card[unit.card].append((text not in must, unit.unit, text))
     each, rest = divmod(size, len(cards))
     chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
@@ -131,7 +133,7 @@ def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:
 _BYTES_PER_MIB = 1024 * 1024
 
 
-def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
+def slice_mib(card: Card, units: Units, unit: MemoryUnit) -> MiB:
     """Memory visible to a container that holds `units` of `card`.
 
     A slice is a proportion of the card, not `units` times the unit: the memory that
@@ -152,9 +154,9 @@ def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
             f"which has {capacity}",
             reason="NoRoom",
         )
-    return card.memory_mib * units // capacity
+    return MiB(card.memory_mib * units // capacity)
 
 
-def slice_bytes(card: Card, units: int, unit: MemoryUnit) -> int:
+def slice_bytes(card: Card, units: Units, unit: MemoryUnit) -> int:
     """`slice_mib` in bytes, as the isolation library counts."""
     return slice_mib(card, units, unit) * _BYTES_PER_MIB

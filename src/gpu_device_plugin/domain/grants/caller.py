@@ -70,7 +70,7 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
     listed: Sequence[ListedPod],
     specs: Specs,
     ledger: Ledger,
-    seen: Collection[PodRef],
+    seen: Collection[PodKey],
     session: Caller | None = None,
     admitting: PodRef | None = None,
 ) -> Caller:
@@ -83,12 +83,12 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
     UnknownPodError: No pod can be asking, or several can; the text names them.
     """
     around = _around(call, listed, ledger)
-    known = [_Known(specs[pod.pod.key], pod, ledger) for pod in around if pod.pod.key in specs]
-    texts = [caller for pod in known if (caller := pod.asks(call)) is not None]
-    texts = texts or [caller for pod in known if (caller := pod.asks_again(call)) is not None]
-    bare = [pod for pod in around if pod.pod.key not in specs]
+    known = [(spec, pod) for pod in around if (spec := specs.get(pod.pod.key)) is not None]
+    texts = [c for spec, pod in known if (c := _asks(call, spec, pod, ledger)) is not None]
+    texts = texts or [c for spec, pod in known if (c := _asks_again(call, spec, pod)) is not None]
+    bare = [pod for pod in around if pod.pod.key not in specs] if len(known) < len(around) else []
     new = [caller for caller in texts if _is_new(caller.pod, seen)] or [
-        Caller(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not any(_ids(pod))
+        Caller(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not pod.resources
     ]
     last = _of_session(session, texts, bare)
     if last and all(caller.pod.is_same_name(last.pod) for caller in new):
@@ -128,43 +128,40 @@ def find_allocating_caller(
     return _of_session(session, texts, ()) or _only(call, texts, ())
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A pod in List whose pod spec is known."""
+def _asks(call: Call, spec: PodRequest, entry: ListedPod, ledger: Ledger) -> Caller | None:
+    """The first container that lacks something, if `call` is what it lacks."""
+    if call.resource in entry.resources and len(spec.containers) == 1:
+        return None  # as nearly all
 
-    spec: PodRequest
-    entry: ListedPod
-    ledger: Ledger
+    def held(container: ContainerRequest) -> Mapping[str, object]:
+        if container.kind is ContainerKind.INIT:  # which List does not show
+            return _granted(ledger, spec.ref, container)
+        return entry.held.get(container.name, {})
 
-    def asks(self, call: Call) -> Caller | None:
-        """The first container that lacks something, if `call` is what it lacks."""
-        return _first_lacking(self.spec, call, self._holds)
+    return _first_lacking(spec, call, held)
 
-    def asks_again(self, call: Call) -> Caller | None:
-        """An init container for which a restarted kubelet forgot what it gave.
 
-        Only while no other container holds anything; after that init containers have ended.
-        """
-        if self.spec.is_finished or call.must_include or any(_ids(self.entry)):
-            return None
-        inits = (c for c in self.spec.containers if c.kind is ContainerKind.INIT)
-        found = next((c for c in inits if c.amount(call.resource) == call.size), None)
-        return Caller(self.spec.ref, self.spec, found) if found else None
+def _asks_again(call: Call, spec: PodRequest, entry: ListedPod) -> Caller | None:
+    """An init container for which a restarted kubelet forgot what it gave.
 
-    def _holds(self, container: ContainerRequest, resource: str) -> bool:
-        if container.kind is ContainerKind.INIT:
-            return _is_granted(self.ledger, self.spec.ref, container, resource)
-        return bool(self.entry.ids(container.name, resource))
+    Only while no other container holds anything; after that init containers have ended.
+    """
+    if spec.is_finished or call.must_include or entry.resources:
+        return None
+    inits = (c for c in spec.containers if c.kind is ContainerKind.INIT)
+    found = next((c for c in inits if c.amount(call.resource) == call.size), None)
+    return Caller(spec.ref, spec, found) if found else None
 
 
 def _first_lacking(
-    spec: PodRequest, call: Call, holds: Callable[[ContainerRequest, str], bool]
+    spec: PodRequest, call: Call, held: Callable[[ContainerRequest], Mapping[str, object]]
 ) -> Caller | None:
     """The only container that can be asking, because they are admitted in order."""
     if spec.is_finished:
         return None
     for container in spec.containers:
-        lacking = [r for r, n in container.amounts.items() if n and not holds(container, r)]
+        has = held(container)
+        lacking = [r for r, n in container.amounts.items() if n and not has.get(r)]
         if lacking:
             is_it = call.resource in lacking and container.amount(call.resource) == call.size
             return Caller(spec.ref, spec, container) if is_it else None
@@ -172,12 +169,13 @@ def _first_lacking(
 
 
 def _by_ledger(spec: PodRequest, call: Call, ledger: Ledger) -> Caller | None:
-    return _first_lacking(spec, call, lambda c, r: _is_granted(ledger, spec.ref, c, r))
+    return _first_lacking(spec, call, lambda c: _granted(ledger, spec.ref, c))
 
 
-def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resource: str) -> bool:
+def _granted(ledger: Ledger, pod: PodRef, container: ContainerRequest) -> Mapping[str, object]:
+    """The units of the container's grant, by resource."""
     grant = ledger.of_container(pod, container.name)
-    return grant is not None and bool(grant.ids(resource))
+    return grant.units if grant is not None else {}
 
 
 def _next(may: Sequence[Caller], call: Call, ledger: Ledger, pod: PodRef | None) -> Caller | None:
@@ -190,7 +188,7 @@ def _next(may: Sequence[Caller], call: Call, ledger: Ledger, pod: PodRef | None)
 def _is_forgotten(caller: Caller, call: Call, ledger: Ledger) -> bool:
     """Whether the kubelet has lost what it gave this container: then it need not be the one."""
     container = caller.container
-    return container is not None and _is_granted(ledger, caller.pod, container, call.resource)
+    return container is not None and call.resource in _granted(ledger, caller.pod, container)
 
 
 def _rival(
@@ -200,12 +198,12 @@ def _rival(
 
     A kubelet that admitted it before it knew our resources asks when it starts a container.
     """
-    if entry.pod.is_same_name(caller.pod) or any(_ids(entry)):
+    if entry.resources or entry.pod.is_same_name(caller.pod):
         return None
     spec = specs.get(entry.pod.key)
     if spec is None:
         return Caller(entry.pod)
-    lacks = (c for c in spec.containers if not _is_granted(ledger, spec.ref, c, call.resource))
+    lacks = (c for c in spec.containers if call.resource not in _granted(ledger, spec.ref, c))
     found = next((c for c in lacks if c.amount(call.resource) == call.size), None)
     return Caller(spec.ref, spec, found) if found and not spec.is_finished else None
 
@@ -253,12 +251,8 @@ def _is_gone(grant: Grant, specs: Specs) -> bool:
     return bool(specs) and grant.is_checked and is_over(grant.pod, specs)
 
 
-def _is_new(pod: PodRef, seen: Collection[PodRef]) -> bool:
-    return not any(pod.is_same_name(other) for other in seen)
-
-
-def _ids(entry: ListedPod) -> Iterable[frozenset[str]]:
-    return (ids for held in entry.held.values() for ids in held.values())
+def _is_new(pod: PodRef, seen: Collection[PodKey]) -> bool:
+    return pod.key not in seen
 
 
 def _only(call: Call, candidates: Sequence[Caller], listed: Sequence[ListedPod]) -> Caller:

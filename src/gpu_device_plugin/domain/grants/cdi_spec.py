@@ -1,6 +1,7 @@
 """CDI files: what stands in those of claims and slices, and by which names a container runtime finds it."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.grants.claims import DRIVER, Claim, ClaimRef, PreparedDevice
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount, Paths
@@ -34,14 +35,21 @@ def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, o
     }
 
 
-def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] | None:
-    """The claim of a CDI file and the id of its slice; None where the file tells neither."""
+class ClaimedSlice(NamedTuple):
+    """A claim, and the slice that it was given."""
+
+    claim: ClaimRef
+    slice_id: str
+
+
+def claim_of_spec(uid: str, spec: Mapping[str, object]) -> ClaimedSlice | None:
+    """Whose a CDI file is; None where it does not tell."""
     told = spec.get("annotations")
     told = told if isinstance(told, Mapping) else {}
     namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
     slice_id = str(told.get(_SLICE_KEY, ""))
     is_told = namespace and name and slice_id.isalnum()
-    return (ClaimRef(namespace, name, uid), slice_id) if is_told else None
+    return ClaimedSlice(ClaimRef(namespace, name, uid), slice_id) if is_told else None
 
 
 def prepare_devices(claim: Claim, edits: ContainerEdits) -> list[PreparedDevice]:
@@ -66,7 +74,7 @@ def cdi_mount(mount: Mount, bind: str = "rbind") -> dict[str, object]:
 def hook_device(slice_id: str, memory_bytes: int, paths: Paths) -> dict[str, object]:
     """The CDI file of a slice whose memory NVIDIA's driver limits: a hook, run before the container starts.
 
-    The variables are for NVIDIA's own hook, which may run beside ours: a pod that set one of them
+    The variables are for NVIDIA's own hook, which may run beside gpu-limit-hook: a pod that set one of them
     would lift its limit, and what a CDI device sets stands over what a pod sets.
     """
     hook = {

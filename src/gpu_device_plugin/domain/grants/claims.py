@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
@@ -33,7 +34,7 @@ class AllocatedDevice:
     device: str
     request: str = ""
     share_id: str = ""
-    memory_mib: int = 0
+    memory_mib: MiB = MiB(0)
     core_percent: int = 0
 
 
@@ -66,8 +67,8 @@ class PreparedDevice:
 class Capacity:
     """What claims may divide of a card; `core_percent` is 0 where compute is not divided."""
 
-    memory_mib: int
-    step_mib: int
+    memory_mib: MiB
+    step_mib: MiB
     core_percent: int = 0
     core_step: int = 1
     slots: int = MAX_SLOTS

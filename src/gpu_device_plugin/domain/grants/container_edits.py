@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
-from gpu_device_plugin.domain.node.state import MemoryEnforcer
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 
 CONFIG_DIR = "/run/gpu-device-plugin/config"
 REGION_FILE = "/run/gpu-device-plugin/state/region"
@@ -102,6 +103,14 @@ class ContainerEdits:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
+class MigPart(NamedTuple):
+    """A GPU instance of the card of that minor, or one compute instance of it."""
+
+    card_minor: int
+    gpu_instance: int
+    compute_instance: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """Paths on the host.
@@ -110,8 +119,7 @@ class Paths:
         control_devices: Device nodes beside the cards' own that exist on this host, for instance
             `/dev/nvidiactl` and `/dev/nvidia-uvm`.
         driver: Files of a driver that no container runtime brings: the simulated one's.
-        mig_minors: Card's minor, GPU instance, compute instance or None -> minor of the node that
-            opens it.
+        mig_minors: Part of a card in MIG mode -> minor of the device node that opens it.
     """
 
     run_dir: str = ""
@@ -121,20 +129,29 @@ class Paths:
     driver_root: str = "/"
     control_devices: tuple[str, ...] = ()
     driver: tuple[Mount, ...] = ()
-    mig_minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
+    mig_minors: Mapping[MigPart, int] = field(default_factory=dict)
 
 
-def slice_of_mounts(mounts: Mapping[str, str]) -> tuple[str, str]:
-    """Slice id and library version that an answer in the checkpoint names, or "" each.
+class MountedSlice(NamedTuple):
+    """The slice whose files a container has mounted; empty where its mounts do not tell."""
+
+    slice_id: str
+    library_version: str
+
+
+def slice_of_mounts(mounts: Mapping[str, str]) -> MountedSlice:
+    """The slice that an answer in the checkpoint names.
 
     `mounts` are container path -> host path, as in the kubelet's checkpoint.
 
     >>> slice_of_mounts({CONFIG_DIR: "/run/x/slices/s1/config", PRELOAD_FILE: "/l/0.1/ld.so.preload"})
-    ('s1', '0.1')
+    MountedSlice(slice_id='s1', library_version='0.1')
     """
     config = mounts.get(CONFIG_DIR, "").split("/")
     preload = mounts.get(PRELOAD_FILE, "").split("/")
-    return (config[-2] if len(config) > 1 else "", preload[-2] if len(preload) > 1 else "")
+    return MountedSlice(
+        config[-2] if len(config) > 1 else "", preload[-2] if len(preload) > 1 else ""
+    )
 
 
 LIMITS_VERSION = 1

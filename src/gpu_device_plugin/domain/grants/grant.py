@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
-from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.node.state import MemoryEnforcer
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
+from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Share:
     memory_bytes: int | None = None
     core_percent: int = 0
     is_exclusive: bool = False
-    memory_mib: int = 0
+    memory_mib: MiB = MiB(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,17 @@ class Holder:
 class UnitsAndPercent(NamedTuple):
     """Memory units and percent of compute: of one card, where nothing else is said."""
 
-    units: int = 0
+    units: Units = Units(0)
     percent: int = 0
 
     def plus(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
         """Both together."""
-        return UnitsAndPercent(self.units + other.units, self.percent + other.percent)
+        return UnitsAndPercent(Units(self.units + other.units), self.percent + other.percent)
 
     def less(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
         """What is left without `other`; of each no less than nothing."""
         return UnitsAndPercent(
-            max(0, self.units - other.units), max(0, self.percent - other.percent)
+            Units(max(0, self.units - other.units)), max(0, self.percent - other.percent)
         )
 
 
@@ -92,15 +93,15 @@ class Demand:
     may be on its cards (R-528).
     """
 
-    mem_units: int
+    mem_units: Units
     core_percent: int = 0
     cards: int = 1
     is_exclusive: bool = False
 
     @property
-    def units_per_card(self) -> int:
+    def units_per_card(self) -> Units:
         """Memory units on each of its cards."""
-        return self.mem_units // self.cards
+        return Units(self.mem_units // self.cards)
 
     @property
     def amounts(self) -> UnitsAndPercent:
@@ -111,6 +112,13 @@ class Demand:
     def amounts_per_card(self) -> UnitsAndPercent:
         """On each of its cards."""
         return UnitsAndPercent(self.units_per_card, self.core_percent)
+
+
+class ContainerDemand(NamedTuple):
+    """A container that asks, and what it needs."""
+
+    container: ContainerRequest
+    demand: Demand
 
 
 class Hold(NamedTuple):

@@ -26,8 +26,8 @@ from gpu_device_plugin.domain.grants.node_annotations import (
     is_amount,
     json_object,
 )
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.domain.node.pods import PodRequest
-from gpu_device_plugin.domain.node.state import MemoryEnforcer
 
 TOPOLOGY_GPU = "aliyun.com/gpu"
 """A whole card in mode topology."""
@@ -104,7 +104,7 @@ def holding_of(
     index = {card.uuid: card.index for card in cards}
     use = sum_holds(chain.from_iterable(grant.holds for grant in grants))
     by_card = {
-        index[uuid]: UnitsAndPercent(-(-each.memory_mib // unit.mib), each.core_percent)
+        index[uuid]: UnitsAndPercent(unit.count(each.memory_mib), each.core_percent)
         for uuid, each in use.items()
         if uuid in index and (each.memory_mib or each.core_percent)
     }

@@ -9,10 +9,10 @@ count as free for the next container.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gpu_device_plugin.domain.cards.card import CardIndex
-from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
+from gpu_device_plugin.domain.grants.grant import ContainerDemand, Demand, UnitsAndPercent
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest
 
 Shares: TypeAlias = Mapping[CardIndex, UnitsAndPercent]
@@ -21,12 +21,18 @@ _MOST_SHARED = 16
 """Most shares of a pod that is taken to hold as others do."""
 
 
-def take(
-    kind: ContainerKind, asked: UnitsAndPercent, reusable: UnitsAndPercent
-) -> tuple[UnitsAndPercent, UnitsAndPercent]:
+class Taken(NamedTuple):
     """What a container takes beyond what it reuses, and what the containers after it can reuse."""
+
+    fresh: UnitsAndPercent
+    reusable: UnitsAndPercent
+
+
+def take(kind: ContainerKind, asked: UnitsAndPercent, reusable: UnitsAndPercent) -> Taken:
+    """What a container that asks this takes, where this is reusable."""
     fresh = asked.less(reusable)
-    return fresh, reusable.plus(fresh) if kind is ContainerKind.INIT else reusable.less(asked)
+    is_handed_on = kind is ContainerKind.INIT
+    return Taken(fresh, reusable.plus(fresh) if is_handed_on else reusable.less(asked))
 
 
 def beyond_others(inits: Iterable[UnitsAndPercent], others: UnitsAndPercent) -> UnitsAndPercent:
@@ -38,7 +44,7 @@ def beyond_others(inits: Iterable[UnitsAndPercent], others: UnitsAndPercent) -> 
     return UnitsAndPercent(max(units), max(percents)).less(others)
 
 
-def demands_ahead(needs: Sequence[tuple[ContainerRequest, Demand]]) -> list[Demand | None]:
+def demands_ahead(needs: Sequence[ContainerDemand]) -> list[Demand | None]:
     """What the card of each container needs free, with the containers that reuse its units.
 
     Those can be on no other card: a card without room for them would have the pod refused. None of

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Paths
@@ -198,5 +199,5 @@ class KubeletChoosesDevices(Scheme):
         shares = (self.share(name, text, state) for name, ids in units.items() for text in ids)
         by_device = {share.device: share for share in shares}
         return tuple(
-            replace(s, memory_mib=(s.memory_bytes or 0) // 2**20) for s in by_device.values()
+            replace(s, memory_mib=MiB((s.memory_bytes or 0) // 2**20)) for s in by_device.values()
         )

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """What is held of one device. Its memory is as it was asked for; one pod may have it for itself."""
 
-    memory_mib: int = 0
+    memory_mib: MiB = MiB(0)
     core_percent: int = 0
     pods: tuple[PodRef, ...] = ()
     is_exclusive: bool = False
@@ -52,7 +53,7 @@ def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
             part[3] += share.core_percent
     return {
         device: DeviceUse(
-            memory_mib=sum([max(part[0], part[2]) for part in parts.values()]),
+            memory_mib=MiB(sum([max(part[0], part[2]) for part in parts.values()])),
             core_percent=sum([max(part[1], part[3]) for part in parts.values()]),
             pods=tuple(pods[device]),
             is_exclusive=device in exclusive,
@@ -70,11 +71,10 @@ class Ledger:
     """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
-    _by_place: dict[tuple[object, ...], list[Grant]] = field(
+    _by_pod: dict[str | PodKey, list[Grant]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """By a pod's uid, and by its namespace and name; with its containers too. Who asks is looked for
-    among all containers of the node."""
+    """By a pod's uid, and by its namespace and name."""
 
     def hold(self, grant: Grant) -> "Ledger":
         """The ledger with `grant` added, or replacing the one with the same slice id."""
@@ -93,15 +93,15 @@ class Ledger:
 
     def of_pod(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
         """Grants of a pod, or of one container: by uid if both have one, else by namespace and name."""
-        if not self._by_place:
+        if not self._by_pod:
             for grant in self.grants.values():
-                for place in {(grant.pod.uid,), grant.pod.key}:
-                    self._by_place.setdefault(place, []).append(grant)
-                    self._by_place.setdefault((*place, 0, grant.container), []).append(grant)
-        ends = (0, *container) if container else ()
-        places = ((pod.uid, *ends), (*pod.key, *ends))
-        found = [g for place in places for g in self._by_place.get(place, ())]
-        return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
+                of = grant.holder.pod
+                self._by_pod.setdefault(of.key, []).append(grant)
+                if of.uid:
+                    self._by_pod.setdefault(of.uid, []).append(grant)
+        found = [*self._by_pod.get(pod.uid, ()), *self._by_pod.get(pod.key, ())]
+        mine = {g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values()
+        return tuple([g for g in mine if not container or g.container in container])
 
     def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
         """Grants of a container or claim."""

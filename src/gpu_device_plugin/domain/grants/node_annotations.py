@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import (
@@ -115,7 +115,7 @@ def _card(
 def _by_claims(use: DeviceUse | None, terms: NodeTerms) -> dict[str, object]:
     if use is None:
         return {}
-    units = -(-use.memory_mib // terms.unit.mib)
+    units = terms.unit.count(use.memory_mib)
     told = {"pods": len(use.pods), "units": units, "percent": use.core_percent}
     return {"door": AllocationApi.DRA.value} | ({"claimed": told} if use.pods else {})
 
@@ -130,7 +130,7 @@ class Claimed:
 
     index: CardIndex
     pods: int
-    units: int
+    units: Units
     percent: int
 
 
@@ -139,7 +139,7 @@ def _parse_claimed(entry: Mapping[str, object]) -> Claimed:
     told = plain if isinstance(plain, dict) else {}
     pods, units, percent = (told.get(key) for key in ("pods", "units", "percent"))
     if is_amount(index) and is_amount(pods) and is_amount(units) and is_amount(percent):
-        return Claimed(CardIndex(index), pods, units, percent)
+        return Claimed(CardIndex(index), pods, Units(units), percent)
     raise StateError(f"annotation of cards has {plain!r:.64} as what claims hold of card {index}")
 
 
@@ -152,7 +152,7 @@ def is_amount(plain: object) -> TypeGuard[int]:
 class PublishedDevice:
     """An instance, or a card with replicas, by the annotation of cards."""
 
-    card: int
+    card: CardIndex
     profile: str = ""
     replicas: int = 1
 
@@ -228,7 +228,7 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
 def _published_devices(cards: object) -> Mapping[str, PublishedDevice]:
     found: dict[str, PublishedDevice] = {}
     for card in _objects(cards):
-        index, replicas = _count(card.get("index")), _count(card.get("replicas"))
+        index, replicas = CardIndex(_count(card.get("index"))), _count(card.get("replicas"))
         if replicas > 1:
             found[str(card.get("uuid"))] = PublishedDevice(index, replicas=replicas)
         for each in _objects(card.get("instances")):
@@ -290,7 +290,7 @@ def _parse_card(entry: object) -> tuple[Card, bool]:
             and is_amount(memory)
         ):
             return Card(
-                uuid, CardNumber(index), CardIndex(index), -1, sys.intern(model), memory
+                uuid, CardNumber(index), CardIndex(index), -1, sys.intern(model), MiB(memory)
             ), entry.get("healthy") is True
     raise StateError(f"annotation of cards has {entry!r:.200}, which is no card")
 
@@ -330,14 +330,14 @@ def kept_pods(text: str, mark: str) -> tuple[str, ...] | None:
     return tuple(str(pod) for pod in kept)
 
 
-def counted_unit_mib(text: str) -> int | None:
+def counted_unit_mib(text: str) -> MiB | None:
     """The memory unit of a node, by its annotation of cards; None if that does not say.
 
     >>> counted_unit_mib('{"version":1,"unit_mib":1024}')
     1024
     """
     found = json_object(text).get("unit_mib")
-    return found if isinstance(found, int) else None
+    return MiB(found) if isinstance(found, int) else None
 
 
 def served_mode(text: str) -> str:

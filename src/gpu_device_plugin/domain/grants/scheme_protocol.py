@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -18,8 +18,12 @@ from gpu_device_plugin.domain.node.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.node.pools import Pool, UnitCount
 from gpu_device_plugin.domain.node.state import NodeState
 
-GrantedIn: TypeAlias = tuple[NodeMode, MemoryUnit]
-"""Mode and memory unit of a node."""
+
+class GrantedIn(NamedTuple):
+    """Of a node, when a grant was given."""
+
+    mode: NodeMode
+    unit: MemoryUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ class WeChooseDevices(Scheme):
 
     @abstractmethod
     def check_given(self, caller: Caller, offer: Offer, state: NodeState) -> None:
-        """Raise DoesNotFitError unless the units that the kubelet gives unasked make a whole request."""
+        """Raise DoesNotFitError unless the units that the kubelet gives without asking us make a whole request."""
 
     @abstractmethod
     def check_follows(self, pending: Pending, ids: Collection[str]) -> None:

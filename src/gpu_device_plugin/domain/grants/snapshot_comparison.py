@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
@@ -79,16 +79,24 @@ def uids_by_holding(snapshot: KubeletSnapshot) -> Mapping[_Holding, str]:
     }
 
 
-def complete_holder(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:
-    """Uid and container of a grant, completed from the checkpoint."""
+class KnownHolder(NamedTuple):
+    """Who holds a grant; empty where it is not known."""
+
+    pod_uid: str
+    container: str
+
+
+def complete_holder(grant: Grant, entries: Sequence[CheckpointEntry]) -> KnownHolder:
+    """The holder of a grant, completed from the checkpoint."""
     if grant.pod.uid and grant.container:
-        return grant.pod.uid, grant.container
+        return KnownHolder(grant.pod.uid, grant.container)
     for entry in entries:
         ids = grant.ids(entry.resource)
         same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
         if ids and entry.ids == frozenset(ids) and same_pod:
-            return grant.pod.uid or entry.pod_uid, grant.container or entry.container
-    return grant.pod.uid, grant.container
+            uid = grant.pod.uid or entry.pod_uid
+            return KnownHolder(uid, grant.container or entry.container)
+    return KnownHolder(grant.pod.uid, grant.container)
 
 
 def pass_on_units(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Grant:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card
 
@@ -29,15 +30,16 @@ def is_of_features(key: str) -> bool:
     return key == FEATURES_ANNOTATION or key.startswith(_FEATURE_PREFIX)
 
 
+class DriverVersions(NamedTuple):
+    """For instance `535.309.01` and `12.2`; empty where the driver does not tell."""
+
+    driver: str
+    cuda: str
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What labels say beside the cards.
-
-    Attributes:
-        driver_version: For instance `535.309.01`.
-        cuda_version: For instance `12.2`; empty where the driver does not tell.
-        timestamp: Unix time in seconds; None for no such label.
-    """
+    """What labels say beside the cards; `timestamp` is Unix time in seconds, None for no such label."""
 
     driver_version: str
     cuda_version: str

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import StateError
 
@@ -191,7 +191,7 @@ class NodeStanding:
 
     name: str
     mode: str
-    unit_mib: int | None
+    unit_mib: MiB | None
     has_label: bool
     holders: tuple[PodRef, ...]
     has_claims: bool = False
@@ -226,7 +226,7 @@ def holders_by_node(pods: Sequence[tuple[str, PodRef]]) -> Mapping[str, tuple[Po
     return {node: tuple(refs) for node, refs in found.items()}
 
 
-def _unit_name(mib: int) -> str:
+def _unit_name(mib: MiB) -> str:
     """An agent of another version may count in a unit that this one does not know."""
     try:
         return MemoryUnit.of_mib(mib).value

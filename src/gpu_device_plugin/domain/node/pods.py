@@ -146,11 +146,18 @@ class ListedPod:
     Attributes:
         held: Container -> resource -> unit ids. App and sidecar containers only: List never
             shows ordinary init containers. A container that holds nothing may be there or not.
+        resources: Those of which it holds units. Kept, since each call of the kubelet looks at all pods.
     """
 
     pod: PodRef
     held: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     drivers: frozenset[str] = frozenset()
+    resources: frozenset[str] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Look at what it holds."""
+        held = (name for units in self.held.values() for name, ids in units.items() if ids)
+        object.__setattr__(self, "resources", frozenset(held))
 
     def ids(self, container: str, resource: str) -> frozenset[str]:
         """What `container` holds of `resource`, as the kubelet sees it."""

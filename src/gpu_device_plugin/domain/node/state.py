@@ -1,118 +1,23 @@
 """The node state: what the agent knows of its node, as one immutable value."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, pod_compute_policy
+from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits, EnforcerChoice, why_library
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.errors import RequestError, clip
 
 ANY_CARD = "*"
-MEMORY_ENFORCER_LABEL = "gpu-device-plugin/memory-enforcer"
-"""Of a node, over `--memory-enforcer`."""
-
-
-class MemoryEnforcer(StrEnum):
-    """Who refuses what is above a slice's memory; the library stays beside the driver for all else."""
-
-    DRIVER = "driver"
-    LIBRARY = "library"
-
-
-class EnforcerChoice(StrEnum):
-    """The operator's `--memory-enforcer`; `auto` is the driver on cards where it is proven."""
-
-    AUTO = "auto"
-    DRIVER = "driver"
-    LIBRARY = "library"
-
-
-_UNPROBED = "no probe has run"
-USUAL_ENFORCER = f"library ({_UNPROBED})"
-"""Who enforces memory where nothing has been set up for it; not told in annotations."""
 _SANDBOX = (
     "runtimeClassName {} is of a sandbox, in which neither the isolation library nor the driver's limit "
     "holds a slice; use another runtime class, or a whole card"
 )
-_SAID = ("driver=", "reason=")
-
-
-@dataclass(frozen=True, slots=True)
-class DriverLimits:
-    """What a probe has proved.
-
-    Attributes:
-        backends: UUID -> how the driver counts on that card: dmem or misc.
-        reasons: UUID -> why that card's memory cannot be limited.
-        missing: Why nothing is proved of any card, or "".
-    """
-
-    backends: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    missing: str = _UNPROBED
-
-
-def read_report(text: str, driver_version: str) -> DriverLimits:
-    r"""The report of `gpu-limit-hook --probe`; one of another driver proves nothing ("": not known yet).
-
-    >>> read_report("driver=615.71.09\ndevice=GPU-a backend=misc\n", "615.71.09").backends
-    {'GPU-a': 'misc'}
-    >>> read_report("reason=/sys/fs/cgroup is not cgroup v2\n", "615.71.09").missing
-    '/sys/fs/cgroup is not cgroup v2'
-    >>> read_report("driver=615.71.09\ndevice=GPU-a backend=misc\n", "620.10").missing
-    'the probe was of driver 615.71.09'
-    """
-    said = dict(line.split("=", 1) for line in text.splitlines() if line.startswith(_SAID))
-    if "driver" not in said:
-        return DriverLimits(missing=said.get("reason", _UNPROBED))
-    if driver_version and said["driver"] != driver_version:
-        return DriverLimits(missing=f"the probe was of driver {said['driver']}")
-    found: dict[str, dict[str, str]] = {"backend": {}, "reason": {}}
-    for line in text.splitlines():
-        uuid, _, told = line.removeprefix("device=").partition(" ")
-        kind, _, value = told.partition("=")
-        if line.startswith("device=") and kind in found:
-            found[kind][uuid] = value
-    return DriverLimits(found["backend"], found["reason"], "")
-
-
-def unproven(limits: DriverLimits, cards: Iterable[str]) -> str:
-    """Why the driver is not proven to limit the memory of each of these cards, or ""."""
-    missing = [uuid for uuid in cards if uuid not in limits.backends]
-    each = (f"{uuid}: {limits.reasons.get(uuid, 'not probed')}" for uuid in missing)
-    return (limits.missing or "; ".join(each)) if missing else ""
-
-
-def why_library(
-    choice: EnforcerChoice, limits: DriverLimits, sizes: Mapping[str, int], *, is_shared: bool
-) -> str:
-    """Why the driver does not enforce the memory of a new slice, or ""; `sizes` are its bytes by card.
-
-    The driver's variables, which keep NVIDIA's own hook from lifting the limit, have one size for
-    all cards of a container; and the limit is of one container, `is_shared` among several or not.
-    """
-    if choice is EnforcerChoice.LIBRARY:
-        return f"--memory-enforcer {choice}"
-    if why := unproven(limits, sizes):
-        return why
-    if len(set(sizes.values())) > 1:
-        return "its parts of the cards differ in size, and NVIDIA's hook has one size for all"
-    return "containers that run at once share it, and the limit is of one" if is_shared else ""
-
-
-def unmet_choice(
-    choice: EnforcerChoice, limits: DriverLimits, cards: Collection[str]
-) -> str | None:
-    """Why the node cannot do what was chosen: `driver` is never silently less."""
-    why = unproven(limits, cards) if choice is EnforcerChoice.DRIVER else ""
-    text = "--memory-enforcer driver: NVIDIA's driver is not proven to limit memory here"
-    return f"{text}: {why}" if why else None
 
 
 @dataclass(frozen=True, slots=True)

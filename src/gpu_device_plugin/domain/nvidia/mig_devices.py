@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, Hardware
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import PREFIX
 from gpu_device_plugin.errors import ConfigError
@@ -51,7 +52,7 @@ class Model:
     memory_slices: int
     profiles: tuple[Profile, ...]
 
-    def describes(self, model: str, memory_mib: int) -> bool:
+    def describes(self, model: str, memory_mib: MiB) -> bool:
         """Whether a card with this name and memory is one."""
         words = " ".join(re.split(r"[^A-Za-z0-9]+", model))
         return f" {self.name} " in f" {words} " and memory_mib in self.memory_mib
@@ -116,12 +117,12 @@ MODELS = (
 )
 
 
-def model_of(model: str, memory_mib: int) -> Model | None:
+def model_of(model: str, memory_mib: MiB) -> Model | None:
     """How a card is cut, or None of a model that is not known to be."""
     return next((each for each in MODELS if each.describes(model, memory_mib)), None)
 
 
-def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
+def profile_of(asked: str, model: str, memory_mib: MiB) -> Profile:
     """The profile that a node setting asks for (R-203, R-309); ConfigError names those that there are.
 
     `asked` is `MIG1g` … `MIG7g`, or a profile's own name, also with . for + as a label has to have it.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.node.state import ANY_CARD
 from gpu_device_plugin.domain.nvidia.configuration import Configuration, SharingKind
@@ -28,7 +29,7 @@ class Server:
     """
 
     resource: str
-    memory_mib: Mapping[str, int]
+    memory_mib: Mapping[str, MiB]
     thread_percent: int
 
     @property
@@ -50,7 +51,7 @@ def servers(resources: Mapping[str, tuple[Offered, ...]]) -> tuple[Server, ...]:
     found = []
     for resource, devices in resources.items():
         shared = [device for device in devices if device.replicas > 1]
-        limits = {each.uuid: each.card.memory_mib // each.replicas for each in shared}
+        limits = {each.uuid: MiB(each.card.memory_mib // each.replicas) for each in shared}
         if limits:
             found.append(Server(resource, limits, 100 * len(limits) // len(shared)))
     return tuple(found)

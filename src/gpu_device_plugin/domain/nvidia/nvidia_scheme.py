@@ -11,6 +11,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
     ContainerEdits,
     DeviceNode,
     ListStrategy,
+    MigPart,
     Paths,
 )
 from gpu_device_plugin.domain.grants.grant import Grant, Share
@@ -288,7 +289,7 @@ def _nodes(
         if device.instance is not None:
             card, part = device.card.minor, device.instance
             minors = [
-                paths.mig_minors.get((card, part.gpu_instance, place))
+                paths.mig_minors.get(MigPart(card, part.gpu_instance, place))
                 for place in (None, part.compute_instance)
             ]
             found += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]

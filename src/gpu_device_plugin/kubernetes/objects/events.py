@@ -139,7 +139,7 @@ class Events:
         if note in self._written:
             name, before = self._written.pop(note)
             count = before.plus(count)
-            answer = await self.api.call_in_turn(self._again(note, name, count))
+            answer = await self.api.call_in_turn(self._repeat(note, name, count))
             if answer.is_success:
                 self._written[note] = (name, count)
                 return
@@ -159,7 +159,7 @@ class Events:
         self.on_drop()  # for instance because the namespace is being deleted
         _log.warning("event refused", reason=note.reason, text=note.text, error=answer.text)
 
-    def _again(self, note: EventNote, name: str, count: _Count) -> Request:
+    def _repeat(self, note: EventNote, name: str, count: _Count) -> Request:
         body = {"count": count.count, "lastTimestamp": _stamp(count.last_seconds)}
         path = f"{self._path(note)}/{name}"
         return Request("PATCH", path, body=body, content_type=MERGE_PATCH)

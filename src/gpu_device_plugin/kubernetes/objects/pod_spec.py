@@ -5,8 +5,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from gpu_device_plugin.domain.fractions.claim_names import ClaimShape, parse_claim_name
-from gpu_device_plugin.domain.fractions.demands import CARD_LABEL, COUNT_LABEL
+from gpu_device_plugin.domain.fractions.demands import (
+    CARD_LABEL,
+    COUNT_LABEL,
+    ClaimShape,
+    parse_claim_name,
+)
 from gpu_device_plugin.domain.fractions.pod_annotations import with_wish
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.holdings_annotation import TOPOLOGY_GPU

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.claims import (
     DRIVER,
     AllocatedDevice,
@@ -344,7 +345,7 @@ def _allocated(result: _Result) -> AllocatedDevice:
         device=result.device,
         request=result.request,
         share_id=result.share_id,
-        memory_mib=_amount(consumed.memory, _MOST_BYTES) // _BYTES_PER_MIB,
+        memory_mib=MiB(_amount(consumed.memory, _MOST_BYTES) // _BYTES_PER_MIB),
         core_percent=_amount(consumed.cores, _MOST_PERCENT),
     )
 

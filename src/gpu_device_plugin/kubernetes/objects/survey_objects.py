@@ -148,6 +148,12 @@ class SurveyedPod(Pod):
     spec: SurveyedPodSpec = msgspec.field(default_factory=SurveyedPodSpec)
     status: SurveyedPodStatus = msgspec.field(default_factory=SurveyedPodStatus)
 
+    def __post_init__(self) -> None:
+        """With as many labels as anybody would count by."""
+        some = dict(islice((self.metadata.labels or {}).items(), _MOST_LABELS))
+        super().__post_init__()
+        self.metadata.labels = some | (self.metadata.labels or {}) or None
+
     def condition(self, kind: str) -> Condition:
         """Its condition of that type; an empty one where it has none."""
         found = (c for c in self.status.conditions or () if c.type == kind)

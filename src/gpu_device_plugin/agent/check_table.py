@@ -1,0 +1,104 @@
+"""Which checks a node runs: for each the reason, what finds it, and its cure.
+
+Each reason stands in docs/operations.md too, to which `kubectl gpu doctor` points.
+"""
+
+import os
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from pathlib import Path
+
+from gpu_device_plugin.agent.node_checks.node_checks import (
+    Check,
+    Exposure,
+    NodeChecks,
+    Severity,
+    find_long_list,
+    find_old_kubelet,
+    find_shared_run_dir,
+    find_unreadable,
+)
+from gpu_device_plugin.agent.wiring import Wiring
+from gpu_device_plugin.disk.selinux import SecurityLabels
+
+_OTHER_RUNTIME = (
+    "make another runtime the default and name NVIDIA's in runtimeClassName, or set "
+    "accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml with "
+    "deviceListStrategy volume-mounts"
+)
+
+
+def node_checks(of: Wiring) -> NodeChecks:
+    """Every check of this agent, in order."""
+    return NodeChecks(of.node_store, of.recorder, _checks(of), _disk_checks(of))
+
+
+def _checks(of: Wiring) -> Sequence[Check[str | None]]:
+    """Reason, what finds it, its cure, in the order of the checks; docs/operations.md lists them."""
+    settings, cluster = of.settings, of.cluster
+    exposure = Exposure({} if settings.simulator_dir else os.environ)
+    return (
+        Check(
+            "RunDirectoryShared",
+            partial(find_shared_run_dir, Path(settings.run_dir)),
+            "mount one of its own if you want a hard bound (docs/lifecycle.md)",
+            Severity.INFORMATION,
+        ),
+        Check("", of.withdrawal.follow),
+        Check("StateNotWritable", of.ledger_store.find_disk_fault, "free space there"),
+        Check(
+            "DeviceListTooLong", partial(find_long_list, of.schemes, of.node_store), "set that unit"
+        ),
+        Check("", of.configuration.run),
+        Check("", of.configuration.follow_mps),
+        Check("", of.configuration.follow_imex),
+        Check("", of.cards.follow_mig),
+        Check("", of.layout.run),
+        Check("DriverLimitsMissing", of.driver_limits.follow, "mend it or choose another enforcer"),
+        Check(
+            "KubeletTooOld",
+            lambda: find_old_kubelet(cluster.node.kubelet_version if cluster.node else ""),
+            "upgrade the node",
+            Severity.WARNING,
+        ),
+        Check("", of.mode.republish_if_waiting),
+        Check("", of.setup.files.sizes.cut_back_unwatched),
+        Check("", lambda: of.metrics.show_nvml_restarts(of.nvml.restarts)),
+        Check(
+            "CardsExposed",
+            lambda: exposure.find(cluster.runtime_class),
+            _OTHER_RUNTIME,
+            Severity.WARNING,
+        ),
+    )
+
+
+def _disk_checks(of: Wiring) -> Sequence[Check[Awaitable[str | None]]]:
+    """Those that may wait for a disk or a socket."""
+    settings = of.settings
+    places = (settings.run_dir, settings.library_dir, settings.state_dir)
+    labels = SecurityLabels([Path(place) for place in places], of.kernel)
+    return (
+        Check("", of.node_follower.dial_other_plugins),
+        Check("", partial(_keep_state_directory, of)),
+        Check("", of.library.run),
+        Check("", of.features.run),
+        Check("", of.driver_limits.repair),
+        # The cure is a command with paths of this node, in the finding.
+        Check("LabelsMissing", partial(find_unreadable, labels, of.writer, of.node_store)),
+    )
+
+
+async def _keep_state_directory(of: Wiring) -> None:
+    """If the lock file is gone, so are the others: write them again. An error ends the process.
+
+    In a pod the directory is a mount. If it is removed on the node, no file can be written there
+    until the container is created again.
+    """
+    if await of.writer.run(of.lock.keep):
+        place = of.settings.state_dir
+        text = f"{place}: was emptied while the agent ran; the agent writes it again"
+        of.recorder.file_set_aside(text)
+        of.ledger_store.rewrite()
+        of.cards.republish()
+        of.mode.republish()

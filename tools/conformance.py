@@ -1,0 +1,94 @@
+"""Runs parts of the end-to-end tests on the combinations of docs/conformance.md, and writes there what came of each.
+
+`make conformance` runs every row that this machine can, `make conformance ROWS="8 9"` those with these
+numbers. A row that was never run says why.
+"""
+
+import datetime
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.harness.cluster.binaries import CONTAINERD
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "conformance.md"
+PARTS = [
+    f"tests/e2e/test_{name}.py" for name in ("cluster", "pods", "refusals", "restarts", "upgrade")
+]
+NOT_RUN = "not run: "
+_SUMMARY = re.compile(
+    r"^=+ (.*\b(?:passed|failed|errors?|skipped)\b.*) in [\d.]+s.*=$", re.MULTILINE
+)
+_BAD = re.compile(r"^(?:FAILED|ERROR) \S+?::(\w+)", re.MULTILINE)
+
+
+class Row(NamedTuple):
+    """A combination; its driver is the simulated one, with the symbols of that version."""
+
+    number: str
+    kubernetes: str
+    runtime: str
+    oci: str
+    cgroup: str
+    driver: str
+    result: str
+
+    def __str__(self) -> str:
+        return f"| {' | '.join(self)} |"
+
+
+def rows(page: str) -> list[Row]:
+    """The rows of the page's table."""
+    lines = (line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| "))
+    return [Row(*cells) for cells in lines if len(cells) == len(Row._fields) and cells[0].isdigit()]
+
+
+def why_not(row: Row) -> str:
+    """Why this machine cannot run it; empty if it can."""
+    cgroup = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1 hybrid"
+    if row.runtime != "containerd":
+        return "the tests' nodes run containerd only ([CRI-O](#cri-o))"
+    if row.cgroup != cgroup:
+        return f"the machine has cgroup {cgroup}"
+    return "" if shutil.which(row.oci) else f"no {row.oci} (apt install {row.oci})"
+
+
+def run(row: Row) -> str:
+    """Run the tests; when, where, with what, and what came of it."""
+    chosen = {"KUBE": row.kubernetes, "OCI_RUNTIME": row.oci, "DRIVER": row.driver}
+    environment = {**os.environ, **chosen}
+    subprocess.run(["tests/e2e/install.sh"], cwd=ROOT, env=environment, check=True)
+    command = ["tests/e2e/run.sh", *PARTS]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    sys.stdout.write(done.stdout)
+    found, bad = _SUMMARY.search(done.stdout), ", ".join(_BAD.findall(done.stdout))
+    result = found[1] if found else f"no test ended; exit code {done.returncode}"
+    told = subprocess.run([row.oci, "--version"], capture_output=True, text=True, check=True)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+    versions = f"containerd {CONTAINERD}, {row.oci} {told.stdout.split()[2]}"
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return f"{today}, {machine}, {versions}: {result}{bad and f' ({bad})'}"
+
+
+def main(numbers: list[str]) -> None:
+    """Run the rows of these numbers, or all, and write each as it ends."""
+    for row in rows(PAGE.read_text()):
+        if numbers and row.number not in numbers:
+            continue
+        reason = why_not(row)
+        sys.stdout.write(f"==> {row}\n{reason and f'left out: {reason}'}\n")
+        # What ran on another machine stays, whatever this one lacks.
+        if not reason or row.result.startswith(NOT_RUN):
+            result = NOT_RUN + reason if reason else run(row)
+            text = PAGE.read_text().replace(str(row), str(row._replace(result=result)))
+            PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
