@@ -5,6 +5,7 @@ allocated is charged to that process alone.
 """
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.isolation.conftest import MakeBox
@@ -166,7 +167,9 @@ def test_what_nvml_lists_of_an_import_is_not_taken_for_own_memory(make_box: Make
     assert room(guest) == before
 
 
-def test_an_import_is_not_taken_for_own_memory_while_it_is_made(make_box: MakeBox) -> None:
+def test_an_import_is_not_taken_for_own_memory_while_it_is_made(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
     """Another thread asked NVML after it was listed, and before it was known as an import."""
     exporter, importer = make_box("one"), make_box("other")
     exporter.allow(SLICE)
@@ -174,7 +177,14 @@ def test_an_import_is_not_taken_for_own_memory_while_it_is_made(make_box: MakeBo
     owner = exporter.start()
     assert owner(f"alloc 1 {500 * MIB}") == [0]
     handle = told(owner, "ipc 1")
-    ran = importer.run("meanwhile", "import", handle, GPU_SIMULATOR_NVML_CALL_US="1000000")
+    importer.library = "libgpuslice-testing.so"
+    ran = importer.run(
+        "meanwhile",
+        "import",
+        handle,
+        GPUSLICE_PAUSEPOINT="import_opened",
+        GPUSLICE_PAUSEFILE=str(tmp_path / "waiting"),
+    )
 
     assert ran.stdout.split() == ["0", "0", str(SLICE - CONTEXT)], ran.stderr
 

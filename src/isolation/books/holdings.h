@@ -10,16 +10,13 @@ enum holding_kind {
 	KIND_MEMORY, /* linear memory, by device pointer */
 	KIND_ARRAY,
 	KIND_MIPMAP,
-	KIND_PHYSICAL,       /* cuMemCreate, by handle */
-	KIND_MAPPING,        /* cuMemMap, by address; `other` is the physical handle */
-	KIND_POOL,           /* `bytes` is what it is charged */
-	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
-	KIND_POOL_ENDED,     /* what was out of a pool that was destroyed */
-	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
-	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
-	KIND_CONTEXT,    /* `bytes` is what it was found to cost, `other` what its code was */
-	KIND_IMAGE,      /* a loaded module or library; `bytes` is the most that its code takes */
-	KIND_IMPORT,     /* another process's memory, by address; `bytes` NVML lists with us too */
+	KIND_PHYSICAL,   /* cuMemCreate, by handle */
+	KIND_MAPPING,    /* cuMemMap, by address; `other` is the physical handle */
+	KIND_POOL_ENDED, /* what was out of a pool that was destroyed */
+	KIND_GRAPH,   /* what an executable graph's nodes want of a card; `other` is the device */
+	KIND_CONTEXT, /* `bytes` is what it was found to cost, `other` what its code was */
+	KIND_IMAGE,   /* a loaded module or library; `bytes` is the most that its code takes */
+	KIND_IMPORT,  /* another process's memory, by address */
 	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
 		    */
 };
@@ -35,7 +32,7 @@ struct holding {
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */
 	uint32_t mappings;
-	uint32_t tag; /* of who put it in */
+	uint32_t tag; /* of who put it in; a context's device */
 };
 
 /* All may be called from any thread. */

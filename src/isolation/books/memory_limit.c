@@ -22,9 +22,6 @@
 
 /* Where there is no slot nothing is allowed, but calls still come and go. */
 static _Atomic uint64_t slotless;
-/* This thread's calls that are out, and where they were counted. */
-static __thread int32_t own_calls __attribute__((tls_model("initial-exec")));
-static __thread _Atomic uint64_t *own_word __attribute__((tls_model("initial-exec")));
 
 static _Atomic uint64_t *word(void)
 {
@@ -35,15 +32,12 @@ static _Atomic uint64_t *word(void)
 
 void calls_begin(void)
 {
-	if (own_calls++ == 0)
-		own_word = word();
-	atomic_fetch_add(own_word, ONE_CALL + 1);
+	atomic_fetch_add(word(), ONE_CALL + 1);
 }
 
 void calls_end(void)
 {
-	own_calls--;
-	atomic_fetch_sub(own_word, 1);
+	atomic_fetch_sub(word(), 1);
 }
 
 void calls_note_change(void)
@@ -52,33 +46,15 @@ void calls_note_change(void)
 }
 
 /* A slot that was taken from the living had its count emptied: less than none is none. */
-static bool are_out(uint64_t calls, int32_t most)
-{
-	return (int32_t)(uint32_t)calls > most;
-}
-
 bool calls_are_back(uint64_t *moment)
 {
 	*moment = atomic_load(word());
-	return !are_out(*moment, 0);
-}
-
-bool calls_are_own(uint64_t *moment)
-{
-	*moment = atomic_load(word());
-	return !are_out(*moment, own_calls);
-}
-
-bool calls_are_as_at(uint64_t moment)
-{
-	return atomic_load(word()) == moment;
+	return (int32_t)(uint32_t)*moment <= 0;
 }
 
 void calls_after_fork(void)
 {
 	atomic_store(&slotless, 0);
-	own_calls = 0;
-	own_word = NULL;
 }
 
 /* What this thread has reserved for calls of its own that are out. */
@@ -210,7 +186,7 @@ static CUresult try_beside_others(int card, enum account_column column, uint64_t
 	}
 }
 
-CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes)
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
 {
 	bool ignored;
 
@@ -234,23 +210,10 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 	}
 	if (result != CUDA_SUCCESS)
 		calls_end();
-	KILLPOINT(reserve_done);
-	return result;
-}
-
-void account_count_refusal(int card)
-{
-	if (card >= 0)
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
 					  memory_order_relaxed);
-}
-
-CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
-{
-	const CUresult result = account_try_reserve(card, column, bytes);
-
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		account_count_refusal(card);
+	KILLPOINT(reserve_done);
 	return result;
 }
 
@@ -309,11 +272,11 @@ bool account_set_overhead(int card, const struct account_look *look)
 
 	if (slot < 0)
 		return false;
-	const bool is_as_then = calls_are_as_at(look->moment);
+	const bool is_as_then = atomic_load(word()) == look->moment;
 
 	if (is_as_then) {
 		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
-		const uint64_t least = beyond(look->listed, used);
+		const uint64_t least = beyond(look->listed, used + look->imported);
 		const uint64_t most = beyond(look->listed, beyond(used, look->managed));
 
 		*cell(card, slot, ACCOUNT_OVERHEAD) = look->expected < least  ? least

@@ -35,10 +35,6 @@ bool account_follow(int card);
  */
 CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
 
-/* The same for who has another way when it fails, and counts the refusal if there is none. */
-CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes);
-void account_count_refusal(int card);
-
 /* Replaces a reservation by what was really taken. Never refuses: the driver has decided. */
 void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken);
 
@@ -54,13 +50,14 @@ void account_release(int card, enum account_column column, uint64_t bytes);
 
 /*
  * Sets this process's overhead on a card to what it holds beyond what it asked for, if the books
- * did not move since `moment` (calls_are_back). Of managed memory nobody knows how much is on the
- * card: within what it leaves open, `expected` counts.
+ * did not move since `moment` (calls_are_back). Of managed and imported memory nobody knows how
+ * much is listed: within what it leaves open, `expected` counts.
  */
 struct account_look {
 	uint64_t moment;
 	uint64_t listed;   /* the process's bytes on the card */
 	uint64_t managed;  /* asked for, and perhaps not there */
+	uint64_t imported; /* not asked for, and perhaps listed */
 	uint64_t expected; /* overhead, by what contexts and code usually take */
 };
 bool account_set_overhead(int card, const struct account_look *look);
@@ -84,8 +81,5 @@ void calls_note_change(void);
 
 /* False while calls are out; else the moment, until which the next call moves the books on. */
 bool calls_are_back(uint64_t *moment);
-/* The same while none is out but those of the calling thread. */
-bool calls_are_own(uint64_t *moment);
-bool calls_are_as_at(uint64_t moment);
 
 void calls_after_fork(void);

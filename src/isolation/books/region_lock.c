@@ -8,7 +8,6 @@
 #include <linux/futex.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -181,64 +180,28 @@ unsigned region_reap(struct region *region)
 	return reaped;
 }
 
-/* Is this the number of a thread of a process that has a slot? In doubt it is. */
-static bool is_users_thread(const struct region *region, pid_t thread)
-{
-	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
-		const struct region_slot *slot = &region->slots[i];
-
-		if (slot->state == SLOT_FREE)
-			continue;
-		/* Another pid namespace's numbers cannot be asked for. */
-		if (slot->owner.pid_namespace != process_self()->pid_namespace) {
-			const int locks = slot_lock_open();
-			const bool is_alive = is_alive_in(region, i, locks);
-
-			close(locks);
-			if (is_alive)
-				return true;
-		} else if (syscall(SYS_tgkill, slot->owner.pid, thread, 0) == 0 || errno != ESRCH) {
-			return true;
-		}
-	}
-	return false;
-}
-
-static bool is_strange(const struct region *region, int word)
-{
-	const pid_t owner = word & FUTEX_TID_MASK;
-
-	/* A lock that is free has no marks, and nobody waits for himself here. */
-	return word && (!owner || owner == syscall(SYS_gettid) || !is_users_thread(region, owner));
-}
-
 /*
- * Somebody has it. However long he takes is his affair, but who dies with it tells the
- * kernel: a number that is nobody's, and stays, was written by somebody else. A process
- * without a slot has the lock for microseconds only.
+ * Somebody has it, for microseconds, and who dies with it tells the kernel. An owner who stays for
+ * so many waits is a word that was written over, or a process that was stopped just there.
  */
 static int wait_for_lock(struct region *region)
 {
-	enum { MOST_TIMES = 3 };
-	unsigned times = 0;
-	int before = 0;
+	enum { MOST_WAITS = 5 };
+	int before = 0, result = ETIMEDOUT;
 
-	for (;;) {
+	for (int waits = 0; result == ETIMEDOUT && waits < MOST_WAITS; waits++) {
 		struct timespec until;
 
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_sec++;
-		const int result = pthread_mutex_timedlock(&region->lock, &until);
-		const int word = __atomic_load_n(&region->lock.__data.__lock, __ATOMIC_RELAXED);
+		result = pthread_mutex_timedlock(&region->lock, &until);
+		const int owner = __atomic_load_n(&region->lock.__data.__lock, __ATOMIC_RELAXED) &
+				  FUTEX_TID_MASK;
 
-		if (result != ETIMEDOUT)
-			return result;
-		times = is_strange(region, word) ? times + 1 : 0;
-		times = times && (word ^ before) & FUTEX_TID_MASK ? 1 : times;
-		before = word;
-		if (times == MOST_TIMES)
-			return ENOTRECOVERABLE;
+		waits = owner == before ? waits : 0;
+		before = owner;
 	}
+	return result;
 }
 
 bool region_lock(struct region *region)

@@ -168,7 +168,7 @@ void credit_note_wait(int card, uint64_t waited_ns);
 void events_lock(void);
 void events_unlock(void);
 
-/* The meter of a context, made if it has none; the last one is shared when all are taken. */
+/* The meter of a context, made if it has none; NULL when all are taken. */
 struct meter *events_meter(CUcontext context, int card);
 /* NULL when it has none. */
 struct meter *events_meter_of(CUcontext context);
@@ -208,8 +208,6 @@ void lease_tell_without(int card, uint64_t until_ns);
 bool lease_is_free(int card, uint64_t now_ns);
 /* How many slices that take no leases have work on the card, as of the last look. */
 unsigned lease_beside(int card, uint64_t now_ns);
-/* Did a slice that takes leases tell of itself within the time before now? */
-bool lease_is_seen(int card, uint64_t lately_ns, uint64_t now_ns);
 
 /* --- What work is charged when it has ended: compute/charge.c --- */
 
@@ -242,11 +240,3 @@ void charge_forget(struct meter *meter, uint64_t now_ns);
 bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns);
 /* So much is behind no event that the next launch needs one. */
 bool charge_wants_event(const struct meter *meter);
-
-/* --- Where a launch waits: compute/throttle.c --- */
-
-/*
- * Returns when the launch may go; what is out is measured meanwhile. Gives the lock up; NULL when
- * the context ended.
- */
-struct meter *throttle_await(struct meter *meter, struct meter_launch *launch);

@@ -192,57 +192,52 @@ void estimate_doubt(uint64_t what)
 
 /* Until a copy of about that size was measured. */
 #define COPY_GUESS_NS 0.1 /* a byte */
-enum { COPY_KINDS = 4, COPY_SIZES = 62, COPY_WORST_TIMES = 4 };
-
-static struct pace {
-	double ns; /* of a byte: the least, since several share the bus */
-	uint32_t samples, due;
-} paces[COPY_KINDS][COPY_SIZES];
+enum { COPY_WORST_TIMES = 4 };
 
 static uint64_t bytes_of(uint64_t copy)
 {
-	return copy & UINT64_MAX >> 2;
+	return (copy & UINT64_MAX >> 2) | 1;
 }
 
-static struct pace *pace_of(uint64_t copy)
+/* Copies of a size to a factor of two, and one of them by the least size. */
+static uint64_t copy_class(uint64_t copy)
 {
-	return &paces[copy >> 62][63 - __builtin_clzll(bytes_of(copy) | 1)];
+	return ~(copy >> 62 << 6 | (63u - (uint64_t)__builtin_clzll(bytes_of(copy))));
+}
+
+static double copy_sizes(uint64_t copy)
+{
+	return (double)bytes_of(copy) / (double)(1ull << (~copy_class(copy) & 63));
 }
 
 struct estimate estimate_of_copy(uint64_t copy)
 {
-	const struct pace *pace = pace_of(copy);
+	const struct place *place = known_place(copy_class(copy));
 	const double mean_ns =
-		(double)bytes_of(copy) * (pace->samples ? pace->ns : COPY_GUESS_NS) + 1;
+		place ? place->mean_ns * copy_sizes(copy) : (double)bytes_of(copy) * COPY_GUESS_NS;
 
-	return (struct estimate){.mean_ns = (uint64_t)mean_ns,
-				 .worst_ns = (uint64_t)mean_ns * COPY_WORST_TIMES,
-				 .is_known = pace->samples > 0,
-				 .is_sure = pace->samples > 0};
+	return (struct estimate){.mean_ns = (uint64_t)mean_ns + 1,
+				 .worst_ns = ((uint64_t)mean_ns + 1) * COPY_WORST_TIMES,
+				 .is_known = place,
+				 .is_sure = place};
 }
 
 bool estimate_wants_copy_sample(uint64_t copy)
 {
-	struct pace *pace = pace_of(copy);
-
-	if (pace->samples < SAMPLE_FIRST || pace->ns * (double)bytes_of(copy) >= SAMPLE_ALWAYS_NS)
-		return true;
-	pace->due = pace->due ? pace->due - 1 : SAMPLE_EVERY_LATER;
-	return !pace->due;
+	return estimate_wants_sample(copy_class(copy));
 }
 
+/* The least counts, since several share the bus. */
 void estimate_copy_sample(uint64_t copy, uint64_t took_ns)
 {
-	struct pace *pace = pace_of(copy);
-	const double ns = (double)took_ns / (double)(bytes_of(copy) | 1);
+	const double one_ns = (double)took_ns / copy_sizes(copy);
+	struct place *place = make_place(copy_class(copy), (uint64_t)one_ns);
 
-	if (!pace->samples || ns < pace->ns)
-		pace->ns = ns;
-	pace->samples += pace->samples < SAMPLE_FIRST;
+	place->mean_ns = lesser(place->mean_ns, one_ns);
+	place->every = SAMPLE_EVERY_LATER;
 }
 
 void estimate_forget_all(void)
 {
 	memset(places, 0, sizeof(places));
-	memset(paces, 0, sizeof(paces));
 }

@@ -5,11 +5,10 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
-static struct meter *meters; /* METERS of them, made at the first use */
-static unsigned ever_used;   /* the first so many; all looks are at these */
+static struct meter meters[METERS];
+static unsigned ever_used; /* the first so many; all looks are at these */
 
 void events_lock(void)
 {
@@ -24,20 +23,8 @@ void events_unlock(void)
 void events_after_fork(void)
 {
 	metering = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	/* The parent's pages may be half written: take new ones. */
-	meters = NULL;
+	memset(meters, 0, ever_used * sizeof(meters[0]));
 	ever_used = 0;
-}
-
-static struct meter *all_meters(void)
-{
-	if (!meters) {
-		void *room = mmap(NULL, METERS * sizeof(*meters), PROT_READ | PROT_WRITE,
-				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-		meters = room == MAP_FAILED ? NULL : room;
-	}
-	return meters;
 }
 
 unsigned events_count(void)
@@ -62,18 +49,13 @@ struct meter *events_meter(CUcontext context, int card)
 {
 	struct meter *meter = context ? events_meter_of(context) : NULL;
 
-	if (meter || !context || !all_meters())
+	if (meter || !context)
 		return meter;
-	for (unsigned i = 0; i < METERS; i++) {
-		meter = &meters[i];
-		if (!meter->context || i == METERS - 1)
-			break;
-	}
-	if (meter->context)
-		return meter->card == card ? meter : NULL;
+	for (meter = meters; meter->context; meter++)
+		if (meter == &meters[METERS - 1])
+			return NULL;
 	if (ever_used <= (unsigned)(meter - meters))
 		ever_used = (unsigned)(meter - meters) + 1;
-	memset(meter, 0, sizeof(*meter));
 	meter->context = context;
 	meter->card = card;
 	return meter;

@@ -216,12 +216,6 @@ unsigned lease_beside(int card, uint64_t now_ns)
 	return cards[card].beside;
 }
 
-bool lease_is_seen(int card, uint64_t lately_ns, uint64_t now_ns)
-{
-	(void)look(card, INT64_MAX, now_ns);
-	return cards[card].seen_ns && now_ns - cards[card].seen_ns < lately_ns;
-}
-
 static void sign(struct activity *page, bool takes_leases)
 {
 	atomic_store_explicit(&page->magic, ACTIVITY_MAGIC, memory_order_relaxed);

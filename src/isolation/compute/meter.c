@@ -1,9 +1,11 @@
 /*
- * Measuring card time with events around launches; compute/throttle.c holds launches back when it
- * is spent. There is no thread of ours: the threads that launch and wait do it on the way.
+ * Measuring card time with events around launches, which wait while the lease or the credit of
+ * their slice does not let them go (compute/lease.c). There is no thread of ours: the threads that
+ * launch and wait do it on the way.
  */
 #include "compute/meter.h"
 
+#include "books/slice_region.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "driver/timer.h"
@@ -19,15 +21,19 @@ enum { EVENT_LAUNCHES = 16, EVENT_LAUNCHES_SURE = 64 };
 
 #define MIXED_LASTS_NS 1000000000u
 
-/* How often one without a cap looks for neighbours, and for how long it then tells of itself. */
-#define BESIDE_EVERY_NS 20000000u
-#define BESIDE_NS 2000000000u
+/* For how long one without a cap tells of itself. */
 #define TELL_NS 100000000u
 enum { TELL_LAUNCHES = 8 };
 
+#define POLL_EVERY_NS 200000u
+
+/* Shorter than a thread sleeps at least. */
+#define SPIN_NS 60000u
+/* Waiting this long, look whether it is a dead process's work that we wait for. */
+#define REAP_AFTER_NS 100000000u
+
 static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
 static atomic_bool is_any_out;
-static atomic_bool is_beside; /* slices that take leases */
 
 void meter_after_fork(void)
 {
@@ -53,29 +59,15 @@ bool meter_is_capped(void)
 /* A slice without a cap: its neighbours have to know when it is on the card with them. */
 static void tell_neighbours(void)
 {
-	static _Atomic uint64_t looked_ns, told_ns;
+	static _Atomic uint64_t told_ns;
 	static __thread unsigned launches;
+	const bool is_told = atomic_load_explicit(&is_any_out, memory_order_relaxed);
 
-	if (++launches % TELL_LAUNCHES &&
-	    (!atomic_load_explicit(&is_beside, memory_order_relaxed) ||
-	     atomic_load_explicit(&is_any_out, memory_order_relaxed)))
+	if (is_told && ++launches % TELL_LAUNCHES)
 		return;
 	const uint64_t now_ns = timer_now_ns();
-	uint64_t last_ns = atomic_load_explicit(&looked_ns, memory_order_relaxed);
 
-	if (now_ns - last_ns >= BESIDE_EVERY_NS &&
-	    atomic_compare_exchange_strong(&looked_ns, &last_ns, now_ns)) {
-		bool is_seen = false;
-
-		events_lock();
-		for (unsigned i = 0; i < slice_limits()->card_count; i++)
-			is_seen = lease_is_seen((int)i, BESIDE_NS, now_ns) || is_seen;
-		events_unlock();
-		atomic_store(&is_beside, is_seen);
-	}
-	if (!atomic_load_explicit(&is_beside, memory_order_relaxed) ||
-	    (atomic_load_explicit(&is_any_out, memory_order_relaxed) &&
-	     now_ns - atomic_load_explicit(&told_ns, memory_order_relaxed) < TELL_NS / 4))
+	if (is_told && now_ns - atomic_load_explicit(&told_ns, memory_order_relaxed) < TELL_NS / 4)
 		return;
 	atomic_store_explicit(&told_ns, now_ns, memory_order_relaxed);
 	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
@@ -94,6 +86,81 @@ static struct meter *meter_here(CUcontext context)
 	return meter;
 }
 
+static void reap(void)
+{
+	if (region_lock(slice_region())) {
+		region_reap(slice_region());
+		region_unlock(slice_region());
+	}
+}
+
+/* The launch's meter, after a while without the lock; NULL when its context ended meanwhile. */
+static struct meter *sleep_unlocked(const struct meter_launch *launch, uint64_t nap_ns)
+{
+	events_unlock();
+	if (nap_ns <= SPIN_NS)
+		timer_spin_ns(nap_ns);
+	else
+		timer_sleep_ns(nap_ns);
+	events_lock();
+	return events_meter_of(launch->there.context);
+}
+
+/* Nanoseconds until it is worth asking again; 0: it may go. */
+static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
+{
+	if (charge_holds(meter, launch->estimate.worst_ns, launch->now_ns)) {
+		const uint64_t nap_ns = meter->out_ns / 2;
+
+		return nap_ns < SPIN_NS ? SPIN_NS : nap_ns < 1000000 ? nap_ns : 1000000;
+	}
+	return lease_wait_ns(meter, launch);
+}
+
+/*
+ * Until the launch may go; what is out is measured meanwhile. Gives the lock up; NULL when the
+ * context ended.
+ */
+static struct meter *await(struct meter *meter, struct meter_launch *launch)
+{
+	uint64_t waited_ns = 0, reaped_ns = 0, begun_ns = 0;
+
+	while (meter) {
+		launch->now_ns = timer_now_ns();
+		begun_ns = begun_ns ? begun_ns : launch->now_ns;
+		launch->estimate = launch->is_copy ? estimate_of_copy(launch->what)
+						   : estimate_of(launch->what);
+		if (!launch->is_copy)
+			meter->kernel_ns = launch->now_ns;
+		if (waited_ns || launch->now_ns - meter->polled_ns >= POLL_EVERY_NS)
+			meter = charge_poll(meter, launch->now_ns);
+		uint64_t nap_ns = must_wait_ns(meter, launch);
+
+		if (nap_ns && !waited_ns) {
+			meter = charge_poll(meter, launch->now_ns);
+			nap_ns = must_wait_ns(meter, launch);
+		}
+		if (!nap_ns)
+			break;
+		/* What is out would be measured together with our nap. */
+		if (meter->tail.launches && meter->stream == launch->stream)
+			meter = events_set(meter, launch->stream, launch->now_ns);
+		meter = meter ? sleep_unlocked(launch, nap_ns) : NULL;
+		waited_ns += nap_ns;
+		if (waited_ns - reaped_ns >= REAP_AFTER_NS) {
+			events_unlock();
+			reap();
+			events_lock();
+			meter = events_meter_of(launch->there.context);
+			reaped_ns = waited_ns;
+		}
+	}
+	launch->waited_ns = begun_ns ? launch->now_ns - begun_ns : 0;
+	if (meter && waited_ns)
+		credit_note_wait(meter->card, waited_ns);
+	return meter;
+}
+
 void meter_await(CUstream stream)
 {
 	struct meter_launch launch = {.stream = stream};
@@ -103,7 +170,7 @@ void meter_await(CUstream stream)
 	launch.there = scope_stream(stream);
 	if (launch.there.context && !capture_has(stream)) {
 		events_lock();
-		(void)throttle_await(meter_here(launch.there.context), &launch);
+		(void)await(meter_here(launch.there.context), &launch);
 		events_unlock();
 	}
 	scope_end(launch.there);
@@ -205,7 +272,7 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	launch->there = scope_stream(stream);
 	if (launch->there.context && !capture_has(stream)) {
 		events_lock();
-		struct meter *meter = throttle_await(meter_here(launch->there.context), launch);
+		struct meter *meter = await(meter_here(launch->there.context), launch);
 
 		if (meter)
 			begin(meter, launch);

@@ -30,6 +30,7 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 void meter_after(struct meter_launch *launch, CUresult result);
 /* Does any card have a cap on its time? */
 bool meter_is_capped(void);
+
 /* The waiting alone: before work on several cards begins, each has to have time left. */
 void meter_await(CUstream stream);
 

@@ -108,21 +108,3 @@ CUresult device_of_location(const CUmemLocation *location, CUdevice *device)
 	*device = location->id;
 	return CUDA_SUCCESS;
 }
-
-bool card_device(int card, CUdevice *device)
-{
-	int count = 0;
-
-	if (!cuda.cuDeviceGetCount || cuda.cuDeviceGetCount(&count) != CUDA_SUCCESS)
-		return false;
-	for (int i = 0; i < count; i++) {
-		CUdevice candidate = i;
-
-		if ((!cuda.cuDeviceGet || cuda.cuDeviceGet(&candidate, i) == CUDA_SUCCESS) &&
-		    card_of_device(candidate) == card) {
-			*device = candidate;
-			return true;
-		}
-	}
-	return false;
-}

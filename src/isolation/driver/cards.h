@@ -24,6 +24,3 @@ CUresult device_of_stream(CUstream stream, CUdevice *device);
 bool location_is_host(const CUmemLocation *location);
 /* The device of any other; for a kind of place that came after us the current context's. */
 CUresult device_of_location(const CUmemLocation *location, CUdevice *device);
-
-/* A device of this process that is that card; false when there is none. */
-bool card_device(int card, CUdevice *device);

@@ -52,68 +52,28 @@ static void *open_library(const char *soname, bool may_open)
 	return library;
 }
 
-/* A library that is being loaded, and where it lies: asking whose an address is takes a while. */
-struct loading {
-	void *library;
-	const char *from, *to;
-};
-
-/* Where the object lies that the driver's function is in. */
-static void place(struct loading *loading, const void *function)
-{
-	Dl_info object;
-
-	if (!dladdr(function, &object))
-		return;
-	const ElfW(Ehdr) *header = object.dli_fbase;
-	const ElfW(Phdr) *parts = (const void *)((const char *)header + header->e_phoff);
-
-	const ElfW(Phdr) *first = NULL;
-
-	loading->from = object.dli_fbase;
-	for (unsigned i = 0; i < header->e_phnum; i++) {
-		if (parts[i].p_type != PT_LOAD)
-			continue;
-		first = first ? first : &parts[i];
-		loading->to = loading->from + parts[i].p_vaddr - first->p_vaddr + parts[i].p_memsz;
-	}
-}
-
-static void resolve(struct loading *loading, const char *name, void *pointer)
-{
-	void *found = libc_symbols()->dlsym(loading->library, name);
-	const char *address = found;
-
-	/* A dependency of the library cannot be meant, nor we ourselves. */
-	if (address < loading->from || address >= loading->to) {
-		if (!driver_owns(found))
-			return;
-		if (!loading->to)
-			place(loading, found);
-	}
-	*(void **)pointer = found;
-}
-
+/* The library itself is searched, and what it needs: never what stands in front of it. */
 static bool load_cuda(bool may_open)
 {
-	struct loading loading = {.library = open_library("libcuda.so.1", may_open)};
+	void *library = open_library("libcuda.so.1", may_open);
 
-	if (!loading.library)
+	if (!library)
 		return false;
-#define CUDA_HOOK(name, base, since, streams) resolve(&loading, #name, &cuda.name);
-#define CUDA_CALL(name) resolve(&loading, #name, &cuda.name);
+#define RESOLVE(name, into) *(void **)&(into) = libc_symbols()->dlsym(library, #name);
+#define CUDA_HOOK(name, base, since, streams) RESOLVE(name, cuda.name)
+#define CUDA_CALL(name) RESOLVE(name, cuda.name)
 #include "driver/symbols.def"
 	return true;
 }
 
 static bool load_nvml(bool may_open)
 {
-	struct loading loading = {.library = open_library("libnvidia-ml.so.1", may_open)};
+	void *library = open_library("libnvidia-ml.so.1", may_open);
 
-	if (!loading.library)
+	if (!library)
 		return false;
-#define NVML_HOOK(name) resolve(&loading, #name, &nvml.name);
-#define NVML_CALL(name) resolve(&loading, #name, &nvml.name);
+#define NVML_HOOK(name) RESOLVE(name, nvml.name)
+#define NVML_CALL(name) RESOLVE(name, nvml.name)
 #include "driver/symbols.def"
 	return true;
 }

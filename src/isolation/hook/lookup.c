@@ -9,7 +9,6 @@
 #include "slice/slice.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
@@ -165,42 +164,45 @@ static struct route route_of_driver(void *handle, const char *name)
 	return (struct route){.result = *hook->real ? *hook->real : libc->dlsym(RTLD_NEXT, name)};
 }
 
+static void *really(const struct call *call, bool has_version)
+{
+	const struct libc_symbols *libc = libc_symbols();
+	void *handle = call->first.pointer;
+	const char *name = call->second.text;
+
+	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
+	return has_version ? libc->dlvsym(handle, name, call->third.text)
+			   : libc->dlsym(handle, name);
+}
+
 /* Any thread, at any time, also before main and before our own relocations of data. */
-__attribute__((used)) struct route route_dlsym(struct call *call)
+static struct route look(const struct call *call, bool has_version)
 {
 	const struct libc_symbols *libc = libc_symbols();
 	void *handle = call->first.pointer;
 	const char *name = call->second.text;
 
 	if (asks_for_entry_point(handle, name))
-		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
+		return (struct route){.result = entry_point(really(call, has_version))};
 	void *next = next_entry_point(handle, name, call->caller);
 
-	if (next)
+	/* Where the C library has no such version, the answer stays that. */
+	if (next && (!has_version || libc->dlvsym(RTLD_NEXT, name, call->third.text)))
 		return (struct route){.result = next};
-	if (must_stay_real(name, call->caller))
-		return route_of_driver(handle, name);
-	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
-	return (struct route){.result = ours_for(handle, name, libc->dlsym(handle, name))};
+	if (!must_stay_real(name, call->caller))
+		return (struct route){.result = ours_for(handle, name, really(call, has_version))};
+	return has_version ? (struct route){.jump = (void *)libc->dlvsym}
+			   : route_of_driver(handle, name);
+}
+
+__attribute__((used)) struct route route_dlsym(struct call *call)
+{
+	return look(call, false);
 }
 
 __attribute__((used)) struct route route_dlvsym(struct call *call)
 {
-	const struct libc_symbols *libc = libc_symbols();
-	void *handle = call->first.pointer;
-	const char *name = call->second.text, *version = call->third.text;
-
-	if (asks_for_entry_point(handle, name))
-		return (struct route){.result = entry_point(libc->dlvsym(handle, name, version))};
-	void *next = next_entry_point(handle, name, call->caller);
-
-	/* Where the C library has no such version, the answer stays that. */
-	if (next && libc->dlvsym(RTLD_NEXT, name, version))
-		return (struct route){.result = next};
-	if (must_stay_real(name, call->caller))
-		return (struct route){.jump = (void *)libc->dlvsym};
-	return (struct route){.result =
-				      ours_for(handle, name, libc->dlvsym(handle, name, version))};
+	return look(call, true);
 }
 
 /*
@@ -210,96 +212,46 @@ __attribute__((used)) struct route route_dlvsym(struct call *call)
  * taken only from those that may mean CUDA.
  *
  * A library that uses CUDA has the name of the driver or of its runtime somewhere in the file: as
- * what it needs, or, with the runtime linked into it, as what that loads.
+ * what it needs, or, with the runtime linked into it, as what that loads. What it brings has its
+ * name there as well.
  */
-struct image {
-	const char *bytes;
-	size_t size;
-};
-
-static bool is_inside(const struct image *image, uint64_t offset, uint64_t bytes)
-{
-	return offset <= image->size && bytes <= image->size - offset;
-}
-
-static bool names(const struct image *image, const char *word)
-{
-	return memmem(image->bytes, image->size, word, strlen(word)) != NULL;
-}
 
 /* Libraries that are there keep the order in which they look; nor do the compilers' use CUDA. */
-static bool brings_nothing(const char *needed)
+static bool brings_nothing(const char *named, const char *file)
 {
 	static const char *const compilers[] = {"libc.so.",     "libm.so.",  "libdl.so.",
 						"libpthread.",  "librt.so.", "libstdc++.so.",
 						"libgcc_s.so.", "ld-linux"};
+	const char *own = strrchr(file, '/') + 1;
 
 	for (size_t i = 0; i < sizeof(compilers) / sizeof(compilers[0]); i++)
-		if (strncmp(needed, compilers[i], strlen(compilers[i])) == 0)
+		if (strncmp(named, compilers[i], strlen(compilers[i])) == 0)
 			return true;
-	void *loaded = libc_symbols()->dlopen(needed, RTLD_LAZY | RTLD_NOLOAD);
+	/* As far as the version: it may be opened by a link. */
+	if (strncmp(named, own, strcspn(own, ".")) == 0 && named[strcspn(own, ".")] == '.')
+		return true;
+	void *loaded = libc_symbols()->dlopen(named, RTLD_LAZY | RTLD_NOLOAD);
 
 	if (loaded)
 		dlclose(loaded);
 	return loaded;
 }
 
-/* Where an address of the image lies in the file; its end when that cannot be told. */
-static uint64_t offset_of(const struct image *image, const ElfW(Phdr) * parts, unsigned count,
-			  uint64_t address)
+static bool is_harmless(const char *bytes, size_t size, const char *file)
 {
-	for (unsigned i = 0; i < count; i++)
-		if (parts[i].p_type == PT_LOAD && address >= parts[i].p_vaddr &&
-		    address - parts[i].p_vaddr < parts[i].p_filesz)
-			return address - parts[i].p_vaddr + parts[i].p_offset;
-	return image->size;
-}
+	const char *end = bytes + size, *found = bytes;
 
-/* Its table of what it needs, and where the names are; false when it cannot be understood. */
-static bool find_dynamic(const struct image *image, const ElfW(Dyn) * *entries, size_t *count,
-			 uint64_t *strings)
-{
-	const ElfW(Ehdr) *header = (const void *)image->bytes;
-
-	*count = 0;
-	if (image->size < sizeof(*header) || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
-	    header->e_phoff % _Alignof(ElfW(Phdr)) != 0 ||
-	    !is_inside(image, header->e_phoff, header->e_phnum * sizeof(ElfW(Phdr))))
+	if (memmem(bytes, size, "libcuda", 7) || memmem(bytes, size, "libnvidia", 9))
 		return false;
-	const ElfW(Phdr) *parts = (const void *)(image->bytes + header->e_phoff);
+	while ((found = memmem(found, (size_t)(end - found), ".so", 3))) {
+		const char *named = found;
 
-	for (unsigned i = 0; i < header->e_phnum; i++) {
-		if (parts[i].p_type != PT_DYNAMIC || parts[i].p_offset % _Alignof(ElfW(Dyn)) != 0 ||
-		    !is_inside(image, parts[i].p_offset, parts[i].p_filesz))
+		found += 3;
+		if (found < end && *found && *found != '.')
 			continue;
-		*entries = (const void *)(image->bytes + parts[i].p_offset);
-		*count = parts[i].p_filesz / sizeof(**entries);
-	}
-	for (size_t i = 0; i < *count && (*entries)[i].d_tag != DT_NULL; i++)
-		if ((*entries)[i].d_tag == DT_STRTAB) {
-			*strings =
-				offset_of(image, parts, header->e_phnum, (*entries)[i].d_un.d_ptr);
-			return true;
-		}
-	return false;
-}
-
-static bool is_harmless(const struct image *image)
-{
-	const ElfW(Dyn) * entries;
-	uint64_t strings;
-	size_t count;
-
-	if (names(image, "libcuda") || names(image, "libnvidia") ||
-	    !find_dynamic(image, &entries, &count, &strings))
-		return false;
-	for (size_t i = 0; i < count && entries[i].d_tag != DT_NULL; i++) {
-		const uint64_t place = strings + entries[i].d_un.d_val;
-
-		if (entries[i].d_tag != DT_NEEDED)
-			continue;
-		if (place >= image->size || !memchr(image->bytes + place, 0, image->size - place) ||
-		    !brings_nothing(image->bytes + place))
+		while (named > bytes && named[-1])
+			named--;
+		if (!memchr(found, 0, (size_t)(end - found)) || !brings_nothing(named, file))
 			return false;
 	}
 	return true;
@@ -313,27 +265,23 @@ static bool is_harmless(const struct image *image)
 static bool is_harmless_file(const char *file)
 {
 	struct stat status;
+	void *bytes = MAP_FAILED;
 
 	/* By a name alone the loader searches, and where it finds it is its own affair. */
 	if (!file || !strchr(file, '/'))
 		return false;
 	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	struct image image = {0};
 
 	if (fd < 0)
 		return false;
-	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
-		void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-
-		if (bytes != MAP_FAILED)
-			image = (struct image){.bytes = bytes, .size = (size_t)status.st_size};
-	}
+	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0)
+		bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	close(fd);
-	if (!image.bytes)
+	if (bytes == MAP_FAILED)
 		return false;
-	const bool answer = is_harmless(&image);
+	const bool answer = is_harmless(bytes, (size_t)status.st_size, file);
 
-	munmap((void *)(uintptr_t)image.bytes, image.size);
+	munmap(bytes, (size_t)status.st_size);
 	return answer;
 }
 

@@ -37,10 +37,11 @@ static void refresh(int card, uint64_t wanted)
 	overhead_refresh(card, wanted);
 }
 
-/* Pools and contexts may have given memory back since we looked. */
+/* Pools, graphs and contexts may have given memory back since we looked. */
 static void reclaim(int card)
 {
 	pools_refresh(card);
+	graphs_refresh(card);
 	overhead_refresh_now(card);
 }
 

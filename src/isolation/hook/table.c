@@ -79,57 +79,48 @@ static bool is_known(const char *name)
 	return false;
 }
 
-static bool begins_with_any(const char *name, const char *const *beginnings)
-{
-	for (; *beginnings; beginnings++)
-		if (strncmp(name, *beginnings, strlen(*beginnings)) == 0)
-			return true;
-	return false;
-}
-
 /*
- * By shape: what a later driver would call a function that makes or ends a context,
- * brings code or takes it off, frees memory, or waits for the card.
+ * By shape: what a later driver would call a function that takes memory or card time, gives memory
+ * back, makes or ends a context, brings code or takes it off, or waits for the card.
  */
 static bool changes_what_is_counted(const char *name)
 {
-	static const char *const beginnings[] = {
-		"cuModuleLoad",
-		"cuModuleUnload",
-		"cuLibraryLoad",
-		"cuLibraryUnload",
-		"cuFuncLoad",
-		"cuCtxDestroy",
-		"cuCtxDetach",
-		"cuGreenCtxDestroy",
-		"cuMemFree",
-		"cuMemRelease",
-		"cuMemUnmap",
-		"cuMemPoolDestroy",
-		"cuArrayDestroy",
-		"cuMipmappedArrayDestroy",
-		"cuGraphExecDestroy",
-		"cuDevicePrimaryCtxRetain",
-		"cuDevicePrimaryCtxRelease",
-		"cuDevicePrimaryCtxReset",
-		NULL,
+	static const struct {
+		const char *beginning, *part;
+	} shapes[] = {
+		{"cu", "CtxCreate"},
+		{"cu", "Synchronize"},
+		{"cuMem", "Alloc"},
+		{"cuMem", "Create"},
+		{"cuArray", "Create"},
+		{"cuMipmappedArray", "Create"},
+		{"cuMulticastCreate", ""},
+		{"cuGraphLaunch", ""},
+		{"cuGraphInstantiate", ""},
+		{"cuLaunch", ""},
+		{"cuModuleLoad", ""},
+		{"cuModuleUnload", ""},
+		{"cuLibraryLoad", ""},
+		{"cuLibraryUnload", ""},
+		{"cuFuncLoad", ""},
+		{"cuCtxDestroy", ""},
+		{"cuCtxDetach", ""},
+		{"cuGreenCtxDestroy", ""},
+		{"cuMemFree", ""},
+		{"cuMemRelease", ""},
+		{"cuMemUnmap", ""},
+		{"cuMemPoolDestroy", ""},
+		{"cuArrayDestroy", ""},
+		{"cuMipmappedArrayDestroy", ""},
+		{"cuGraphExecDestroy", ""},
+		{"cuDevicePrimaryCtxRe", ""}, /* Retain, Release, Reset */
 	};
 
-	return strstr(name, "CtxCreate") || strstr(name, "Synchronize") ||
-	       begins_with_any(name, beginnings);
-}
-
-/* ... or that takes memory or card time. */
-static bool takes_from_the_card(const char *name)
-{
-	if (strncmp(name, "cuMem", 5) == 0)
-		return strstr(name, "Alloc") || strstr(name, "Create");
-	if (strncmp(name, "cuArray", 7) == 0 || strncmp(name, "cuMipmappedArray", 16) == 0)
-		return strstr(name, "Create") != NULL;
-	if (strncmp(name, "cuGraph", 7) == 0)
-		return strncmp(name, "cuGraphLaunch", 13) == 0 ||
-		       strncmp(name, "cuGraphInstantiate", 18) == 0;
-	return strncmp(name, "cuLaunch", 8) == 0 || strncmp(name, "cuMulticastCreate", 17) == 0;
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+		if (strncmp(name, shapes[i].beginning, strlen(shapes[i].beginning)) == 0 &&
+		    strstr(name, shapes[i].part))
+			return true;
+	return false;
 }
 
 void drift_note(const char *name)
@@ -138,8 +129,8 @@ void drift_note(const char *name)
 	static char seen[REMEMBERED][64];
 	int i = 0;
 
-	if (!(takes_from_the_card(name) || changes_what_is_counted(name)) || is_known(name) ||
-	    slice_state() != SLICE_OPEN || !slice_open_region())
+	if (!changes_what_is_counted(name) || is_known(name) || slice_state() != SLICE_OPEN ||
+	    !slice_open_region())
 		return;
 	process_in_children(noting_in_child);
 	pthread_mutex_lock(&noting);

@@ -104,7 +104,6 @@ static void add(struct graph_wants *wants, const CUDA_MEM_ALLOC_NODE_PARAMS *nod
 	    __builtin_add_overflow(wants->bytes[card], bytes - bytes % block, &wants->bytes[card]))
 		wants->bytes[card] = UINT64_MAX;
 	wants->devices[card] = device;
-	wants->cards |= 1u << card;
 }
 
 static void add_node(struct graph_wants *wants, CUgraphNode node, int depth)

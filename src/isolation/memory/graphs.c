@@ -19,13 +19,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t charged[LIMITS_CARDS]; /* of the cards' graph memory; under `growing` */
-static _Atomic uint32_t trims = 1;     /* graphs backed before the last trim must ask again */
+/* Recursive: want of room for a graph has them all looked at. */
+static pthread_mutex_t growing = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+/* Of the cards' graph memory; under `growing`. */
+static uint64_t charged[LIMITS_CARDS];
+static CUdevice devices[LIMITS_CARDS];
+static _Atomic uint32_t trims = 1; /* graphs backed before the last trim must ask again */
 
 void graphs_after_fork(void)
 {
-	growing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	growing = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
 		charged[i] = 0;
 }
@@ -48,50 +51,48 @@ static uint64_t follow(int card, CUdevice device)
 	if (card >= 0 && now != charged[card]) {
 		account_adjust(card, ACCOUNT_USED, charged[card], now);
 		charged[card] = now;
+		devices[card] = device;
 	}
 	return now;
 }
 
-/* User addresses leave the highest byte free. */
-static uint64_t part_key(uint64_t exec, int card)
+/* A graph has an entry for each card, numbered from 0. User addresses leave the highest byte free.
+ */
+static uint64_t part_key(uint64_t exec, unsigned number)
 {
-	return exec ^ ((uint64_t)(card + 1) << 56);
+	return exec ^ ((uint64_t)number << 56);
 }
 
 void graphs_forget(CUgraphExec exec)
 {
-	const uint64_t key = (uint64_t)(uintptr_t)exec;
-	struct holding entry, part;
+	struct holding part;
+	unsigned number = 0;
 
-	if (!holdings_take(KIND_GRAPH, key, &entry))
-		return;
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (entry.other >> card & 1)
-			holdings_take(KIND_GRAPH_PART, part_key(key, card), &part);
+	while (holdings_take(KIND_GRAPH, part_key((uint64_t)(uintptr_t)exec, number), &part))
+		number++;
+}
+
+static void remember(CUgraphExec exec, unsigned number, int card, CUdevice device, uint64_t bytes)
+{
+	const struct holding part = {.key = part_key((uint64_t)(uintptr_t)exec, number),
+				     .kind = KIND_GRAPH,
+				     .card = (int16_t)card,
+				     .bytes = bytes,
+				     .other = (uint64_t)device};
+
+	holdings_put(&part);
 }
 
 void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 {
-	const uint64_t key = (uint64_t)(uintptr_t)exec;
-	const struct holding entry = {.key = key,
-				      .kind = KIND_GRAPH,
-				      .card = wants->is_foreign ? CARD_FOREIGN : 0,
-				      .other = wants->cards};
+	unsigned number = 0;
 
 	graphs_forget(exec);
-	if (!wants->cards && !wants->is_foreign)
-		return;
-	holdings_put(&entry);
-	for (int card = 0; card < LIMITS_CARDS; card++) {
-		const struct holding part = {.key = part_key(key, card),
-					     .kind = KIND_GRAPH_PART,
-					     .card = (int16_t)card,
-					     .bytes = wants->bytes[card],
-					     .other = (uint64_t)wants->devices[card]};
-
-		if (wants->cards >> card & 1)
-			holdings_put(&part);
-	}
+	if (wants->is_foreign)
+		remember(exec, number++, CARD_FOREIGN, 0, 0);
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		if (wants->bytes[card])
+			remember(exec, number++, card, wants->devices[card], wants->bytes[card]);
 }
 
 /* Gives back what no graph uses just now; all must ask again. With the lock. */
@@ -106,120 +107,89 @@ static CUresult trim(int card, CUdevice device)
 	return result;
 }
 
-/* Unused memory of graphs is given up before anything is refused. With the lock. */
-static CUresult reserve(int card, CUdevice device, uint64_t bytes)
+void graphs_refresh(int card)
 {
-	CUresult result = account_try_reserve(card, ACCOUNT_USED, bytes);
-
-	if (result != CUDA_ERROR_OUT_OF_MEMORY)
-		return result;
-	if (cuda.cuDeviceGraphMemTrim) {
+	/* Who has it may wait for a pool, which we may hold. */
+	if (!cuda.cuDeviceGraphMemTrim || pthread_mutex_trylock(&growing) != 0)
+		return;
+	if (charged[card]) {
 		const CUstreamCaptureMode mode = capture_exempt();
 
-		trim(card, device);
+		trim(card, devices[card]);
 		capture_restore(mode);
 	}
-	return account_reserve(card, ACCOUNT_USED, bytes);
+	pthread_mutex_unlock(&growing);
 }
 
 /* With the lock. */
-static CUresult begin_card(struct graph_growth *growth, int card, bool has_memory)
+static CUresult begin_part(struct graph_part *part, const struct holding *wanted)
 {
-	struct holding part;
+	const bool has_memory = wanted->tag == atomic_load(&trims);
 	CUresult result = CUDA_SUCCESS;
 
-	if (!holdings_get(KIND_GRAPH_PART, part_key(growth->exec, card), &part))
+	*part = (struct graph_part){.card = wanted->card,
+				    .device = (CUdevice)wanted->other,
+				    .reserved = has_memory ? 0 : wanted->bytes};
+	if (part->card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	const CUdevice device = (CUdevice)part.other;
-
-	growth->devices[card] = device;
-	growth->reserved[card] = has_memory ? 0 : part.bytes;
-	follow(card, device);
+	follow(part->card, part->device);
 	if (!has_memory)
-		result = reserve(card, device, growth->reserved[card]);
-	growth->before[card] = follow(card, device);
+		result = account_reserve(part->card, ACCOUNT_USED, part->reserved);
+	part->before = follow(part->card, part->device);
 	return result;
 }
 
-/* With the lock: all cards, or none. */
-static CUresult begin_cards(struct graph_growth *growth, uint32_t cards, bool has_memory)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	growth->cards = 0;
-	for (int card = 0; result == CUDA_SUCCESS && card < LIMITS_CARDS; card++) {
-		if (!(cards >> card & 1))
-			continue;
-		result = begin_card(growth, card, has_memory);
-		if (result == CUDA_SUCCESS)
-			growth->cards |= 1u << card;
-	}
-	for (int card = 0; result != CUDA_SUCCESS && card < LIMITS_CARDS; card++)
-		if (growth->cards >> card & 1)
-			account_settle(card, ACCOUNT_USED, growth->reserved[card], 0);
-	return result;
-}
-
+/* All cards, or none. */
 CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream stream)
 {
-	struct holding entry;
+	struct holding wanted;
+	CUresult result = CUDA_SUCCESS;
 
 	growth->exec = (uint64_t)(uintptr_t)exec;
-	growth->is_open = false;
-	if (!holdings_get(KIND_GRAPH, growth->exec, &entry) || capture_has(stream))
+	growth->count = 0;
+	if (!holdings_get(KIND_GRAPH, part_key(growth->exec, 0), &wanted) || capture_has(stream))
 		return CUDA_SUCCESS;
-	if (entry.card == CARD_FOREIGN)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&growing);
-	const CUresult result =
-		begin_cards(growth, (uint32_t)entry.other, entry.tag == atomic_load(&trims));
-
-	growth->is_open = result == CUDA_SUCCESS;
-	if (!growth->is_open)
+	while (result == CUDA_SUCCESS && growth->count < LIMITS_CARDS &&
+	       holdings_get(KIND_GRAPH, part_key(growth->exec, growth->count), &wanted)) {
+		result = begin_part(&growth->parts[growth->count], &wanted);
+		growth->count += result == CUDA_SUCCESS;
+	}
+	if (result != CUDA_SUCCESS || !growth->count) {
+		for (unsigned i = 0; i < growth->count; i++)
+			account_settle(growth->parts[i].card, ACCOUNT_USED,
+				       growth->parts[i].reserved, 0);
+		growth->count = 0;
 		pthread_mutex_unlock(&growing);
+	}
 	return result;
 }
 
-static void remember_backing(uint64_t exec)
+/* What the card's graph memory has grown by is charged. With the lock. */
+static void end_part(const struct graph_part *part)
 {
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_GRAPH, exec);
+	const uint64_t now = graph_number(part->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+	const uint64_t grown = now > part->before ? now - part->before : 0;
 
-	if (entry)
-		entry->tag = atomic_load(&trims);
-	holdings_unlock();
-}
-
-/* What the card's graph memory has grown by. */
-static uint64_t graph_grown(const struct graph_growth *growth, int card)
-{
-	const uint64_t now =
-		graph_number(growth->devices[card], CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-	const uint64_t before = growth->before[card];
-
-	return now > before ? now - before : 0;
-}
-
-/* With the lock. */
-static void end_card(const struct graph_growth *growth, int card)
-{
-	const uint64_t grown = graph_grown(growth, card);
-
-	account_settle(card, ACCOUNT_USED, growth->reserved[card], grown);
-	charged[card] += grown;
-	follow(card, growth->devices[card]);
+	account_settle(part->card, ACCOUNT_USED, part->reserved, grown);
+	charged[part->card] += grown;
+	devices[part->card] = part->device;
+	follow(part->card, part->device);
 }
 
 void graph_end(struct graph_growth *growth, CUresult result)
 {
-	if (!growth->is_open)
-		return;
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (growth->cards >> card & 1)
-			end_card(growth, card);
-	if (result == CUDA_SUCCESS)
-		remember_backing(growth->exec);
-	pthread_mutex_unlock(&growing);
+	for (unsigned i = 0; i < growth->count; i++) {
+		end_part(&growth->parts[i]);
+		holdings_lock();
+		struct holding *wanted = holdings_at(KIND_GRAPH, part_key(growth->exec, i));
+
+		if (wanted && result == CUDA_SUCCESS)
+			wanted->tag = atomic_load(&trims);
+		holdings_unlock();
+	}
+	if (growth->count)
+		pthread_mutex_unlock(&growing);
 }
 
 CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,

@@ -27,8 +27,20 @@
 
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-/* Each names the next in `other`. Changed with the lock. */
-static _Atomic uint64_t first_pool;
+
+/* What comes when there is no place any more has no memory. */
+enum { POOLS = 1024 };
+
+/* With the lock. */
+static struct pool {
+	CUmemoryPool pool; /* NULL: free */
+	int card;
+	bool is_elsewhere; /* another process's, or of the host: not charged here */
+	uint64_t charged;
+	uint64_t tight; /* it grew for so little though it had room; 0: it never did */
+} pools[POOLS];
+static atomic_uint pool_count; /* the first so many were ever used */
+
 /* What growths have shown of the driver; with the lock. */
 static uint64_t chunk = USUAL_CHUNK;
 static bool is_exact_beyond_chunk; /* what is larger comes in pages, not in whole chunks */
@@ -36,7 +48,7 @@ static bool is_exact_beyond_chunk; /* what is larger comes in pages, not in whol
 void pools_after_fork(void)
 {
 	pooling = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-	atomic_store(&first_pool, 0);
+	atomic_store(&pool_count, 0);
 }
 
 static uint64_t pool_number(CUmemoryPool pool, CUmemPool_attribute attribute)
@@ -49,37 +61,43 @@ static uint64_t pool_number(CUmemoryPool pool, CUmemPool_attribute attribute)
 	return bytes;
 }
 
-void pools_remember(CUmemoryPool pool, int card)
+/* With the lock; NULL where there is none, and with NULL the first that is free. */
+static struct pool *find(CUmemoryPool pool)
 {
-	struct holding entry = {
-		.key = (uint64_t)(uintptr_t)pool, .kind = KIND_POOL, .card = (int16_t)card};
+	const unsigned count = atomic_load(&pool_count);
 
-	if (holdings_get(KIND_POOL, entry.key, &entry))
-		return;
+	for (unsigned i = 0; i < count; i++)
+		if (pools[i].pool == pool)
+			return &pools[i];
+	if (pool || count == POOLS)
+		return NULL;
+	pools[count].pool = NULL;
+	atomic_store(&pool_count, count + 1);
+	return &pools[count];
+}
+
+/* One that was handed to us again stays what it is. */
+void pools_remember(CUmemoryPool pool, int card, bool is_elsewhere)
+{
 	pthread_mutex_lock(&pooling);
-	entry.other = atomic_load(&first_pool);
-	if (!holdings_get(KIND_POOL, entry.key, &entry) && holdings_put(&entry))
-		atomic_store(&first_pool, entry.key);
+	struct pool *place = find(pool) ? NULL : find(NULL);
+
+	if (place)
+		*place = (struct pool){.pool = pool, .card = card, .is_elsewhere = is_elsewhere};
 	pthread_mutex_unlock(&pooling);
 }
 
-/* Takes it out of the list. With the lock. */
-static void unlink_pool(const struct holding *gone)
+bool pools_know(CUmemoryPool pool, int *card, bool *is_elsewhere)
 {
-	uint64_t key = atomic_load(&first_pool);
+	pthread_mutex_lock(&pooling);
+	const struct pool *known = find(pool);
 
-	if (key == gone->key) {
-		atomic_store(&first_pool, gone->other);
-		return;
+	if (known) {
+		*card = known->card;
+		*is_elsewhere = known->is_elsewhere;
 	}
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_POOL, key);
-
-	while (entry && entry->other != gone->key)
-		entry = holdings_at(KIND_POOL, entry->other);
-	if (entry)
-		entry->other = gone->other;
-	holdings_unlock();
+	pthread_mutex_unlock(&pooling);
+	return known;
 }
 
 /*
@@ -89,72 +107,39 @@ static void unlink_pool(const struct holding *gone)
 void pools_forget(CUmemoryPool pool, uint64_t used)
 {
 	static _Atomic uint64_t ended;
-	struct holding entry;
+	struct pool *known = find(pool);
 
-	holdings_take(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
-	if (!holdings_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
+	if (!known)
 		return;
-	unlink_pool(&entry);
+	known->pool = NULL;
 	const struct holding rest = {.key = atomic_fetch_add(&ended, 1) + 1,
 				     .kind = KIND_POOL_ENDED,
-				     .card = entry.card,
+				     .card = (int16_t)known->card,
 				     .context = (uint64_t)(uintptr_t)context_current(),
-				     .bytes = used < entry.bytes ? used : entry.bytes};
+				     .bytes = used < known->charged ? used : known->charged};
 
-	account_adjust(entry.card, ACCOUNT_USED, entry.bytes, rest.bytes);
+	account_adjust(known->card, ACCOUNT_USED, known->charged, rest.bytes);
 	if (rest.bytes)
 		holdings_put(&rest);
 }
 
-void pools_remember_elsewhere(CUmemoryPool pool)
+static uint64_t follow(struct pool *pool)
 {
-	const struct holding entry = {.key = (uint64_t)(uintptr_t)pool,
-				      .kind = KIND_POOL_ELSEWHERE,
-				      .card = CARD_FOREIGN};
+	const uint64_t reserved = pool_number(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 
-	struct holding own;
-
-	/* One of our own that was handed to us again stays our own. */
-	if (!pools_is_elsewhere(pool) && !holdings_get(KIND_POOL, entry.key, &own))
-		holdings_put(&entry);
-}
-
-bool pools_is_elsewhere(CUmemoryPool pool)
-{
-	struct holding entry;
-
-	return holdings_get(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
-}
-
-static void set_charged(CUmemoryPool pool, uint64_t bytes)
-{
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_POOL, (uint64_t)(uintptr_t)pool);
-
-	if (entry)
-		entry->bytes = bytes;
-	holdings_unlock();
-}
-
-static struct holding entry_of(CUmemoryPool pool)
-{
-	struct holding entry = {0};
-
-	holdings_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry);
-	return entry;
-}
-
-/* Brings one pool's charge to what it has reserved now. With the lock. */
-uint64_t pools_follow(CUmemoryPool pool)
-{
-	struct holding entry;
-	const uint64_t reserved = pool_number(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-
-	if (holdings_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry) && entry.bytes != reserved) {
-		account_adjust(entry.card, ACCOUNT_USED, entry.bytes, reserved);
-		set_charged(pool, reserved);
+	if (!pool->is_elsewhere && pool->charged != reserved) {
+		account_adjust(pool->card, ACCOUNT_USED, pool->charged, reserved);
+		pool->charged = reserved;
 	}
 	return reserved;
+}
+
+void pools_follow(CUmemoryPool pool)
+{
+	struct pool *known = find(pool);
+
+	if (known)
+		follow(known);
 }
 
 /* The call is not over before the books know: who measures in between takes less for overhead. */
@@ -174,27 +159,30 @@ CUresult pools_trim(CUmemoryPool pool, size_t least)
 static void follow_all(int card, bool may_trim)
 {
 	const CUstreamCaptureMode mode = capture_exempt();
-	struct holding entry;
 
 	pthread_mutex_lock(&pooling);
-	for (uint64_t key = atomic_load(&first_pool); key && holdings_get(KIND_POOL, key, &entry);
-	     key = entry.other) {
-		const CUmemoryPool pool = (CUmemoryPool)(uintptr_t)key;
+	for (unsigned i = 0; i < atomic_load(&pool_count); i++) {
+		struct pool *pool = &pools[i];
 
-		if (card >= 0 && entry.card != card)
+		if (!pool->pool || pool->is_elsewhere || (card >= 0 && pool->card != card))
 			continue;
 		if (may_trim)
-			(void)pools_trim(pool, 0);
+			(void)pools_trim(pool->pool, 0);
 		else
-			pools_follow(pool);
+			follow(pool);
 	}
 	pthread_mutex_unlock(&pooling);
 	capture_restore(mode);
 }
 
+static bool are_any(void)
+{
+	return atomic_load_explicit(&pool_count, memory_order_relaxed) != 0;
+}
+
 bool pools_follow_card(int card)
 {
-	if (!atomic_load_explicit(&first_pool, memory_order_relaxed))
+	if (!are_any())
 		return true;
 	/* Who has it may be growing one. */
 	if (pthread_mutex_trylock(&pooling) != 0)
@@ -206,13 +194,13 @@ bool pools_follow_card(int card)
 
 void pools_refresh(int card)
 {
-	if (atomic_load_explicit(&first_pool, memory_order_relaxed))
+	if (are_any())
 		follow_all(card, true);
 }
 
 void pools_after_sync(void)
 {
-	if (atomic_load_explicit(&first_pool, memory_order_relaxed))
+	if (are_any())
 		follow_all(CARD_FOREIGN, false);
 }
 
@@ -245,14 +233,13 @@ static uint64_t most_growth(uint64_t bytes)
 }
 
 /* What the pool has reserved; true when it may have to grow. With the lock. */
-static bool may_grow(struct pool_growth *growth)
+static bool may_grow(struct pool_growth *growth, struct pool *pool)
 {
-	growth->before = pools_follow(growth->pool);
+	growth->before = follow(pool);
 	const uint64_t used = pools_used(growth->pool);
 	const uint64_t unused = growth->before > used ? growth->before - used : 0;
-	const uint64_t tight = entry_of(growth->pool).other_serial;
 
-	return growth->asked > unused || (used && tight && growth->asked >= tight);
+	return growth->asked > unused || (used && pool->tight && growth->asked >= pool->tight);
 }
 
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
@@ -260,22 +247,27 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	CUresult result = CUDA_SUCCESS;
 
 	pthread_mutex_lock(&pooling);
+	struct pool *pool = find(growth->pool);
+
 	growth->asked = bytes;
-	if (may_grow(growth) || growth->card < 0) {
+	if (!pool) {
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	} else if (may_grow(growth, pool) || growth->card < 0) {
 		growth->reserved = most_growth(bytes);
 		result = account_reserve(growth->card, ACCOUNT_USED, growth->reserved);
 		/* Making room may have trimmed this pool too. */
-		(void)may_grow(growth);
+		(void)may_grow(growth, pool);
 	} else {
 		overhead_refresh(growth->card, bytes);
 	}
-	if (result != CUDA_SUCCESS)
+	growth->is_open = result == CUDA_SUCCESS;
+	if (!growth->is_open)
 		pthread_mutex_unlock(&pooling);
 	return result;
 }
 
 /* With the lock. */
-static void learn(const struct pool_growth *growth, uint64_t grown)
+static void learn(const struct pool_growth *growth, struct pool *pool, uint64_t grown)
 {
 	const uint64_t beyond = grown > growth->asked ? grown - growth->asked : 0;
 
@@ -283,15 +275,9 @@ static void learn(const struct pool_growth *growth, uint64_t grown)
 		chunk *= 2;
 	if (grown > chunk && grown % chunk)
 		is_exact_beyond_chunk = true;
-	if (!grown || growth->reserved)
-		return;
 	/* It had room, in pieces that were too small. */
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_POOL, (uint64_t)(uintptr_t)growth->pool);
-
-	if (entry && (!entry->other_serial || growth->asked < entry->other_serial))
-		entry->other_serial = growth->asked;
-	holdings_unlock();
+	if (grown && !growth->reserved && (!pool->tight || growth->asked < pool->tight))
+		pool->tight = growth->asked;
 }
 
 /* The pool grew by more than any growth so far let expect. */
@@ -320,26 +306,26 @@ static void undo(const struct pool_growth *growth, CUdeviceptr pointer, CUstream
 CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,
 			  CUstream stream)
 {
+	struct pool *pool = find(growth->pool);
 	const uint64_t now = pool_number(growth->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 	uint64_t grown = now > growth->before ? now - growth->before : 0;
 
-	learn(growth, grown);
+	learn(growth, pool, grown);
 	if (result == CUDA_SUCCESS && grown > growth->reserved &&
 	    !has_room_for_more(growth, grown) && cuda.cuMemFreeAsync) {
 		undo(growth, pointer, stream);
-		(void)may_grow(growth);
+		(void)may_grow(growth, pool);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 		grown = 0;
 	}
 	/* A look at all pools for want of room may have charged this one already. */
-	const struct holding entry = entry_of(growth->pool);
-	const uint64_t due = growth->before + grown, charged = entry.bytes;
+	const uint64_t due = growth->before + grown, charged = pool->charged;
 
 	account_settle(growth->card, ACCOUNT_USED, growth->reserved,
 		       due > charged ? due - charged : 0);
 	if (due > charged)
-		set_charged(growth->pool, due);
-	pools_follow(growth->pool);
+		pool->charged = due;
+	follow(pool);
 	pthread_mutex_unlock(&pooling);
 	return result;
 }

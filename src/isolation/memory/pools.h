@@ -21,7 +21,8 @@ void pools_after_fork(void);
 
 /* One growth of a pool, between its two halves in the same thread. */
 struct pool_growth {
-	CUmemoryPool pool;
+	CUmemoryPool pool; /* NULL: it is not charged here */
+	bool is_open;
 	int card;
 	uint64_t asked;
 	uint64_t before;   /* what the pool had reserved */
@@ -37,18 +38,16 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes);
 CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,
 			  CUstream stream);
 
-/* From now on the pool is charged; harmless for one that is. */
-void pools_remember(CUmemoryPool pool, int card);
+/* From now on the pool is charged, or with `is_elsewhere` never, since another process or the host
+ * has its memory. */
+void pools_remember(CUmemoryPool pool, int card, bool is_elsewhere);
+/* What was remembered; false for one that was not. */
+bool pools_know(CUmemoryPool pool, int *card, bool *is_elsewhere);
 /* The pool was destroyed with so many bytes out; with the lock. */
 void pools_forget(CUmemoryPool pool, uint64_t used);
 
-/* Another process's, or of the host: never charged here. */
-void pools_remember_elsewhere(CUmemoryPool pool);
-bool pools_is_elsewhere(CUmemoryPool pool);
-
-/* Brings one pool's charge to what it has reserved now, and returns that. Between lock and unlock.
- */
-uint64_t pools_follow(CUmemoryPool pool);
+/* Brings one pool's charge to what it has reserved now. Between lock and unlock. */
+void pools_follow(CUmemoryPool pool);
 /* The same behind the driver's trim; its result. */
 CUresult pools_trim(CUmemoryPool pool, size_t least);
 /* Bytes that are out of it. */

@@ -22,7 +22,7 @@ static CUresult pool_of_stream(CUstream stream, struct pool_growth *growth)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = cuda.cuDeviceGetMemPool(&growth->pool, device);
 	if (result == CUDA_SUCCESS)
-		pools_remember(growth->pool, growth->card);
+		pools_remember(growth->pool, growth->card, false);
 	return result;
 }
 
@@ -52,23 +52,16 @@ static int card_of_pool(CUmemoryPool pool, CUstream stream)
 								 : CARD_FOREIGN;
 }
 
-/* Any other pool; true for one that nobody charges here. A NULL is the driver's to refuse. */
-static bool is_not_charged(CUmemoryPool pool)
-{
-	return !pool || pools_is_elsewhere(pool);
-}
-
+/* Any other pool; none for one that is not charged here. A NULL is the driver's to refuse. */
 static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_growth *growth)
 {
-	struct holding entry;
+	bool is_elsewhere = !pool;
 
-	growth->pool = pool;
-	if (holdings_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) {
-		growth->card = entry.card;
-	} else {
+	if (pool && !pools_know(pool, &growth->card, &is_elsewhere)) {
 		growth->card = card_of_pool(pool, stream);
-		pools_remember(pool, growth->card);
+		pools_remember(pool, growth->card, false);
 	}
+	growth->pool = is_elsewhere ? NULL : pool;
 	return CUDA_SUCCESS;
 }
 
@@ -76,36 +69,37 @@ static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_grow
  * `named` is the stream as the plain functions would name it. In a capture nothing is
  * allocated now: the graph is charged when it is launched.
  */
-#define ALLOCATES_FROM(named, is_free, find, name, parameters, arguments)                          \
+#define ALLOCATES_FROM(named, find, name, parameters, arguments)                                   \
 	CUresult name parameters                                                                   \
 	{                                                                                          \
 		struct pool_growth growth = {0};                                                   \
                                                                                                    \
 		ENTER_WITH(name, arguments);                                                       \
-		if (!pointer || (is_free) || capture_has(named))                                   \
+		if (!pointer || capture_has(named))                                                \
 			return cuda.name arguments;                                                \
 		const CUstreamCaptureMode mode = capture_exempt();                                 \
 		CUresult result = find;                                                            \
                                                                                                    \
-		if (result == CUDA_SUCCESS)                                                        \
+		if (result == CUDA_SUCCESS && growth.pool)                                         \
 			result = pools_begin_growth(&growth, bytes);                               \
 		if (result == CUDA_SUCCESS) {                                                      \
 			capture_restore(mode);                                                     \
 			result = cuda.name arguments;                                              \
 			capture_exempt();                                                          \
+		}                                                                                  \
+		if (growth.is_open)                                                                \
 			result = pools_end_growth(&growth, result,                                 \
 						  result == CUDA_SUCCESS ? *pointer : 0, named);   \
-		}                                                                                  \
 		capture_restore(mode);                                                             \
 		return result;                                                                     \
 	}
 
 #define ALLOCATES_FROM_STREAM(named, name)                                                         \
-	ALLOCATES_FROM(named, false, pool_of_stream(named, &growth), name,                         \
+	ALLOCATES_FROM(named, pool_of_stream(named, &growth), name,                                \
 		       (CUdeviceptr * pointer, size_t bytes, CUstream stream),                     \
 		       (pointer, bytes, stream))
 #define ALLOCATES_FROM_POOL(named, name)                                                           \
-	ALLOCATES_FROM(named, is_not_charged(pool), pool_itself(pool, named, &growth), name,       \
+	ALLOCATES_FROM(named, pool_itself(pool, named, &growth), name,                             \
 		       (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),  \
 		       (pointer, bytes, pool, stream))
 
@@ -132,7 +126,7 @@ static void note_pool(CUmemoryPool pool, const CUmemLocation *location, CUmemAll
 	if (type != CU_MEM_ALLOCATION_TYPE_PINNED)
 		charge_expect_managed();
 	else if (location_is_host(location))
-		pools_remember_elsewhere(pool);
+		pools_remember(pool, CARD_FOREIGN, true);
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
@@ -144,7 +138,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 		return result;
 	note_pool(*pool, &poolProps->location, poolProps->allocType);
 	if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-		pools_remember(*pool, card_of_device(poolProps->location.id));
+		pools_remember(*pool, card_of_device(poolProps->location.id), false);
 	return CUDA_SUCCESS;
 }
 
@@ -158,7 +152,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
 		cuda.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
 
 	if (result == CUDA_SUCCESS)
-		pools_remember_elsewhere(*pool_out);
+		pools_remember(*pool_out, CARD_FOREIGN, true);
 	return result;
 }
 

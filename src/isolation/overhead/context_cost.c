@@ -94,7 +94,7 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 {
 	uint64_t listed;
 
-	*making = (struct overhead_context){.home = home};
+	*making = (struct overhead_context){.device = device, .home = home};
 	CUresult result = card_find(device, &making->card);
 
 	if (result == CUDA_SUCCESS && making->card < 0)
@@ -172,7 +172,8 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 					      .kind = KIND_CONTEXT,
 					      .card = (int16_t)making->card,
 					      .context = (uint64_t)(uintptr_t)making->home,
-					      .bytes = cost};
+					      .bytes = cost,
+					      .tag = (uint32_t)making->device};
 		holdings_put(&entry);
 		overhead_count_context(making->card, !making->home, 1);
 		overhead_stale_later(making->card);

@@ -234,7 +234,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 
 	ENTER(cuGreenCtxDestroy, hCtx);
 	if (holdings_get(KIND_CONTEXT, (uint64_t)(uintptr_t)hCtx, &entry))
-		card_device(entry.card, &device);
+		device = (CUdevice)entry.tag;
 	primary_begin_end(&end, device, false);
 	overhead_begin_forget();
 	const CUresult result = cuda.cuGreenCtxDestroy(hCtx);

@@ -1,19 +1,19 @@
 /*
- * Memory of another process, opened by its IPC handle. It counts for the process that exports
- * it; NVML may list it with the importer as well, and then it is none of the overhead of
- * this process. Drivers differ, and none says so: each import is looked at.
+ * Memory of another process, opened by its IPC handle. It counts for the process that exports it;
+ * NVML may list it with the importer as well, and no driver says whether. What that leaves open is
+ * what contexts and code should take, as with managed memory.
  */
 #include "books/memory_limit.h"
 #include "books/enter.h"
 #include "books/holdings.h"
-#include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
+#include "slice/killpoint.h"
 #include "overhead/overhead.h"
 
 /* Threads may share all of these. */
 
-uint64_t imports_listed(int card)
+uint64_t imports_bytes(int card)
 {
 	const struct holding *entry;
 	uint64_t bytes = 0;
@@ -36,76 +36,37 @@ void imports_forget_context(CUcontext context)
 }
 
 /* Opened again it is the same address, and goes with the last close. */
-static void remember(CUdeviceptr pointer, int card, uint64_t listed_bytes)
+static void change(CUdeviceptr pointer, uint32_t opened, uint32_t closed)
 {
 	struct holding entry = {.key = pointer,
-				.bytes = listed_bytes,
 				.context = (uint64_t)(uintptr_t)context_current(),
-				.kind = KIND_IMPORT,
-				.card = (int16_t)card,
-				.handles = 1};
+				.kind = KIND_IMPORT};
+	size_t bytes = 0;
+	int card = CARD_FOREIGN;
 
+	if (opened && (!cuda.cuMemGetAddressRange_v2 || card_current(&card) != CUDA_SUCCESS ||
+		       cuda.cuMemGetAddressRange_v2(NULL, &bytes, pointer) != CUDA_SUCCESS))
+		return;
+	entry.card = (int16_t)card;
+	entry.bytes = bytes;
 	holdings_lock();
 	struct holding *known = holdings_at(KIND_IMPORT, pointer);
 
-	if (known)
-		known->handles++;
-	else
-		(void)holdings_add(&entry);
-	holdings_unlock();
-}
-
-static void forget(CUdeviceptr pointer)
-{
-	holdings_lock();
-	struct holding *known = holdings_at(KIND_IMPORT, pointer);
-
-	if (known && --known->handles == 0)
+	if (!known && opened && holdings_add(&entry))
+		known = holdings_at(KIND_IMPORT, pointer);
+	if (known && (known->handles += opened - closed) == 0)
 		holdings_remove(known);
 	holdings_unlock();
 }
 
-static CUresult open_handle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags,
-			    __typeof__(cuIpcOpenMemHandle) *real)
-{
-	uint64_t before = 0, after = 0, moment;
-	int card;
+/* Who measures meanwhile would find it listed, and not here. */
+#define OPENS(name)                                                                                \
+	HOOK(name, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned flags),                 \
+	     (pointer, handle, flags), calls_begin(), PAUSEPOINT(import_opened);                   \
+	     if (result == CUDA_SUCCESS) change(*pointer, 1, 0); calls_end())
 
-	if (card_current(&card) != CUDA_SUCCESS || card < 0 || !nvml_knows_pid())
-		return real(pointer, handle, flags);
-	/* Who measures meanwhile would find it listed, and not here. */
-	calls_begin();
-	const bool is_alone = calls_are_own(&moment) && nvml_own_listing(card, &before);
-	const CUresult result = real(pointer, handle, flags);
-
-	/* What other threads took meanwhile is in the figures too: then it is taken for our own. */
-	if (result == CUDA_SUCCESS && is_alone && nvml_own_listing(card, &after) &&
-	    calls_are_as_at(moment))
-		remember(*pointer, card, after > before ? after - before : 0);
-	calls_end();
-	return result;
-}
-
-CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
-{
-	ENTER(cuIpcOpenMemHandle, pdptr, handle, Flags);
-	return open_handle(pdptr, handle, Flags, cuda.cuIpcOpenMemHandle);
-}
-
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
-{
-	ENTER(cuIpcOpenMemHandle_v2, pdptr, handle, Flags);
-	return open_handle(pdptr, handle, Flags, cuda.cuIpcOpenMemHandle_v2);
-}
-
-CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
-{
-	ENTER(cuIpcCloseMemHandle, dptr);
-	calls_begin();
-	const CUresult result = cuda.cuIpcCloseMemHandle(dptr);
-
-	if (result == CUDA_SUCCESS)
-		forget(dptr);
-	calls_end();
-	return result;
-}
+OPENS(cuIpcOpenMemHandle)
+OPENS(cuIpcOpenMemHandle_v2)
+HOOK(cuIpcCloseMemHandle, (CUdeviceptr pointer), (pointer), calls_begin(),
+     if (result == CUDA_SUCCESS) change(pointer, 0, 1);
+     calls_end())

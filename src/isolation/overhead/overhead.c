@@ -15,7 +15,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
@@ -42,74 +41,36 @@ static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
 static atomic_int all_contexts;
 
 /*
- * A set with room for more functions and graphs than programs have. Pages of it that
- * nobody needs cost nothing. Memory comes from mmap: the application's allocator may be
- * waiting in a hook.
+ * What was launched lately. Each has two places, and the third that falls on them pushes the first
+ * out: its next launch is looked at as the first was. Pages that nobody needs cost nothing.
  */
-enum { BITS = 21, PLACES = 1 << BITS, MOST = PLACES / 2 };
+enum { BITS = 20 };
 
-static _Atomic uint64_t *_Atomic places; /* 0: free */
-static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
-static size_t place_count; /* under `adding` */
+static _Atomic uint64_t launched[1u << BITS];
+static _Atomic uint64_t forgotten; /* so many times all of them */
 
-/* Where it is, or the free place where it would be; there always is one. */
-static _Atomic uint64_t *find(_Atomic uint64_t *all, uint64_t what)
+/* The first of its two places; `what` becomes what stands there. */
+static _Atomic uint64_t *places_of(uint64_t *what)
 {
-	size_t place = (size_t)(what * 0x9E3779B97F4A7C15ull >> (64 - BITS));
-
-	for (;; place = (place + 1) & (PLACES - 1)) {
-		const uint64_t there = atomic_load_explicit(&all[place], memory_order_relaxed);
-
-		if (!there || there == what)
-			return &all[place];
-	}
+	*what ^= atomic_load_explicit(&forgotten, memory_order_relaxed) * 0xC2B2AE3D27D4EB4Full;
+	*what *= 0x9E3779B97F4A7C15ull;
+	return &launched[*what >> (64 - BITS) & ~1ull];
 }
 
 bool launched_has(uint64_t what)
 {
-	_Atomic uint64_t *all = atomic_load_explicit(&places, memory_order_acquire);
+	const _Atomic uint64_t *places = places_of(&what);
 
-	return what && all && atomic_load_explicit(find(all, what), memory_order_relaxed) == what;
-}
-
-/* With the lock; NULL without memory. */
-static _Atomic uint64_t *map(void)
-{
-	if (!places) {
-		void *room = mmap(NULL, PLACES * sizeof(uint64_t), PROT_READ | PROT_WRITE,
-				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-		if (room != MAP_FAILED)
-			atomic_store_explicit(&places, room, memory_order_release);
-	}
-	return places;
+	return atomic_load_explicit(&places[0], memory_order_relaxed) == what ||
+	       atomic_load_explicit(&places[1], memory_order_relaxed) == what;
 }
 
 void launched_add(uint64_t what)
 {
-	pthread_mutex_lock(&adding);
-	_Atomic uint64_t *all = what && place_count < MOST ? map() : NULL;
-	_Atomic uint64_t *place = all ? find(all, what) : NULL;
+	_Atomic uint64_t *places = places_of(&what);
 
-	if (place && !*place) {
-		atomic_store(place, what);
-		place_count++;
-	}
-	pthread_mutex_unlock(&adding);
-}
-
-static void launched_forget_all(void)
-{
-	pthread_mutex_lock(&adding);
-	if (places && madvise((void *)places, PLACES * sizeof(uint64_t), MADV_DONTNEED) == 0)
-		place_count = 0;
-	pthread_mutex_unlock(&adding);
-}
-
-static void launched_after_fork(void)
-{
-	adding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	launched_forget_all();
+	atomic_store(&places[1], atomic_load(&places[0]));
+	atomic_store(&places[0], what);
 }
 
 void overhead_forget_counts(void)
@@ -120,7 +81,7 @@ void overhead_forget_counts(void)
 		counted[i] = 0;
 	}
 	atomic_store(&all_contexts, 0);
-	launched_after_fork();
+	atomic_fetch_add(&forgotten, 1);
 	images_after_fork();
 }
 
@@ -195,13 +156,14 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 	if (!account_follow(card) || !calls_are_back(&look->moment))
 		return false;
 	/* Of the same moment as the books, if they do not move. */
-	const uint64_t others = pages_uncounted(card) + imports_listed(card);
+	const uint64_t uncounted = pages_uncounted(card);
 
+	look->imported = imports_bytes(card);
 	if (!nvml_own_listing(card, listed))
 		*listed = 0;
-	look->listed = *listed > others ? *listed - others : 0;
+	look->listed = *listed > uncounted ? *listed - uncounted : 0;
 	look->managed = charge_managed(card);
-	look->expected = overhead_expected(card) + pages_overhead(card) - pages_uncounted(card);
+	look->expected = overhead_expected(card) + pages_overhead(card) - uncounted;
 	/* What shrank by itself meanwhile moves the books, and ends the moment. */
 	return account_follow(card);
 }
@@ -226,7 +188,7 @@ void overhead_stale(int card)
 
 void overhead_forget_launches(void)
 {
-	launched_forget_all();
+	atomic_fetch_add(&forgotten, 1);
 	for (int card = 0; card < LIMITS_CARDS; card++)
 		overhead_stale(card);
 }

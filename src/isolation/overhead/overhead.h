@@ -14,6 +14,7 @@
 
 /* The making of one context; begin in the thread that makes it. */
 struct overhead_context {
+	CUdevice device;
 	int card;
 	bool is_first; /* of this process on this card */
 	bool is_sure;  /* of what it costs */
@@ -68,19 +69,16 @@ void overhead_refresh_now(int card);
 void overhead_after_fork(void);
 void contexts_after_fork(void);
 
-/* What of NVML's figure for this process is memory of others that it has opened; gone with a
- * context. */
-uint64_t imports_listed(int card);
+/* Memory of others that this process has opened, which NVML may list with it; gone with a context.
+ */
+uint64_t imports_bytes(int card);
 void imports_forget_context(CUcontext context);
 
 /* What a thread's stack costs on a card, for each byte of it. */
 uint64_t overhead_threads(CUdevice device);
 
-/* What has been launched before (overhead/overhead.c); no lock: every launch asks. 0 is never
- * there.
- */
+/* What has been launched before (overhead/overhead.c); no lock: every launch asks. */
 bool launched_has(uint64_t what);
-/* Beyond a million it stays unseen: its next launch is looked at as the first was. */
 void launched_add(uint64_t what);
 
 /* The steps that the files of this folder share. */

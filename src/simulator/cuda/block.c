@@ -1,7 +1,6 @@
 #include "block.h"
 
 #include "ledger.h"
-#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,27 +20,6 @@ struct block {
 
 static struct block *blocks;
 
-/*
- * GPU_SIMULATOR_BLOCK_BYTES=512 makes the driver take from the card what is
- * asked and no more, for tests that count bytes.
- */
-uint64_t block_bytes(void)
-{
-	static uint64_t bytes;
-
-	if (bytes)
-		return bytes;
-	bytes = setting_number("GPU_SIMULATOR_BLOCK_BYTES", 0);
-	if (bytes < MEMORY_ALIGNMENT || bytes > MEMORY_BLOCK_BYTES || bytes & (bytes - 1))
-		bytes = MEMORY_BLOCK_BYTES;
-	return bytes;
-}
-
-static uint32_t units_of_block(void)
-{
-	return (uint32_t)(block_bytes() / MEMORY_ALIGNMENT);
-}
-
 static uint32_t units_of(const struct memory *memory)
 {
 	return (uint32_t)((memory->bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT);
@@ -52,13 +30,13 @@ static struct block *add_block(struct context *context)
 	struct block *block = calloc(1, sizeof(*block));
 	void *address;
 
-	if (!block || !ledger_take(context->device, block_bytes())) {
+	if (!block || !ledger_take(context->device, MEMORY_BLOCK_BYTES)) {
 		free(block);
 		return NULL;
 	}
 	address = backing_map(MEMORY_BLOCK_BYTES, &block->offset);
 	if (!address) {
-		ledger_give(context->device, block_bytes());
+		ledger_give(context->device, MEMORY_BLOCK_BYTES);
 		free(block);
 		return NULL;
 	}
@@ -76,7 +54,7 @@ static void drop_block(struct block *block)
 	while (*place != block)
 		place = &(*place)->next;
 	*place = block->next;
-	ledger_give(block->context->device, block_bytes());
+	ledger_give(block->context->device, MEMORY_BLOCK_BYTES);
 	backing_unmap((void *)(uintptr_t)block->address, MEMORY_BLOCK_BYTES, block->offset);
 	free(block);
 }
@@ -98,11 +76,11 @@ static bool place_in(struct block *block, struct memory *memory, uint32_t count)
 {
 	uint32_t start = UNITS;
 
-	if (units_of_block() - block->taken < count)
+	if (UNITS - block->taken < count)
 		return false;
-	start = search(block, block->cursor, units_of_block(), count);
+	start = search(block, block->cursor, UNITS, count);
 	if (start == UNITS)
-		start = search(block, 0, units_of_block(), count);
+		start = search(block, 0, UNITS, count);
 	if (start == UNITS)
 		return false;
 	memset(&block->is_taken[start], true, count);

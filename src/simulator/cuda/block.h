@@ -6,9 +6,6 @@
 
 /* All under the process's lock. */
 
-/* What the driver takes from the card at once: 2 MiB, or GPU_SIMULATOR_BLOCK_BYTES. */
-uint64_t block_bytes(void);
-
 /* Finds room for the memory's bytes in a block of its context. CUDA_ERROR_OUT_OF_MEMORY without. */
 CUresult block_place(struct memory *memory);
 /* The block goes back to the card with its last part. */

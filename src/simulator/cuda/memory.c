@@ -14,12 +14,12 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
 
 uint64_t memory_rounded(uint64_t bytes)
 {
-	return round_up(bytes, block_bytes());
+	return round_up(bytes, MEMORY_BLOCK_BYTES);
 }
 
 static bool is_small(uint64_t bytes)
 {
-	return bytes <= block_bytes() / 2;
+	return bytes <= MEMORY_BLOCK_BYTES / 2;
 }
 
 static bool take(const struct memory *memory, uint64_t bytes)

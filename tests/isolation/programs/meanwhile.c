@@ -2,7 +2,7 @@
  * NVML is asked for what one thread has just done; before it has answered, another thread goes on.
  *
  *	meanwhile load ROOM BYTES     with so much room loads code; the other one allocates
- *	meanwhile import HANDLE       opens memory of another process
+ *	meanwhile import HANDLE       opens memory of another process, at a pause point of the library
  *	meanwhile trim ROOM BYTES     trims a pool of so many bytes; the other one loads code
  *	meanwhile sync ROOM BYTES     the same where the driver trims it at a synchronize
  *
@@ -126,28 +126,28 @@ static int run(void *(*first)(void *), uint64_t calls, size_t bytes)
 	pthread_create(&thread, NULL, first, NULL);
 	while (nvml_calls() < before + calls)
 		sched_yield();
-	const CUresult result = bytes ? take(bytes) : CUDA_SUCCESS;
-	const size_t seen = bytes ? 0 : room();
+	const CUresult result = take(bytes);
 
 	pthread_join(thread, &failed);
-	printf("%d %d %zu\n", failed != NULL, result, bytes ? room() : seen);
+	printf("%d %d %zu\n", failed != NULL, result, room());
 	return 0;
 }
 
 /* The library waits behind the driver's call until the file is gone. */
-static int run_trim(void *(*gives_back)(void *), const char *file)
+static int run_paused(void *(*first)(void *), const char *file)
 {
 	pthread_t thread;
 	void *failed;
 
-	pthread_create(&thread, NULL, gives_back, NULL);
+	pthread_create(&thread, NULL, first, NULL);
 	while (access(file, F_OK))
 		sched_yield();
-	const int result = (int)(uintptr_t)load(NULL);
+	const int result = first == import ? 0 : (int)(uintptr_t)load(NULL);
+	const size_t seen = first == import ? room() : 0; /* a pool's lock is taken */
 
 	unlink(file);
 	pthread_join(thread, &failed);
-	printf("%d %d %zu\n", failed != NULL, result, room());
+	printf("%d %d %zu\n", failed != NULL, result, first == import ? seen : room());
 	return 0;
 }
 
@@ -159,7 +159,7 @@ int main(int count, char **words)
 		return 2;
 	if (!strcmp(words[1], "import")) {
 		read_handle(words[2]);
-		return run(import, 2, 0); /* before and behind the driver's call */
+		return run_paused(import, getenv("GPUSLICE_PAUSEFILE"));
 	}
 	const bool is_sync = !strcmp(words[1], "sync");
 	const bool is_trim = is_sync || !strcmp(words[1], "trim");
@@ -167,6 +167,6 @@ int main(int count, char **words)
 	if (count < 4 || (is_trim && fill_pool(strtoull(words[3], NULL, 10))) ||
 	    take(room() - strtoull(words[2], NULL, 10)))
 		return 3;
-	return is_trim ? run_trim(is_sync ? synchronize : trim, getenv("GPUSLICE_PAUSEFILE"))
+	return is_trim ? run_paused(is_sync ? synchronize : trim, getenv("GPUSLICE_PAUSEFILE"))
 		       : run(load, 1, strtoull(words[3], NULL, 10));
 }
