@@ -38,7 +38,9 @@ def installed(cluster: Cluster, serving_agent: Agent, agent_image: AgentImage) -
     helm, name = Helm(cluster), f"{RELEASE}-limit-keeper"
     image = (f"image.repository={agent_image.repository}", f"image.tag={agent_image.tag}")
     cards = ("simulate.profile=v100", "simulate.driverVersion=615.71.09")
-    helm.install("memoryEnforcer=auto", "driverLimitBy=toolkit", *cards, *image, *NO_HOOKS)
+    way = ("memoryEnforcer=auto", "driverLimitBy=toolkit")
+    place = f"dra.cdiDir={cluster.node.cdi_directory}"
+    helm.install(*way, place, *cards, *image, *NO_HOOKS)
     for each in (RELEASE, name) if TREE.is_dir() else ():
         see_unified_tree(cluster, each)
     wait_for_rollout(cluster)

@@ -240,7 +240,8 @@ class Node:
         await self.kubelet.stop()
         self.kubelet.containers_ended()
         machine.disk.lose_power()
-        shutil.rmtree(machine.root / "run", ignore_errors=True)
+        for in_memory in ("run", "cdi"):
+            shutil.rmtree(machine.root / in_memory, ignore_errors=True)
         self.driver.reset()
         await asyncio.sleep(seconds)
         machine.boot += 1
