@@ -41,12 +41,12 @@ static long state_pid(const char *state)
 	return 0;
 }
 
-/* The line of cgroup v2 in /proc/PID/cgroup, cut to its path. */
-static void read_cgroup(long pid, char path[HOOK_PATH_BYTES])
+/* The line of cgroup v2 in a process's file "cgroup", cut to its path. */
+static void read_cgroup(const char *process, char path[HOOK_PATH_BYTES])
 {
-	char name[64];
+	char name[HOOK_PATH_BYTES];
 
-	(void)snprintf(name, sizeof(name), "/proc/%ld/cgroup", pid);
+	(void)snprintf(name, sizeof(name), "%s/cgroup", process);
 	FILE *file = fopen(name, "re");
 	if (!file)
 		refuse("%s: %s", name, strerror(errno));
@@ -75,24 +75,28 @@ const char *cgroup_tree(const char *tree)
 	return tree ? tree : "/sys/fs/cgroup";
 }
 
-void container_cgroup(const char *tree, char leaf[HOOK_PATH_BYTES])
+void container_cgroup(const char *tree, const char *process, char leaf[HOOK_PATH_BYTES])
 {
 	static char state[STATE_BYTES];
-	char path[HOOK_PATH_BYTES];
+	char path[HOOK_PATH_BYTES], told[64];
 	struct stat status;
 
-	state[fread(state, 1, sizeof(state) - 1, stdin)] = '\0';
-	const long pid = state_pid(state);
+	if (!process) {
+		state[fread(state, 1, sizeof(state) - 1, stdin)] = '\0';
+		const long pid = state_pid(state);
 
-	if (pid <= 0)
-		refuse("the state on stdin names no pid");
-	read_cgroup(pid, path);
-	if (strcmp(path, "/") == 0 || strstr(path, "/../"))
-		refuse("process %ld is in cgroup %s, which is no container's", pid, path);
+		if (pid <= 0)
+			refuse("the state on stdin names no pid");
+		(void)snprintf(told, sizeof(told), "/proc/%ld", pid);
+		process = told;
+	}
+	read_cgroup(process, path);
+	if (strcmp(path, "/") == 0 || strstr(path, "/.."))
+		refuse("%s is in cgroup %s, which is no container's", process, path);
 	const int length = snprintf(leaf, HOOK_PATH_BYTES, "%s%s", tree, path);
 
 	if (length >= HOOK_PATH_BYTES || stat(leaf, &status) != 0 || !S_ISDIR(status.st_mode))
-		refuse("%s: the cgroup of process %ld is not there", leaf, pid);
+		refuse("%s: the cgroup of %s is not there", leaf, process);
 }
 
 bool container_runs(const char *leaf)

@@ -14,8 +14,11 @@ __attribute__((noreturn, format(printf, 1, 2))) void refuse(const char *format, 
 
 /* `tree`, or where that is NULL /sys/fs/cgroup, which then has to be cgroup v2. */
 const char *cgroup_tree(const char *tree);
-/* The cgroup of the container whose OCI state is on stdin, as a directory below the tree. */
-void container_cgroup(const char *tree, char leaf[HOOK_PATH_BYTES]);
+/*
+ * The cgroup of `process`, a directory below /proc, as a directory below the tree; where that is
+ * NULL of the container whose OCI state is on stdin.
+ */
+void container_cgroup(const char *tree, const char *process, char leaf[HOOK_PATH_BYTES]);
 /* Whether processes run in that cgroup or below it. */
 bool container_runs(const char *leaf);
 

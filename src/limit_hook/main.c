@@ -1,20 +1,22 @@
 /*
  * gpu-limit-hook: the driver's memory limit for a container that has a slice, before its first
- *process runs. A createRuntime hook of OCI: root on the host, the state on stdin. A container whose
- *hook fails does not start, so none runs without its limit.
+ * process runs. A createRuntime hook of OCI: root on the host, the state on stdin. A container
+ * whose hook fails does not start, so none runs without its limit.
  *
- *	gpu-limit-hook --slice DIRECTORY [--repair] [--driver-root DIRECTORY] [--cgroup-root
- *DIRECTORY] gpu-limit-hook --probe FILE      [--driver-root DIRECTORY] [--cgroup-root DIRECTORY]
+ *	gpu-limit-hook --slice DIRECTORY [--repair [--process DIRECTORY]] [ROOTS]
+ *	gpu-limit-hook --probe FILE [ROOTS]
+ *	ROOTS: [--driver-root DIRECTORY] [--cgroup-root DIRECTORY]
  *
  * The sizes are those of the slice's limits file on the host, so a restart gets what holds now, and
  * nothing that the container says. What was done stands in the slice's directory, in
- *`driver-limit`:
+ * `driver-limit`:
  *
  *	cgroup=<directory>
- *	by=repair            where the hook was not run for that cgroup
+ *	by=repair            where no hook had limited that cgroup
  *
- * --repair is for a container that runs already, the pid on stdin in the same way. It says on
- *stdout whether the limits were `set` or were `held`, and leaves the hook's own mark as it is.
+ * --repair is for a container that runs already: that of the process whose directory below /proc is
+ * given, best by an open descriptor, as a number may be another's by now. It says on stdout whether
+ * the limits were `set` or were `held`, and leaves the hook's own mark as it is.
  *
  * --probe proves that the driver limits memory here, and leaves the report in FILE, for the agent,
  * which has no right to try. Whatever fails then is the report, `reason=<text>`, and no error.
@@ -126,19 +128,20 @@ static void lock_slice(const char *slice)
 }
 
 static void limit_container(const char *slice, const char *driver_root, const char *tree,
-			    bool is_repair)
+			    const char *process, bool is_repair)
 {
 	static struct limits limits;
 	char leaf[HOOK_PATH_BYTES], path[HOOK_PATH_BYTES], mark[HOOK_PATH_BYTES + 32];
 
 	lock_slice(slice);
 	read_limits(slice, &limits);
-	container_cgroup(cgroup_tree(tree), leaf);
+	container_cgroup(cgroup_tree(tree), process, leaf);
 	const bool is_marked = refuse_second(slice, leaf);
 	const bool is_set = driver_limit(driver_root, leaf, &limits, is_repair);
 	(void)snprintf(path, sizeof(path), "%s/driver-limit", slice);
-	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n%s", leaf, is_repair ? "by=repair\n" : "");
-	if (!is_repair || (is_set && !is_marked))
+	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n%s", leaf,
+		       is_repair && is_set ? "by=repair\n" : "");
+	if (!is_repair || !is_marked) /* NVIDIA's hook leaves no mark */
 		put_file(path, mark);
 	if (is_repair)
 		(void)puts(is_set ? "set" : "held");
@@ -168,10 +171,11 @@ int main(int count, char **arguments)
 	static const struct option options[] = {{"slice", required_argument, NULL, 's'},
 						{"probe", required_argument, NULL, 'p'},
 						{"repair", no_argument, NULL, 'r'},
+						{"process", required_argument, NULL, 'i'},
 						{"driver-root", required_argument, NULL, 'd'},
 						{"cgroup-root", required_argument, NULL, 'c'},
 						{0}};
-	const char *slice = NULL, *driver_root = "/", *tree = NULL;
+	const char *slice = NULL, *driver_root = "/", *tree = NULL, *process = NULL;
 	bool is_repair = false;
 	int option;
 
@@ -182,6 +186,8 @@ int main(int count, char **arguments)
 			probed = optarg;
 		else if (option == 'r')
 			is_repair = true;
+		else if (option == 'i')
+			process = optarg;
 		else if (option == 'd')
 			driver_root = optarg;
 		else if (option == 'c')
@@ -194,6 +200,6 @@ int main(int count, char **arguments)
 	if (probed)
 		probe(driver_root, tree);
 	else
-		limit_container(slice, driver_root, tree, is_repair);
+		limit_container(slice, driver_root, tree, process, is_repair);
 	return 0;
 }

@@ -181,7 +181,7 @@ async def test_a_claim_of_one_container_is_limited_by_the_driver_and_a_shared_on
     wiring.node_store.update(memory_choice=choice, driver_limits=proven)
     alone = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
     assert alone.enforcers == ("driver", "library")
-    assert wiring.setup.files.has_cdi(alone.slice_id)
+    assert wiring.setup.files.cdi_text(alone.slice_id)
     sharing = wiring.admission.reserve(claim("b"), Demand(Units(2), 30), is_shared=True)
     if choice is EnforcerChoice.DRIVER:
         with pytest.raises(NodeError, match="containers that run at once share it"):

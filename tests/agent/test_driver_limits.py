@@ -84,6 +84,39 @@ async def test_a_slice_on_a_proven_card_names_its_cdi_device_with_the_hook() -> 
         await until(lambda: cdi_files(rig) == [path], 20)
 
 
+async def test_by_the_toolkit_the_device_has_its_variables_and_no_hook_until_the_slice_ends() -> (
+    None
+):
+    """A slice keeps the way that it began with; the keeper's word stands for the mark of a hook."""
+    tree = cgroup_tree()
+    async with node() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        before = cdi_files(rig)[0].read_text()
+        await rig.restart_agent(cdi_dir=rig.root / "cdi", driver_limit_by="toolkit")
+        await rig.until_ready()
+        await rig.admit("q", slice_of(2, 30))
+        edits = {
+            path.name: json.loads(path.read_text())["devices"][0]["containerEdits"]
+            for path in cdi_files(rig)
+        }
+        slice_id = rig.grant("q").slice_id
+        assert edits[f"gpu-slice-{slice_id}.json"] == {
+            "env": ["NVIDIA_GPU_MEMORY_REQUEST=0", "NVIDIA_GPU_MEMORY_LIMIT=2154"]
+        }
+        kept = rig.root / "cdi" / f"gpu-slice-{rig.grant('p').slice_id}.json"
+        assert kept.read_text() == before
+        leaf, directory = tree / f"toolkit-{os.getpid()}", rig.run / "slices" / slice_id
+        container = Container(leaf, directory / "config", rig.root / "in")
+        try:
+            as_nvidias_hook(rig, tree, directory, container.process.pid)
+            with keeper(rig, tree):
+                mark = directory / "driver-limit"
+                await until(lambda: mark.is_file() and mark.read_text() == f"cgroup={leaf}\n", 30)
+                assert not SliceFiles(rig.run, rig.root).is_hook_unseen()
+        finally:
+            container.end()
+
+
 async def test_readyz_node_annotations_and_metrics_name_the_enforcers() -> None:
     """Of the node with the driver's way to count, and of the slice."""
     async with node() as rig:
@@ -113,9 +146,12 @@ async def test_without_a_proof_or_by_choice_the_library_enforces(choice: str) ->
 
 
 async def test_a_choice_that_the_node_cannot_fulfil_keeps_it_from_offering_until_it_can() -> None:
-    """The reason stands in /readyz; a probe ends it without a restart."""
+    """The reason stands in /readyz, an Event and the annotation; a probe ends it without a restart."""
     async with node("driver", is_proven=False) as rig:
         await rig.until_page("no probe has run", 20)
+        await until(lambda: rig.events("DriverLimitsMissing"), 20)
+        await until(lambda: '"memory_by":"no slices (no probe has run)"' in told(rig, "cards"), 20)
+        assert rig.kubelet.allocatable(MEM) == 0
         probe(rig)
         await rig.until_ready()
         await rig.admit("p", slice_of(2, 30))
@@ -146,6 +182,14 @@ async def test_what_the_cdi_file_says_is_run_and_sets_the_slice_on_the_container
             leaf.rmdir()
         mark = rig.run / "slices" / rig.grant("p").slice_id / "driver-limit"
         assert mark.read_text() == f"cgroup={leaf}\n"
+
+
+def as_nvidias_hook(rig: Rig, tree: Path, directory: Path, pid: int) -> None:
+    """Sets what the slice has, and leaves no mark."""
+    roots = (f"--driver-root={rig.cards.library.parent}", f"--cgroup-root={tree}")
+    command = [str(native_library("gpu-limit-hook")), f"--slice={directory}", *roots]
+    subprocess.run(command, input=json.dumps({"pid": pid}).encode(), check=True)
+    (directory / "driver-limit").unlink()
 
 
 @contextmanager

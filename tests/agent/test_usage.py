@@ -1,13 +1,18 @@
 """What containers use shows in the metrics, as their libraries write it down, and only then."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from tests.agent.boxes import Boxes
+from tests.held import fraction
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
 from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.agent.publish.publisher import UsageReader
 from gpu_device_plugin.disk.region import CARDS_OFFSET, USED_OFFSET
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.pods import PodRef
 
 SLICE_MIB = 2154
 USED = "gpu_device_plugin_slice_memory_used_bytes"
@@ -188,3 +193,15 @@ async def test_acks_metrics_tell_how_a_card_is_allocated() -> None:
             }
             free = [[0.0, 16160.0, 0.0]] * 3
             assert sorted(found.values()) == [*free, [held, 16160.0, pytest.approx(ratio)]]
+
+
+async def test_where_the_driver_limits_a_slice_its_account_is_what_shows() -> None:
+    """That of a program too that the library is not in."""
+    held = fraction("s1", PodRef("ns", "p", "u"), "main", cards=("GPU-a",), card_bytes=(1,))
+    ledger = Ledger().hold(replace(held, is_isolated=True))
+    told = {"GPU-a": 5}
+    reader = UsageReader(lambda _: {}, lambda: ledger, lambda _: told)
+    await reader.refresh()
+    found = reader.of("s1", "GPU-a")
+    assert found is not None
+    assert (found.memory_bytes, found.core_ratio, found.refused_total) == (5, None, 0)

@@ -18,6 +18,8 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.cards_tools.limit_keeper import LimitKeeper
+from gpu_device_plugin.disk.native_library import native_library
+from gpu_device_plugin.disk.slice_files import place_of
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -32,7 +34,7 @@ class Container:
     def __init__(self, leaf: Path, source: Path, place: Path) -> None:
         leaf.mkdir()
         place.mkdir()
-        mount = f"mount --bind {source} {place} && echo up && exec sleep 600"
+        mount = f"mount --bind '{source}' {place} && echo up && exec sleep 600"
         into = f'echo $$ >{leaf}/cgroup.procs && exec unshare --mount sh -c "{mount}"'
         self.leaf = leaf
         self.process = subprocess.Popen(["sh", "-c", into], stdout=subprocess.PIPE, text=True)
@@ -140,6 +142,69 @@ async def test_what_cannot_be_set_is_told_in_the_hooks_words(place: Place) -> No
         place.container()
         set_fields(place.node.state, ["memory_accounting=2"])
         assert "answers 3 (Not Supported)" in str(await told("limit", _SLICE))
+
+
+async def test_a_hook_that_hangs_holds_up_neither_the_answer_nor_other_questions(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it did is told when the agent asks again."""
+    stand_in = place.directory / "hook"
+    stand_in.mkdir()
+    (stand_in / "gpu-limit-hook").write_text(
+        f'#!/bin/sh\n[ "$1" = --probe ] && exit\nuntil [ -e {stand_in}/go ]; do sleep 0.1; done\necho set\n'
+    )
+    (stand_in / "gpu-limit-hook").chmod(0o755)
+    monkeypatch.setenv("GPU_DEVICE_PLUGIN_NATIVE", str(stand_in))
+    async with place.keeper() as told:
+        place.container()
+        assert await told("limit", _SLICE) == {_SLICE: "under way"}
+        assert await told("probe") == {}
+        assert await told("limit", _SLICE) == {_SLICE: "under way"}
+        (stand_in / "go").touch()
+        found: list[object] = []
+        while {_SLICE: "set"} not in found:
+            found.append(await told("limit", _SLICE))
+            assert found[-1] in ({_SLICE: "set"}, {_SLICE: "under way"})
+
+
+async def test_no_mount_that_only_reads_like_the_slices_makes_a_container_its_user(
+    place: Place,
+) -> None:
+    """A name may hold what some take for a line's end or a blank; a path that ends alike is another."""
+    async with place.keeper() as told:
+        device, root = place_of(place.slice / "config")
+        odd = Path(f"{place.directory}/odd\x0c1\x1f2\x1f{device}\x1f{root}\x1fx")
+        odd.mkdir(parents=True)
+        place.container(odd)
+        alike = place.directory / "other/run/slices" / _SLICE / "config"
+        alike.mkdir(parents=True)
+        place.container(alike)
+        assert await told("limit", _SLICE) == {_SLICE: "none"}
+        leaf = place.container().leaf
+        assert await told("limit", _SLICE) == {_SLICE: "set"}
+        assert (place.slice / "driver-limit").read_text().startswith(f"cgroup={leaf}\n")
+
+
+def test_a_pid_that_has_become_anothers_limits_nobody(place: Place) -> None:
+    """The hook reads the cgroup of the process that was found, or none."""
+    container = place.container()
+    process = os.open(f"/proc/{container.process.pid}", os.O_RDONLY)
+    hook = [str(native_library("gpu-limit-hook")), f"--slice={place.slice}", "--repair"]
+    roots = [f"--driver-root={place.node.library.parent}", f"--cgroup-root={place.tree}"]
+    try:
+        container.process.kill()
+        container.process.wait()
+        done = subprocess.run(
+            [*hook, "--process", f"/proc/self/fd/{process}", *roots],
+            pass_fds=(process,),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(process)
+    assert (done.returncode, "No such process" in done.stderr) == (1, True)
+    assert not (place.slice / "driver-limit").exists()
 
 
 async def test_it_probes_at_its_start_and_when_it_is_asked(place: Place) -> None:

@@ -161,6 +161,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["computePolicy=5"], "compute_policy", "native"),
         (["memoryEnforcer=driver"], "memory_enforcer", "driver"),
         (["memoryEnforcer=auto"], "without_claims", True),
+        (["driverLimitBy=toolkit"], "driver_limit_by", "toolkit"),
         (["honorPodComputePolicy=true"], "honor_pod_compute_policy", True),
         (["driverCapabilities=all"], "driver_capabilities", "all"),
         (["sandboxRuntimeClasses={mine*}"], "sandbox_runtime_classes", "mine*"),

@@ -590,6 +590,7 @@ async def test_who_enforces_a_slice_and_the_slices_of_a_node_is_told(cluster: Cl
     notes = value["metadata"]["annotations"]
     cards = json.loads(notes["gpu-device-plugin/cards"])
     cards["cards"][0]["memory_by"] = "driver (dmem)"
+    cards["cards"][1]["memory_by"] = "no slices (no probe has run)"
     notes["gpu-device-plugin/cards"] = json.dumps(cards)
     uid = cluster.server.objects["/api/v1/namespaces/ns/pods/batch"]["metadata"]["uid"]
     by = Enforcers("driver", "library")
@@ -604,6 +605,7 @@ async def test_who_enforces_a_slice_and_the_slices_of_a_node_is_told(cluster: Cl
     assert "driver (dmem)" in wide
     found = " ".join((await cluster.run("doctor", columns=200)).output.split())
     assert "memory of new slices is held by driver (dmem) on gpu-a" in found
+    assert "there are no slices (no probe has run) on gpu-a" in found
 
 
 async def test_doctor_finds_nothing_in_a_healthy_installation(cluster: Cluster) -> None:

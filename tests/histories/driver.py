@@ -7,7 +7,7 @@ hangs where the driver hangs, and then only dies when the driver lets it.
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +55,7 @@ class Driver:
         is_loaded: The kernel module is there.
         init_seconds: How long opening NVML takes.
         load: Counts loads of the module.
+        limits: UUID -> by slice, hard limit and use of its cgroup.
     """
 
     cards: list[SimulatedCard]
@@ -62,6 +63,7 @@ class Driver:
     is_loaded: bool = True
     init_seconds: float = 0.3
     load: int = 1
+    limits: Callable[[str], Mapping[str, list[int]]] = lambda _: {}
     _listeners: list["asyncio.Queue[tuple[str, int]]"] = field(default_factory=list)
 
     @property
@@ -249,7 +251,8 @@ class Child:
         for card in opened.cards:
             error = card.error or ("" if card.is_there else "GPU_IS_LOST")
             probe: dict[str, object] = {"uuid": card.uuid}
-            probe |= {"error": error} if error else {"recovery_action": card.action}
+            told = {"recovery_action": card.action, "limits": dict(self._driver.limits(card.uuid))}
+            probe |= {"error": error} if error else told
             probes.append(probe)
         self._say(kind="probes", cards=probes)
         is_unreadable = len(opened.cards) < len(opened.shown)

@@ -28,17 +28,20 @@ class Outcome:
         violation: What was so that must never be; empty where all went well.
         story: What happened, line by line.
         virtual_seconds: How long it was.
+        uncapped_seconds: How long containers ran without a limit that their grant names.
     """
 
     violation: str
     story: tuple[str, ...]
     virtual_seconds: float
+    uncapped_seconds: float = 0.0
 
 
 def made(seed: int) -> tuple[Step, ...]:
-    """The steps of a seed."""
+    """The steps of a seed; on every other node the driver limits memory."""
     chance = random.Random(seed)  # noqa: S311 - a seeded die
-    return tuple(_step(chance) for _ in range(chance.randint(4, 25)))
+    steps = tuple(_step(chance) for _ in range(chance.randint(4, 25)))
+    return (Step("limits_begin"), *steps) if seed % 2 else steps
 
 
 def play(steps: Sequence[Step], seed: int = 0, cards: int = 2) -> Outcome:
@@ -52,7 +55,8 @@ def play(steps: Sequence[Step], seed: int = 0, cards: int = 2) -> Outcome:
             violation = str(error)
         except StuckError:
             violation = "nothing would ever happen again"
-        return Outcome(violation, tuple(node.machine.story), loop.now)
+        story = tuple(node.machine.story)
+        return Outcome(violation, story, loop.now, node.limits.uncapped_seconds)
 
 
 def shortened(steps: Sequence[Step], is_bad: Callable[[Sequence[Step]], bool]) -> tuple[Step, ...]:
@@ -113,6 +117,10 @@ _SETTINGS: tuple[dict[str, object], ...] = (
     {"isolation": "on"},
     {"mode": "cgpu"},
     {"mode": "core_mem"},
+    {"memory_enforcer": "library"},
+    {"memory_enforcer": "auto"},
+    {"driver_limit_by": "toolkit"},
+    {"driver_limit_by": "hook"},
 )
 _LONG = (2.0, 8.0, 20.0, 70.0)
 _KINDS = ("events", "pods", "nodes", "events pods nodes")
@@ -145,6 +153,10 @@ _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
     (lambda c: ("driver_hangs", {"seconds": c.choice(_LONG)}), 1),
     (lambda c: ("driver_reloads", {"seconds": c.choice((3.0, 10.0, 30.0))}), 1),
     (lambda c: ("driver_slow", {"seconds": c.choice(_LONG), "init": c.choice((8.0, 25.0))}), 1),
+    (lambda _: ("limits_lost", {}), 1),
+    (lambda c: ("cdi_off", {"seconds": c.choice(_LONG)}), 1),
+    (lambda c: ("hooks_fail", {"times": c.randint(1, 3)}), 1),
+    (lambda c: ("enforcer", {"name": c.choice(("", "auto", "library", "odd"))}), 1),
     (lambda c: ("disk_full", {"seconds": c.choice(_LONG)}), 1),
     (lambda c: ("disk_slow", {"seconds": c.choice(_LONG), "flush": c.choice((0.5, 3.0, 30.0))}), 1),
     (lambda c: ("state_damaged", {"kind": c.choice(_FILES), "at": round(c.random(), 3)}), 1),

@@ -83,6 +83,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         steps: Callbacks run so far.
         failures: Exceptions that nobody caught.
         spawn: Starts a child process; as `subprocess_exec`.
+        peers: What answers a line on the unix socket at a path.
         is_in_thread: Whether what runs now would run in a thread.
         thread_seconds: How long work takes that is handed to a thread.
         threads_until: When the last of it is done that has begun.
@@ -94,6 +95,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.steps = 0
         self.failures: list[str] = []
         self.spawn: Callable[..., Coroutine[Any, Any, tuple[Any, Any]]] | None = None
+        self.peers: dict[str, Callable[[bytes], bytes]] = {}
         self.thread_seconds: Callable[[], float] = lambda: 0.001
         self.threads_until = 0.0
         self.is_in_thread = False
@@ -163,9 +165,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process.serve = factory
         return Listener(Path(path))
 
-    async def create_unix_connection(self, *_: Any, **__: Any) -> Any:
-        """The sockets of other programs, which a history does not have."""
-        raise ConnectionRefusedError
+    async def create_unix_connection(self, factory: Any, path: Any = None, **_: Any) -> Any:  # type: ignore[override]
+        """The sockets of other programs; see `peers`."""
+        if str(path) not in self.peers:
+            raise ConnectionRefusedError
+        protocol = factory()
+        transport = _Answering(protocol, self.peers[str(path)])
+        protocol.connection_made(transport)
+        return transport, protocol
 
     def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
         """Kept with the process; see `Process.signals`."""
@@ -245,6 +252,24 @@ class _Peer(asyncio.Transport):
 
     def close(self) -> None:
         self.closed.set()
+
+
+class _Answering(asyncio.Transport):
+    """A connection to a program that answers one line at once."""
+
+    def __init__(self, protocol: Any, answer: Callable[[bytes], bytes]) -> None:
+        super().__init__()
+        self._protocol, self._answer = protocol, answer
+
+    def write(self, data: Any) -> None:
+        told = self._answer(bytes(data)) + b"\n"
+        asyncio.get_running_loop().call_soon(self._protocol.data_received, told)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing is kept of it."""
 
 
 class Listener:

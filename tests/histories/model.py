@@ -1,5 +1,6 @@
 """What may be true of a node, whatever happens to it."""
 
+import contextlib
 import json
 import math
 import re
@@ -114,6 +115,13 @@ def _problems(node: Node) -> Iterator[str]:
     yield from _faulty_cards_offered(node)
     yield from _refusals_without_reason(node)
     yield from _needless_refusals(node)
+    yield from _uncapped(node)
+
+
+def _uncapped(node: Node) -> Iterator[str]:
+    with contextlib.suppress(StateError):
+        known = {grant.slice_id: grant for grant in grants(node)}
+        yield from node.limits.problems(known, is_calm=not node.is_disturbed())
 
 
 def _living(node: Node) -> list[Life]:
@@ -365,6 +373,7 @@ def _leftovers(node: Node) -> Iterator[str]:
     if any(node.file("grants").parent.glob("grants*.bad-*")):
         return  # what the lost grants named may be in use, and stays
     slices = {grant.slice_id for grant in known}
-    for directory in (*run.glob("slices/*"), *run.glob("cards/*/*")):
-        if directory.name not in slices:
+    cdi = node.machine.root.glob("cdi/gpu-slice-*.json")
+    for directory in (*run.glob("slices/*"), *run.glob("cards/*/*"), *cdi):
+        if directory.stem.removeprefix("gpu-slice-") not in slices:
             yield f"{directory.relative_to(node.machine.root)} is left"

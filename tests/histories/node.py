@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.histories.api import Api, Session
 from tests.histories.driver import Driver, SimulatedCard, spawner
+from tests.histories.driver_limits import DriverLimits
 from tests.histories.loop import Process, in_process
 from tests.histories.machine import Machine
 from tests.histories.pods import NODE, Pods
@@ -76,6 +77,7 @@ class Node:
         self.pods.is_sound = lambda: [
             card.is_sound and self.driver.answers for card in self.driver.cards
         ]
+        self.limits = DriverLimits(machine, self.driver, self.pods)
         self._agents: list[Process] = []
 
     def paths(self) -> Settings:
@@ -88,6 +90,7 @@ class Node:
             state_dir=str(root / "state"),
             run_dir=str(root / "run"),
             library_dir=str(root / "lib"),
+            cdi_dir=str(root / "cdi"),
             metrics_address="127.0.0.1:0",
             **self.settings,
         )
@@ -242,6 +245,7 @@ class Node:
         await asyncio.sleep(seconds)
         machine.boot += 1
         machine.booted_at = machine.loop.now
+        self.limits.boot()
         await self.kubelet.start()
         self.pods.readmit()
 

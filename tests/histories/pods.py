@@ -72,6 +72,7 @@ class Pods:
         self.is_kubelet_up = False
         self.forgetful_until = 0.0
         self.is_sound: Callable[[], list[bool]] = list
+        self.on_start: Callable[[ContainerStart], None] = lambda _: None
         self._machine = machine
         self._api = api
         self._kubelet = kubelet
@@ -185,6 +186,8 @@ class Pods:
         while not life.is_over():
             try:
                 options = await self._kubelet.start_container(life.pod.uid, name)
+                if not life.is_over():
+                    self.on_start(options)
             except KubeletError as error:
                 if str(error) not in life.start_errors:
                     self._machine.tell(f"{life.pod.name}/{name} does not start: {error}")

@@ -20,6 +20,7 @@ from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice, LimitBy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.settings.agent_settings import Isolation
@@ -44,6 +45,8 @@ _SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "memory_unit": MemoryUnit,
     "placement": PlacementPolicy,
     "isolation": Isolation,
+    "memory_enforcer": EnforcerChoice,
+    "driver_limit_by": LimitBy,
     "mode": NodeMode,
 }
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.histories import steps as actions
+from tests.histories.driver_limits import DriverLimits
 from tests.histories.history import made, play, shortened
 from tests.histories.node import Node
 from tests.histories.steps import Step
@@ -28,6 +29,31 @@ def test_a_pod_comes_runs_and_goes() -> None:
     assert outcome.violation == ""
     assert story.count("p1/main runs") == 2
     assert "slice ended" in story
+
+
+def test_limits_of_the_driver_are_kept_and_the_seconds_without_them_counted() -> None:
+    """Lost, and by a reload; a runtime that ignores CDI; by NVIDIA's hook; one that fails at first."""
+    outcome = play(
+        (
+            Step("limits_begin", 8.0),
+            Step("create", 8.0, {"pod": 1, "shape": "several"}),
+            Step("limits_lost", 40.0),
+            Step("driver_reloads", 70.0, {"seconds": 10.0}),
+            Step("new_settings", 20.0, {"driver_limit_by": "toolkit"}),
+            Step("create", 20.0, {"pod": 2, "shape": "half"}),
+            Step("hooks_fail", 0.0, {"times": 2}),
+            Step("restart_container", 20.0, {"pod": 1, "container": 1}),
+            Step("cdi_off", 0.0, {"seconds": 20.0}),
+            Step("restart_container", 40.0, {"pod": 2, "container": 0}),
+            Step("new_settings", 20.0, {"memory_enforcer": "library"}),
+        )
+    )
+    story = "\n".join(outcome.story)
+
+    assert outcome.violation == ""
+    assert story.count("limit set again") == 2 + 2 + 1
+    assert "does not start: createRuntime hook" in story
+    assert 0 < outcome.uncapped_seconds < 150
 
 
 def test_a_seed_tells_one_story() -> None:
@@ -243,6 +269,19 @@ def test_the_model_notices_files_that_vanish(monkeypatch: pytest.MonkeyPatch) ->
     outcome = play((_ONE_POD[0], Step("vanish")))
 
     assert "was removed or changed" in outcome.violation
+
+
+@pytest.mark.parametrize("amiss", ["_hook", "_repair"])
+def test_the_model_notices_a_container_without_its_limit(
+    monkeypatch: pytest.MonkeyPatch, amiss: str
+) -> None:
+    """From its start, or because nobody sets it again."""
+    monkeypatch.setattr(DriverLimits, amiss, lambda *_: "held")
+    create = Step("create", 8.0, {"pod": 1, "shape": "plain"})
+    outcome = play((Step("limits_begin", 8.0), create, Step("limits_lost", 60.0)))
+
+    since = "its start" if amiss == "_hook" else ""
+    assert f"has limits {{}} since {since}" in outcome.violation
 
 
 def test_the_model_notices_a_grant_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

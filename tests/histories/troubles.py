@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.histories.driver import SimulatedCard
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 
+from gpu_device_plugin.domain.node.memory_enforcer import MEMORY_ENFORCER_LABEL
+
 _RESET_SECONDS = 6.0  # a card that is being reset does not answer, and a probe notices
 _CARD_SECONDS = 45.0  # until a card that is well again counts as well
 _LOST_SECONDS = _CARD_SECONDS + 75.0  # the same if NVML has to be opened again, ever more rarely
@@ -113,6 +115,7 @@ def card_unplugged(node: Node, card: int, seconds: float) -> None:
 
     def begin() -> None:
         chosen.is_there = False
+        node.limits.lose()
 
     def end() -> None:
         node.driver.cards.remove(chosen)
@@ -158,6 +161,7 @@ def driver_reloads(node: Node, seconds: float) -> None:
 
     def begin() -> None:
         node.driver.is_loaded = False
+        node.limits.lose()
 
     def end() -> None:
         node.driver.is_loaded = True
@@ -176,6 +180,30 @@ def driver_slow(node: Node, seconds: float, init: float) -> None:
 
     node.trouble("driver slow", seconds, lambda: set_to(init), lambda: set_to(0.3))
     node.disturb(seconds + init + _CARD_SECONDS)
+
+
+def limits_begin(node: Node) -> None:
+    """The operator lets the driver limit memory."""
+    node.limits.begin()
+
+
+def limits_lost(node: Node) -> None:
+    """Somebody takes every limit away."""
+    node.limits.lose()
+
+
+def cdi_off(node: Node, seconds: float) -> None:
+    """The container runtime ignores CDI devices, without an error."""
+
+    def set_to(*, value: bool) -> None:
+        node.limits.is_cdi_off = value
+
+    node.trouble("CDI off", seconds, lambda: set_to(value=True), lambda: set_to(value=False))
+
+
+def hooks_fail(node: Node, times: int) -> None:
+    """The next hooks fail, for instance because the container's cgroup is gone."""
+    node.limits.failures += times
 
 
 # -- the disk, and what lies on it
@@ -276,6 +304,11 @@ def label(node: Node, mode: str) -> None:
     node.disturb(0.0)
 
 
+def enforcer(node: Node, name: str) -> None:
+    """Somebody labels the node with an enforcer of memory; empty takes the label away."""
+    node.api.patch(NODE_PATH, {"metadata": {"labels": {MEMORY_ENFORCER_LABEL: name or None}}})
+
+
 def foreign_plugin(node: Node, seconds: float) -> None:
     """NVIDIA's plugin serves the same cards for a while."""
 
@@ -305,6 +338,10 @@ TROUBLES: tuple[Callable[..., None], ...] = (
     driver_hangs,
     driver_reloads,
     driver_slow,
+    limits_begin,
+    limits_lost,
+    cdi_off,
+    hooks_fail,
     disk_full,
     disk_slow,
     state_damaged,
@@ -315,6 +352,7 @@ TROUBLES: tuple[Callable[..., None], ...] = (
     later_rejection,
     reboot,
     label,
+    enforcer,
     foreign_plugin,
     failpoint,
 )

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.isolation.test_limit_hook import cgroup_tree
 from tools.bench.machine import Machine
 from tools.bench.report import kept_section, with_section, write
 from tools.bench.rows import Chapter, Row
-from tools.gpu import compute, memory, report
+from tools.gpu import compute, limits, memory, report
 from tools.gpu.card import Card, chosen
 from tools.gpu.kept import Kept, limited
-from tools.gpu.place import CheckError
+from tools.gpu.place import CheckError, Place
 from tools.gpu.simulated import simulated_base
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +79,26 @@ def test_names_and_memory_pass_on_the_simulated_card(tmp_path: Path) -> None:
         assert f"{kind}: refused with CUDA's own out of memory: 2" in done.stdout
     assert "PyTorch in a slice: not run: " in done.stdout
     assert not document.exists()
+
+
+@pytest.mark.usefixtures("built")
+def test_the_drivers_own_limits_answer_what_is_open_about_them() -> None:
+    """Which questions are closed by that, and which are not."""
+    cgroup_tree()
+    done = gpu("--simulated", "--count", "500", "limits")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "above the driver's limit: 2 (CUDA_ERROR_OUT_OF_MEMORY (2)) met" in done.stdout
+    assert "a limit of 1 MiB above the total, and of the total: 2 and 0" in done.stdout
+    assert "still open: " in done.stdout
+    assert "MPS: whose cgroup is charged" in done.stdout.partition("still open: ")[2]
+
+
+def test_no_limit_is_asked_of_an_older_driver(tmp_path: Path) -> None:
+    """What it would do with the call, nobody has said."""
+    place = Place(tmp_path, tmp_path, {}, CARD, 1, 1, "", is_simulated=True)
+    [row] = limits.measure(place)
+    assert row.measured == "not run: driver 580.1 has none, 615 is the first"
 
 
 @pytest.mark.long

@@ -13,9 +13,11 @@ client is grpcio in a process of its own. Right before each Allocate the same cl
 bytes to an empty grpc.aio server, so both see the same load (A/B alternating, {calls} calls each).
 A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. Of an
 Allocate the empty server's part is gRPC's and the event loop's; the rest is one flush of the grants
-(docs/adr/0010) and Python. Each pair includes a PodResources List of all pods, answered by the stand-in
-kubelet, which is Python; the real one is not. So both pairs are six calls over gRPC, of which a List alone took a client that
-does nothing else 1.8 times the empty server's time. The stand-in names all units of a container at once, a real kubelet each
+(docs/adr/0010; for its share, docs/adr/0015) and Python: the way to the disk's thread and back, encoding, the ledger, the
+slice's files. Each pair includes a PodResources List of all pods, answered by the stand-in
+kubelet, which is Python; the real one is not. So both pairs are six calls over gRPC and two flushes. Right before each
+GetPreferredAllocation the same client sends that List too, and decodes nothing: the row without the Lists takes its median
+off twice, so it has left what the agent's own side of a List costs. The stand-in names all units of a container at once, a real kubelet each
 by itself: a List of 110 pods then takes the agent 0.5 ms of processor time to read, and 0.3 ms in the stand-in's form (2.1 and
 0.9 ms before what a pod held at the last List was known by its bytes; 2026-11-23, on this machine, best of five times 100)."""
 
@@ -43,6 +45,7 @@ def _method(node: BenchNode) -> str:
 def _rows(times: Times) -> tuple[Row, ...]:
     alone = [ns / 1e6 for ns in times.allocate]
     empty = [ns / 1e6 for ns in times.empty]
+    lists = [ns / 1e6 for ns in times.listed]
     pairs = [(a + b) / 1e6 for a, b in zip(times.preferred, times.allocate, strict=True)]
     admissions = [a + b for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
     return (
@@ -55,6 +58,11 @@ def _rows(times: Times) -> tuple[Row, ...]:
             12,
             "x",
         ),
+        shown(
+            "the same without the stand-in kubelet's two Lists",
+            f"{(median(admissions) - 2 * median(lists)) / median(empty):.2f} x",
+        ),
+        shown("PodResources List of the stand-in kubelet alone, p50 / p99", _both(lists)),
         shown("empty grpc.aio server, p50 / p99", _both(empty)),
         shown("GetPreferredAllocation + Allocate, p50 / p99", _both(pairs)),
     )

@@ -34,26 +34,27 @@ HELD_PODS = 109
 
 @dataclass(slots=True)
 class Times:
-    """Nanoseconds, one entry a call; the three lists of Allocates and pairs run in step."""
+    """Nanoseconds, one entry a call; the lists of Allocates, pairs and the others run in step."""
 
     preferred: list[int] = field(default_factory=list)
     allocate: list[int] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)
+    listed: list[int] = field(default_factory=list)
 
 
 class CallerProcess:
     """`tools.bench.caller`, and what it has measured."""
 
-    def __init__(self, process: asyncio.subprocess.Process, empty_socket: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, **beside: Path) -> None:
         self._process = process
-        self._empty_socket = empty_socket
+        self._beside = {name: str(socket) for name, socket in beside.items()}
         self.times = Times()
 
     async def ask(self, **question: Any) -> Mapping[str, Any]:
         """One call, made there."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = json.dumps({**question, "empty": str(self._empty_socket)})
+        line = json.dumps({**question, **self._beside})
         self._process.stdin.write(line.encode() + b"\n")
         answer: dict[str, Any] = json.loads(await self._process.stdout.readline())
         if "error" in answer:
@@ -81,6 +82,7 @@ class TimedLink(PluginLink):
             size=size,
         )
         self._caller.times.preferred.append(answer["ns"])
+        self._caller.times.listed.append(answer["list_ns"])
         return frozenset(answer["ids"])
 
     async def allocate(self, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
@@ -147,7 +149,7 @@ async def timed_calls(rig: Rig) -> AsyncIterator[Times]:
     socket = rig.root / "empty.sock"
     server = await _python("tools.bench.empty_server", str(socket))
     process = await _python("tools.bench.caller")
-    caller = CallerProcess(process, socket)
+    caller = CallerProcess(process, empty=socket, pods=rig.kubelet.pod_resources_socket)
     before = dict(rig.kubelet.registry.links)
     for resource in (MEM, CORE):
         rig.kubelet.registry.links[resource] = TimedLink(before[resource], caller)

@@ -5,7 +5,8 @@
 Reads one JSON object a line and answers with one: `{"socket", "method", "available",
 "must_include", "size", "ids"}` in, `{"ns", "ids", "answer", "error"}` out. Nothing else runs
 here while a call is under way, so what is timed is the call: gRPC's client, the unix socket
-and the server. Before each Allocate an empty server may be called too (`empty`), so that both
+and the server. Before each Allocate an empty server is called too (`empty`), and before each
+GetPreferredAllocation the kubelet's PodResources List (`pods`, which nobody decodes), so that all
 are measured under the same load.
 """
 
@@ -19,8 +20,10 @@ from typing import Any
 import grpc
 
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
+from gpu_device_plugin.kubelet._proto import podresources_pb2
 
 _SERVICE = "/v1beta1.DevicePlugin/"
+_LIST = "/v1.PodResourcesLister/List"
 Question = Mapping[str, Any]
 
 
@@ -46,31 +49,30 @@ class Caller:
             allocation_size=question["size"],
         )
         request = pb.PreferredAllocationRequest(container_requests=[asked])
-        kind = pb.PreferredAllocationResponse
-        nanoseconds, answer = self._timed(
-            question["socket"], "GetPreferredAllocation", request, kind
+        listed, _ = self._timed(
+            question["pods"], _LIST, podresources_pb2.ListPodResourcesRequest(), None
         )
-        return {"ns": nanoseconds, "ids": list(answer.container_responses[0].deviceIDs)}
+        decode, method = pb.PreferredAllocationResponse.FromString, "GetPreferredAllocation"
+        nanoseconds, answer = self._timed(question["socket"], _SERVICE + method, request, decode)
+        ids = list(answer.container_responses[0].deviceIDs)
+        return {"ns": nanoseconds, "list_ns": listed, "ids": ids}
 
     def _allocate(self, question: Question) -> dict[str, Any]:
         asked = pb.ContainerAllocateRequest(devices_ids=question["ids"])
         request = pb.AllocateRequest(container_requests=[asked])
-        empty, _ = self._timed(question["empty"], "Allocate", request, pb.AllocateResponse)
-        nanoseconds, answer = self._timed(
-            question["socket"], "Allocate", request, pb.AllocateResponse
-        )
+        decode, method = pb.AllocateResponse.FromString, _SERVICE + "Allocate"
+        empty, _ = self._timed(question["empty"], method, request, decode)
+        nanoseconds, answer = self._timed(question["socket"], method, request, decode)
         encoded = answer.container_responses[0].SerializeToString()
         return {"ns": nanoseconds, "empty_ns": empty, "answer": base64.b64encode(encoded).decode()}
 
-    def _timed(self, socket: str, method: str, request: Any, kind: Any) -> tuple[int, Any]:
+    def _timed(self, socket: str, method: str, request: Any, decode: Any) -> tuple[int, Any]:
         channel = self._channels.get(socket)
         if channel is None:
             channel = self._channels[socket] = grpc.insecure_channel(f"unix:{socket}")
             grpc.channel_ready_future(channel).result(timeout=10)
         call = channel.unary_unary(
-            _SERVICE + method,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=kind.FromString,
+            method, request_serializer=type(request).SerializeToString, response_deserializer=decode
         )
         started = time.perf_counter_ns()
         answer = call(request, timeout=30)

@@ -14,12 +14,16 @@ _METHOD = f"""\
 Two nodes at once, started {_QUIET_SECONDS:.0f} s before or earlier, nobody asking anything for {IDLE_SECONDS:.0f} s, their watches of the API server open: one
 with 4 V100 and no pod, and the 8 H200 of the chapters before with {HELD_PODS} pods, whose slices are
 checked every 30 s; their use is read at a scrape, and nobody scrapes. Threads of gRPC's C core that
-wake by themselves, calls or none, are part of the agent's figure; no option of gRPC was found that stops them, and
-with the child, whose signs of life tell that the driver does not hang, they leave little of the target. A reconcile pass that
+wake by themselves, calls or none, are part of the agent's figure; no option of gRPC was found that stops them. Three threads of its
+event engine wake 20 times a second together (strace, 2026-11-23): after each piece of work one looks again after 15 ms, 19, 24 and
+so on, and a timer of 2 s starts that again. Who sets that timer was not found: closing the connection to PodResources after each
+call did not end it, and a process with three grpc.aio servers and nothing else wakes 5 times a second. With the child, whose signs of life tell that the driver does not hang, they leave little
+of the target. A reconcile pass that
 meets nothing new compares nothing, and looks at every slice's files. CPU is utime + stime by the clock
 of each process; the simulated NVML answers at once, a driver may take longer. Resident is VmRSS
-afterwards, pages of the interpreter and of libraries included that other processes share. Python, grpcio, aiohttp and the
-modules of the agent are most of it; nothing that is loaded was found to be needless."""
+afterwards, pages of the interpreter and of libraries included that other processes share. Imports alone are 60 MiB of the agent
+(2026-11-23, on this machine): Python 8, asyncio with TLS 6, structlog 6, aiohttp 13, grpcio with protobuf 10, prometheus_client,
+msgspec and click 5, our own modules and the rest 12. malloc has 0.3 MiB to give back with 109 pods."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ async def _caller(root: Path) -> AsyncIterator[CallerProcess]:
         *(sys.executable, "-m", "tools.bench.caller"), stdin=pipe, stdout=pipe
     )
     try:
-        yield CallerProcess(client, socket)
+        yield CallerProcess(client, empty=socket)
     finally:
         for child in (client, server):
             child.kill()

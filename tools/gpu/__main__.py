@@ -19,7 +19,18 @@ from pathlib import Path
 from tools.bench.machine import say
 from tools.bench.report import DOCUMENT
 from tools.bench.rows import Chapter, Row
-from tools.gpu import compute, cost, facts, first, frameworks, memory, report, routing, slices
+from tools.gpu import (
+    compute,
+    cost,
+    facts,
+    first,
+    frameworks,
+    limits,
+    memory,
+    report,
+    routing,
+    slices,
+)
 from tools.gpu.card import CardError, NoCardError, find
 from tools.gpu.kept import Kept, limited
 from tools.gpu.place import ROOT, CheckError, Place, library_base, on_card
@@ -98,6 +109,12 @@ CHAPTERS: Mapping[str, Part] = {
         compute.method,
         (compute.measure,),
         "shares of one tenant, and tenants of 10 and 90 % (benchmarks.md, Isolation)",
+    ),
+    "limits": Part(
+        "The driver's own limits",
+        _fixed(limits.METHOD),
+        (limits.measure,),
+        "limits by cgroup of driver 615 (simulator.md)",
     ),
     "slices": Part("The agent's slices", _fixed(slices.METHOD), (slices.measure,)),
     "pytorch": Part("PyTorch", _fixed(frameworks.METHOD), (frameworks.measure,)),

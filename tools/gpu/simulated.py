@@ -8,7 +8,7 @@ def simulated_base(directory: Path, base: dict[str, str]) -> dict[str, str]:
     # Only here, so that a real card can be measured where our package is not installed.
     from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
-    node = SimulatedNode.create("v100", directory, seed="gpu", cards=1, driver_version="580.95.05")
+    node = SimulatedNode.create("v100", directory, seed="gpu", cards=1, driver_version="615.71.09")
     return {
         **base,
         "LD_LIBRARY_PATH": str(node.library.parent),

@@ -6,6 +6,7 @@ config.yaml: |
   placement: {{ .Values.placement }}
   compute_policy: {{ .Values.computePolicy | quote }}
   memory_enforcer: {{ .Values.memoryEnforcer }}
+  driver_limit_by: {{ .Values.driverLimitBy }}
   honor_pod_compute_policy: {{ .Values.honorPodComputePolicy }}
   isolation: {{ ternary "on" "off" .Values.isolation.enabled | quote }}
   honor_cgpu_disable: {{ .Values.honorCgpuDisable }}

@@ -170,6 +170,7 @@ class Wiring:
             settings.library_dir,
             driver=simulated_driver(settings),
             driver_root=lambda: settings.simulator_dir or in_force.current.driver_root,
+            limit_by=settings.driver_limit_by,
         )
         cdi = CdiFiles(Path(settings.cdi_dir))
         self.driver_limits = DriverLimitsCheck(
@@ -286,7 +287,9 @@ class Wiring:
         reconciler, store = self.reconciler, self.ledger_store
         files, recorders = self.setup.files, self.schemes.recorders
         self.usage = UsageReader(
-            lambda slice_id: read_region(files.region(slice_id)), lambda: store.living
+            lambda slice_id: read_region(files.region(slice_id)),
+            lambda: store.living,
+            cards.used_by_driver,
         )
         self.publisher = Publisher(
             self.metrics,

@@ -1,31 +1,35 @@
 """`gpu-device-plugin limit-keeper`: sets and proves the driver's memory limits; it alone has the rights to.
 
 The agent asks over a socket that only root can open, for slices by their ids: never for a path or a
-size. The size is that of the slice's limits file, and the cgroup that of the processes which have the
+size. The size is that of the slice's limits file, and the cgroup that of the container that has the
 slice's directory mounted. What is set, `gpu-limit-hook` sets, as before a container's start.
 """
 
 import asyncio
 import json
 import os
-import subprocess
-from collections import defaultdict
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminSocket
-from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, NONE
+from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, NONE, UNDER_WAY
 from gpu_device_plugin.disk.native_library import native_library
+from gpu_device_plugin.disk.slice_files import place_of
 from gpu_device_plugin.domain.grants.cdi_spec import HOOK
 from gpu_device_plugin.errors import EdgeError
 
 _MISMATCH = "nvmlInit_v2 answers 18 "
 _HOOK_SECONDS = 60.0
+_ANSWER_SECONDS = 2.0  # the agent waits for 5
+_MOUNTS_BYTES = 1 << 20  # of a mount namespace; those of a container's start come first
+_START_TIME = 19  # in /proc/PID/stat, after the name
+_HOOKS = 8  # at once
 _log = structlog.get_logger("limit_keeper")
 
 
@@ -41,85 +45,131 @@ class LimitKeeper:
     async def run(self) -> None:
         """Probe, then answer. EdgeError: this container has another driver's library than the kernel."""
         self._ended = asyncio.get_running_loop().create_future()
+        self._work: dict[str, asyncio.Task[str]] = {}  # by slice, and the probe
+        self._turns = asyncio.Semaphore(_HOOKS)
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        self._probe({})
-        commands = {"probe": self._probe, "limit": self._limit}
+        await self._probe()
+        commands = {"probe": self._tell_probe, "limit": self._limit}
         serving = asyncio.ensure_future(AdminSocket(self.run_dir / KEEPER_SOCKET, commands).run())
         try:
             await asyncio.wait([serving, self._ended], return_when=asyncio.FIRST_COMPLETED)
         finally:
             serving.cancel()
+            for task in self._work.values():
+                task.cancel()
         self._ended.result()
 
-    def _probe(self, _: Mapping[str, Any]) -> str:
+    async def _tell_probe(self, _: Mapping[str, Any]) -> str:
+        before = self._work.get("probe")
+        is_begun = before is not None and not before.done()
+        await self._told({"probe"}, {} if is_begun else {"probe": self._probe})
+        return "{}"
+
+    async def _probe(self) -> str:
         report = self.run_dir / "driver-limits"
-        self._hook("--probe", str(report))
+        await self._hook("--probe", str(report))
         text = report.read_text(errors="replace") if report.is_file() else ""
         _log.info("probe", report=text)
         if _MISMATCH in text and not self._ended.done():
             self._ended.set_exception(
                 EdgeError(f"{text.strip()}: ending, for the new driver's library")
             )
-        return "{}"
+        return text
 
-    def _limit(self, question: Mapping[str, Any]) -> str:
+    async def _limit(self, question: Mapping[str, Any]) -> str:
         """What was done, by slice; of names that are no slices of this node, nothing."""
         wanted = {str(name) for name in question.get("slices", ())}
-        slices = [path for path in (self.run_dir / "slices").iterdir() if path.name in wanted]
-        pids = _users({path.name: path / "config" for path in slices}, self.proc)
-        told = {path.name: self._set(path, pids.get(path.name)) for path in slices}
-        return json.dumps(told)
+        slices = {path.name: path for path in (self.run_dir / "slices").iterdir()}
+        # What is done and not asked for any more is nobody's.
+        self._work = {n: task for n, task in self._work.items() if n in wanted or not task.done()}
+        new = {name: slices[name] for name in wanted & slices.keys() - self._work.keys()}
+        users = asyncio.ensure_future(asyncio.to_thread(_users, new.values(), self.proc))
+        work = {name: partial(self._set, path, users) for name, path in new.items()}
+        return json.dumps(await self._told(wanted & slices.keys(), work))
 
-    def _set(self, directory: Path, pid: int | None) -> str:
-        if pid is None:
-            return NONE
-        told = self._hook("--slice", str(directory), "--repair", state=json.dumps({"pid": pid}))
-        _log.info("limit", slice=directory.name, pid=pid, text=told)
-        return told
+    async def _told(
+        self, wanted: Collection[str], work: Mapping[str, Callable[[], Coroutine[Any, Any, str]]]
+    ) -> dict[str, str]:
+        """Begins that work; what is done of all that is wanted, and what is under way."""
+        self._work |= {name: asyncio.ensure_future(begin()) for name, begin in work.items()}
+        tasks = {name: self._work[name] for name in wanted}
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=_ANSWER_SECONDS)
+        done = {name for name, task in tasks.items() if task.done()}
+        return {n: self._work.pop(n).result() if n in done else UNDER_WAY for n in tasks}
 
-    def _hook(self, *arguments: str, state: str = "") -> str:
+    async def _set(self, directory: Path, users: Awaitable[Mapping[str, int]]) -> str:
+        """In the cgroup of the process that has the directory mounted now, whosever its pid will be."""
+        pid = (await users).get(directory.name)
+        with suppress(OSError), _opened(self.proc / str(pid)) as process:
+            held = f"/proc/self/fd/{process}"
+            if _mounted(Path(held), {place_of(directory / "config"): directory.name}):
+                slice_ = ("--slice", str(directory), "--repair", "--process", held)
+                told = await self._hook(*slice_, process=process)
+                _log.info("limit", slice=directory.name, pid=pid, text=told)
+                return told
+        return NONE
+
+    async def _hook(self, *arguments: str, process: int | None = None) -> str:
         """Its words: on success those for the agent."""
         roots = ["--driver-root", self.driver_root]
         roots += ["--cgroup-root", self.cgroup_root] if self.cgroup_root else []
-        command = [str(native_library(HOOK)), *arguments, *roots]
-        try:
-            done = subprocess.run(  # noqa: S603 - a program of our package, names of files that are there
-                command,
-                input=state,
-                capture_output=True,
-                text=True,
-                timeout=_HOOK_SECONDS,
-                check=False,
+        async with self._turns:
+            hook = await asyncio.create_subprocess_exec(
+                *(str(native_library(HOOK)), *arguments, *roots),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=() if process is None else (process,),
             )
-        except subprocess.TimeoutExpired:
-            return f"{HOOK} took longer than {_HOOK_SECONDS:.0f} s"
-        return (done.stderr if done.returncode else done.stdout).strip()
+            try:
+                async with asyncio.timeout(_HOOK_SECONDS):
+                    told, said = await hook.communicate()
+            except TimeoutError:
+                hook.kill()
+                return f"{HOOK} took longer than {_HOOK_SECONDS:.0f} s"
+        return (said if hook.returncode else told).decode(errors="replace").strip()
 
 
-def _users(directories: Mapping[str, Path], proc: Path) -> dict[str, int]:
-    """Slice -> a process that has its directory mounted, in the outermost cgroup of those that have.
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    """Of a process: what is read below it is that process's, or an error once it has ended."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
-    By device and path within the file system, which a container can make no other mount show.
+
+def _users(slices: Collection[Path], proc: Path) -> Mapping[str, int]:
+    """Slice -> the oldest process that has its directory mounted: the first one of its container.
+
+    By the path within the file system, which a container can make no other mount show.
     """
     wanted: dict[tuple[str, str], str] = {}
-    for name, path in directories.items():
-        number = path.stat().st_dev
-        wanted[f"{os.major(number)}:{os.minor(number)}", f"/slices/{name}/config"] = name
-    found: dict[str, dict[int, int]] = defaultdict(dict)
+    for path in slices:
+        with suppress(OSError):
+            wanted[place_of(path / "config")] = path.name
+    found: dict[str, tuple[int, int]] = {}
     known: dict[str, Collection[str]] = {}
-    for process in proc.glob("[0-9]*"):
-        with suppress(OSError, ValueError):
+    for process in proc.glob("[0-9]*") if wanted else ():
+        with suppress(OSError, ValueError, IndexError):
             space = str((process / "ns/mnt").readlink())
             if space not in known:
-                known[space] = _mounted(process / "mountinfo", wanted)
-            depth = len((process / "cgroup").read_text().rpartition("0::")[2])
-            for name in known[space]:
-                found[name][int(process.name)] = depth
-    return {name: min(depths, key=lambda pid: (depths[pid], pid)) for name, depths in found.items()}
+                known[space] = _mounted(process, wanted)
+            if known[space]:
+                started = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                age = int(started[_START_TIME]), int(process.name)
+                found |= {name: min(age, found.get(name, age)) for name in known[space]}
+    return {name: pid for name, (_, pid) in found.items()}
 
 
-def _mounted(mounts: Path, wanted: Mapping[tuple[str, str], str]) -> Collection[str]:
-    """Which slices a mount namespace has; one line: 36 35 98:0 /root /point ..."""
-    entries = (line.split(maxsplit=5)[2:4] for line in mounts.read_text().splitlines())
-    parts = ((device, f"/{'/'.join(root.split('/')[-3:])}") for device, root in entries)
-    return {wanted[part] for part in parts if part in wanted}
+def _mounted(process: Path, wanted: Mapping[tuple[str, str], str]) -> Collection[str]:
+    """Which slices its mount namespace has; one line: 36 35 98:0 /root /point ...
+
+    A name in it may hold anything but the blank and the newline, which the kernel writes as digits.
+    """
+    with (process / "mountinfo").open("rb") as file:
+        lines = file.read(_MOUNTS_BYTES).decode(errors="replace").split("\n")
+    found = (line.split(" ", 4)[2:4] for line in lines)
+    return {name for place in found for known, name in wanted.items() if [*known] == place}

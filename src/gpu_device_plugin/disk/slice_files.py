@@ -232,9 +232,12 @@ class SliceFiles:
     def _cdi_path(self, slice_id: str) -> str:
         return f"{self._cdi}/gpu-slice-{slice_id}.json"
 
-    def has_cdi(self, slice_id: str) -> bool:
-        """Whether the slice has a CDI file of its own: the driver limits its memory."""
-        return _is_file(self._cdi_path(slice_id))
+    def cdi_text(self, slice_id: str) -> str:
+        """The slice's own CDI file, by which the driver limits its memory; "" where it has none."""
+        try:
+            return Path(self._cdi_path(slice_id)).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def driver_report(self) -> str:
         """What gpu-limit-hook has found of the driver's memory limits, in its words, or ""."""
@@ -401,9 +404,16 @@ def has_own_file_system(directory: Path) -> bool:
 
     In a pod every volume is a mount; the root of the mount tells which of the two it is.
     """
-    place, found = os.path.realpath(directory), False
-    for line in _MOUNTS.read_text().splitlines():
-        root, point = line.split()[3:5]  # 36 35 98:0 /root /point ...
-        if point == place:
-            found = root == "/"
+    return place_of(directory)[1] == "/"
+
+
+def place_of(directory: Path) -> tuple[str, str]:
+    """Device number, and path within its file system, which each mount of the directory shows."""
+    path, nearest, found = os.path.realpath(directory), "", ("", "")
+    for line in _MOUNTS.read_text().split("\n")[:-1]:
+        device, root, point = line.split(" ")[2:5]  # 36 35 98:0 /root /point ...
+        inside = point if point.endswith("/") else f"{point}/"
+        if f"{path}/".startswith(inside) and len(inside) >= len(nearest):
+            nearest, below = inside, path[len(inside) :]
+            found = device, f"{root.rstrip('/')}/{below}".rstrip("/") or "/"
     return found

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 
-from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
@@ -53,7 +53,7 @@ class PodResources:
         self._channel: Any = None
         self._is_ours: dict[str, bool] = {}  # by resource, as far as met
         self._known: _Known = {}  # by the last List
-        self.listed: frozenset[tuple[str, str]] = frozenset()
+        self.listed: frozenset[PodKey] = frozenset()
         """Namespace and name of every pod in the last List."""
 
     def identity(self) -> SocketIdentity | None:
@@ -186,7 +186,7 @@ class PodsApi:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._list: asyncio.Task[Mapping[tuple[str, str], Any]] | None = None
+        self._list: asyncio.Task[Mapping[PodKey, Any]] | None = None
 
     async def find(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """A pod as in the API server's JSON, with what we read of it; None where this kubelet does not tell.
@@ -200,7 +200,7 @@ class PodsApi:
         pod = (await asyncio.shield(self._list)).get((namespace, name))
         return None if pod is None else _as_json(pod)
 
-    async def _listed(self) -> Mapping[tuple[str, str], Any]:
+    async def _listed(self) -> Mapping[PodKey, Any]:
         async with grpc.aio.insecure_channel(
             f"unix:{self._socket}", options=_PODS_OPTIONS
         ) as channel:

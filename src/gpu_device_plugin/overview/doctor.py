@@ -207,8 +207,9 @@ def _enforcers(facts: Installation) -> Iterator[Finding]:
         for text in sorted({card.memory_by for card in view.cards if card.memory_by}):
             nodes.setdefault(text, []).append(view.name)
     for text, names in sorted(nodes.items()):
+        held = "there are" if text.startswith("no slices") else "memory of new slices is held by"
         yield note(
-            f"memory of new slices is held by {text} on {few(names)}",
+            f"{held} {text} on {few(names)}",
             "docs/isolation.md says what each enforcer holds and needs",
         )
 

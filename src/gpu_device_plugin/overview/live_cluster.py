@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
@@ -96,7 +96,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         found = self._pods.get(pod.uid)
         return (found.pod.metadata.labels if found else None) or {}
 
-    def nodes_of(self, pods: Collection[tuple[str, str]]) -> set[str]:
+    def nodes_of(self, pods: Collection[PodKey]) -> set[str]:
         """The nodes of pods, given by namespace and name."""
         asking = [each.asking for each in self._pods.values()]
         return {pod.node for pod in asking if pod.node and pod.request.ref.key in pods}

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import AccessError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.survey import Survey
@@ -318,7 +318,7 @@ class Drawings:
             gone.is_kept = False
         return found
 
-    def use_changed(self, pods: Iterable[tuple[str, str]]) -> None:
+    def use_changed(self, pods: Iterable[PodKey]) -> None:
         """Something else is known of what these pods use."""
         self._redraw |= self._live.nodes_of(set(pods)) | {UNBOUND}
         self._live.changed.set()

@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.node.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
-from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice
+from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice, LimitBy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
@@ -129,6 +129,10 @@ class Settings(NvidiaSettings):
     memory_enforcer: EnforcerChoice = setting(
         EnforcerChoice.AUTO,
         "Who refuses memory above a slice, if the node has no label `gpu-device-plugin/memory-enforcer`: `driver` is NVIDIA's (615 or later, by cgroup), and without its proof no slices are offered; `auto` takes it for the cards where it is proven; `library` never.",
+    )
+    driver_limit_by: LimitBy = setting(
+        LimitBy.HOOK,
+        "What sets NVIDIA's driver's memory limit when a container starts: `hook` is gpu-limit-hook, which the agent installs; `toolkit` is that of NVIDIA's container toolkit (1.20.1 or later), which reads it from variables that the slice's CDI device sets.",
     )
     door: AllocationApi = setting(
         AllocationApi.DEVICE_PLUGIN,

@@ -14,7 +14,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.nvidia.mps import as_client, served_text, servers, while_served
+from gpu_device_plugin.domain.nvidia.mps import as_client, limit_to_served, served_text, servers
 from gpu_device_plugin.domain.nvidia.offers import Offers, offers
 
 ROOT = "/run/nvidia/mps"
@@ -53,7 +53,7 @@ def test_replicas_are_offered_only_as_they_are_served(
 ) -> None:
     """Two cards with four replicas each are to be offered."""
     served = served_text(offered(served_cards, served_replicas).resources)
-    found = while_served(offered(2, 4), configured(4), ROOT, served)
+    found = limit_to_served(offered(2, 4), configured(4), ROOT, served)
 
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
@@ -63,7 +63,7 @@ def test_replicas_are_offered_only_as_they_are_served(
 def test_a_card_that_came_since_the_daemon_began_waits_and_keeps_no_other() -> None:
     """The daemon serves it when no pod holds a replica of the others."""
     served = served_text(offered(1, 4).resources)
-    found = while_served(offered(2, 4), configured(4), ROOT, served)
+    found = limit_to_served(offered(2, 4), configured(4), ROOT, served)
 
     assert {each.card.uuid for each in found.resources[GPU]} == {"GPU-0"}
     assert found.waiting == (
@@ -74,7 +74,7 @@ def test_a_card_that_came_since_the_daemon_began_waits_and_keeps_no_other() -> N
 
 def test_a_node_without_replicas_says_what_its_daemon_waits_for() -> None:
     """In the daemon's words."""
-    found = while_served(offered(2, 4), configured(4), ROOT, "", "process 7 uses card 0")
+    found = limit_to_served(offered(2, 4), configured(4), ROOT, "", "process 7 uses card 0")
 
     assert found.problem == f"the MPS daemon of {ROOT} does not serve yet: process 7 uses card 0"
 
@@ -82,11 +82,11 @@ def test_a_node_without_replicas_says_what_its_daemon_waits_for() -> None:
 def test_time_slicing_needs_no_daemon() -> None:
     sliced = configured(4, SharingKind.TIME_SLICING)
 
-    assert while_served(offers(whole(1), sliced), sliced, ROOT, "").resources
+    assert limit_to_served(offers(whole(1), sliced), sliced, ROOT, "").resources
 
 
 def test_a_daemon_that_has_not_given_its_cards_back_serves_none_of_them() -> None:
-    found = while_served(offered(2, 4), configured(4), ROOT, "GPU-0\nGPU-1\n")
+    found = limit_to_served(offered(2, 4), configured(4), ROOT, "GPU-0\nGPU-1\n")
 
     assert found.problem == f"the MPS daemon of {ROOT} does not serve yet"
 
@@ -97,7 +97,7 @@ def test_a_daemon_that_has_not_given_its_cards_back_serves_none_of_them() -> Non
 def test_a_card_that_the_daemon_has_not_given_back_waits(served: str) -> None:
     """It is in exclusive mode still; the other one is offered."""
     sliced = replace(configured(4, SharingKind.TIME_SLICING), mps_root="")  # no longer named
-    found = while_served(offers(whole(2), sliced), sliced, ROOT, served)
+    found = limit_to_served(offers(whole(2), sliced), sliced, ROOT, served)
 
     assert {each.card.uuid for each in found.resources[GPU]} == {"GPU-1"}
     assert found.waiting == (
@@ -114,7 +114,7 @@ def test_a_card_that_is_shared_no_more_waits_beside_one_that_is() -> None:
         return replace(configured(4), sharing=Sharing(SharingKind.MPS, (entry,)))
 
     served = served_text(offers(whole(3), shared(2)).resources)
-    found = while_served(offers(whole(3), shared(1)), shared(1), ROOT, served)
+    found = limit_to_served(offers(whole(3), shared(1)), shared(1), ROOT, served)
 
     given = {name: {each.card.uuid for each in them} for name, them in found.resources.items()}
     assert given == {f"{GPU}.shared": {"GPU-0"}, GPU: {"GPU-2"}}
@@ -124,7 +124,7 @@ def test_a_card_that_is_shared_no_more_waits_beside_one_that_is() -> None:
 def test_a_daemon_of_another_directory_serves_no_client_of_this_one() -> None:
     """`mpsRoot` was changed while it served."""
     served = served_text(offered(2, 4).resources)
-    found = while_served(offered(2, 4), configured(4), "/run/before", served)
+    found = limit_to_served(offered(2, 4), configured(4), "/run/before", served)
 
     assert found.problem == (
         f"the MPS daemon of {ROOT} does not serve yet: that of /run/before has not given its cards back"

@@ -110,7 +110,7 @@ class Admission:
             grant = _with_enforcer(grant, view)
         _check_library(grant, view)
         failpoint("allocate.before-grant")
-        await self.ledger_store.hold(grant, self._superseded(grant, call.must_include, scheme))
+        await self.ledger_store.hold(grant, self._find_superseded(grant, call.must_include, scheme))
         return await self.answer_again(grant)
 
     async def answer_again(self, grant: Grant) -> Grant:
@@ -134,7 +134,9 @@ class Admission:
         isolated = state.isolates and not (wants_none and state.honors_disable)
         return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self.wall_seconds(), isolated)
 
-    def _superseded(self, grant: Grant, ids: frozenset[str], scheme: WeChooseDevices) -> set[str]:
+    def _find_superseded(
+        self, grant: Grant, ids: frozenset[str], scheme: WeChooseDevices
+    ) -> set[str]:
         """Grants that end with this one.
 
         Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;

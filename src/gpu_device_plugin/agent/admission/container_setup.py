@@ -9,7 +9,7 @@ from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
 from gpu_device_plugin.disk.device_nodes import read_mig_minors
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
 from gpu_device_plugin.domain.grants.caller import Call
-from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, hook_device
+from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, HOOK, limit_device
 from gpu_device_plugin.domain.grants.container_edits import (
     CardLimit,
     ContainerEdits,
@@ -21,7 +21,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
-from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
+from gpu_device_plugin.domain.node.memory_enforcer import LimitBy, MemoryEnforcer
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import NodeError
 
@@ -40,6 +40,7 @@ class ContainerSetup:
     device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()  # mounts of the simulated driver, if there is one
     driver_root: Callable[[], str] = lambda: "/"
+    limit_by: LimitBy = LimitBy.HOOK
 
     async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
         """Make the files that isolation mounts for a slice; returns whether any was missing.
@@ -52,14 +53,19 @@ class ContainerSetup:
         was_missing = await self.library.provide(grant, is_start=is_start)
         spec = slice_spec(grant)
         if grant.memory_enforcer is MemoryEnforcer.DRIVER:
-            size = min(share.memory_bytes or 0 for share in grant.shares)
-            cdi = hook_device(grant.slice_id, size, self._paths(grant.library_version))
-            spec = replace(spec, cdi=json.dumps(cdi))
+            spec = replace(spec, cdi=json.dumps(self._limit_device(grant)))
         return self.files.make(spec) or was_missing
+
+    def _limit_device(self, grant: Grant) -> dict[str, object]:
+        """A slice that has one already keeps what limits it, whatever the setting says now."""
+        size = min(share.memory_bytes or 0 for share in grant.shares)
+        known = self.files.cdi_text(grant.slice_id)
+        by = (LimitBy.HOOK if HOOK in known else LimitBy.TOOLKIT) if known else self.limit_by
+        return limit_device(grant.slice_id, size, self._paths(grant.library_version), by)
 
     def with_enforcer_found(self, grant: Grant) -> Grant:
         """A grant that is made again, whose containers run: by whether the slice has a CDI file."""
-        is_driver = grant.is_isolated and self.files.has_cdi(grant.slice_id)
+        is_driver = grant.is_isolated and self.files.cdi_text(grant.slice_id) != ""
         enforcer = MemoryEnforcer.DRIVER if is_driver else MemoryEnforcer.LIBRARY
         return replace(grant, memory_enforcer=enforcer)
 
@@ -78,7 +84,7 @@ class ContainerSetup:
             return edits
         return replace(edits, cdi_names=(*edits.cdi_names, f"{CDI_KIND}={grant.slice_id}"))
 
-    def recorded(
+    def edits_of_chosen(
         self, scheme: KubeletChoosesDevices, call: Call, state: NodeState
     ) -> ContainerEdits:
         """The whole answer for a container whose devices the kubelet has chosen."""

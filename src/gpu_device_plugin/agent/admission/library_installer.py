@@ -43,7 +43,7 @@ class LibraryInstaller:
         self._node_store = node_store
         self._mode = node_store.read().mode
         self._missing = ""
-        self._ours, self._problem = _packaged()
+        self._ours, self._problem = _find_package()
         self._versions = LibraryVersions(directory, self._ours)
         self._is_verified = False
         self._whole: Mapping[str, bool] = {}  # versions, and whether they bring the self-test
@@ -140,7 +140,7 @@ class LibraryInstaller:
             self._is_verified, self._problem = False, str(error)
 
 
-def _packaged() -> tuple[Package | None, str]:
+def _find_package() -> tuple[Package | None, str]:
     """The library that this agent brings, or None and why there is none."""
     try:
         found = package(__version__, native_library(LIBRARY), _programs(), LIBRARY_FILE)
@@ -151,7 +151,7 @@ def _packaged() -> tuple[Package | None, str]:
 
 def own_version() -> str:
     """The version of the library that this program brings; empty if it was not built."""
-    found, _ = _packaged()
+    found, _ = _find_package()
     return found.version if found else ""
 
 

@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.cards.health import (
 )
 from gpu_device_plugin.domain.cards.health_values import Health, HealthRules
 from gpu_device_plugin.domain.cards.nvml_reports import (
+    NO_LIMIT,
     CardReport,
     CgroupMemory,
     DriverChanged,
@@ -85,7 +86,7 @@ class CardInventory:
                 return
             case Inventory():
                 self._inventory = report
-                self.rules = replace(self.rules, takes_mig=self._taken(report))
+                self.rules = replace(self.rules, takes_mig=self._offered_in_mig(report))
                 cards = self._enumerate(report)
             case DriverMissing():
                 self.missing = report.reason
@@ -108,13 +109,18 @@ class CardInventory:
         """Memory of a card that is in use, by its last probe; None if that did not say."""
         return self._used.get(uuid)
 
+    def used_by_driver(self, slice_id: str) -> Mapping[str, int]:
+        """UUID -> bytes of a slice whose memory the driver limits there, as it counts them."""
+        found = {uuid: by.get(slice_id, (NO_LIMIT, 0)) for uuid, by in self.memory_limits.items()}
+        return {uuid: used for uuid, (hard, used) in found.items() if hard < NO_LIMIT}
+
     def follow_mig(self) -> None:
         """Take or leave cards in MIG mode, where configuration or holders have changed that."""
         found = self._inventory
-        if found is not None and self._taken(found) != self.rules.takes_mig:
+        if found is not None and self._offered_in_mig(found) != self.rules.takes_mig:
             self.observe(found)
 
-    def _taken(self, inventory: Inventory) -> frozenset[str]:
+    def _offered_in_mig(self, inventory: Inventory) -> frozenset[str]:
         cut = (report for report in inventory.cards if report.is_mig)
         return frozenset(report.uuid for report in cut if self.takes_mig(report))
 
@@ -135,7 +141,7 @@ class CardInventory:
 
     @property
     def versions(self) -> DriverVersions:
-        """Of the driver; empty while unknown."""
+        """The versions of driver and CUDA; empty while unknown."""
         return DriverVersions(self.driver_version, self.cuda_version)
 
     def recover(self, uuid: str) -> bool:
@@ -173,7 +179,8 @@ class CardInventory:
         self.missing = "" if served else f"the driver shows no card that can be shared{why}"
         shown = {report.uuid for report in served}
         cards = [
-            report.as_card(self._numbers[report.uuid]) for report in self._numbered(served, known)
+            report.as_card(self._numbers[report.uuid])
+            for report in self._assign_numbers(served, known)
         ]
         # A card that is gone stays in the list, unhealthy, while the kubelet may still count it;
         # one whose instances are offered no more does not, because a card in MIG mode is no device.
@@ -193,7 +200,9 @@ class CardInventory:
             name = f"card {report.index} ({report.uuid})"
             self.recorder.node_note(reason, f"{name} is left out: {found.text}")
 
-    def _numbered(self, served: Sequence[CardReport], known: Iterable[Card]) -> list[CardReport]:
+    def _assign_numbers(
+        self, served: Sequence[CardReport], known: Iterable[Card]
+    ) -> list[CardReport]:
         """Those that have a number now; with 36 cards, gone ones included, all may be taken."""
         present = [report.uuid for report in served]
         if not self._numbers.keys() >= set(present):

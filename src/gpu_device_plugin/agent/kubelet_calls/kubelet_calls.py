@@ -190,20 +190,20 @@ class KubeletCalls:
 
     async def _allocate_chosen(self, scheme: KubeletChoosesDevices, call: Call) -> ContainerEdits:
         """The answer for the container, whichever it is, that the kubelet gives these units."""
-        view = self._checked(scheme, call)
+        view = self._check_call(scheme, call)
         ledger, devices = self.admission.ledger, scheme.devices(call, view)
         _, beside = self.schemes.scope(scheme).parts(ledger)
         sharing = [g for g in beside.grants.values() if devices.intersection(g.devices)]
         holders = ledger.holders(call.must_include)
         await self.holders.check_chosen(call, devices, holders, sharing)
-        view = self._checked(scheme, call)  # as it is after waiting for the kubelet
+        view = self._check_call(scheme, call)  # as it is after waiting for the kubelet
         self.note_answer()
-        edits = self.setup.recorded(scheme, call, view)
+        edits = self.setup.edits_of_chosen(scheme, call, view)
         self.gate.expect_noting()
         self.recorder.given(call)
         return edits
 
-    def _checked(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
+    def _check_call(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
         _, view = self.schemes.find_serving(call.resource, self.state())
         scheme.check_call(call, view)
         return view

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ _LINE_BYTES = 1 << 20
 _CHECK_SECONDS = 5.0
 _log = structlog.get_logger("admin_socket")
 
-Command = Callable[[Mapping[str, Any]], str]
+Command = Callable[[Mapping[str, Any]], str | Awaitable[str]]
 
 
 class AdminSocket:
@@ -71,11 +71,11 @@ class AdminSocket:
         with suppress(OSError, asyncio.LimitOverrunError, ValueError, TimeoutError):
             async with asyncio.timeout(_ANSWER_SECONDS):
                 line = await reader.readline()
-            writer.write(json.dumps(self._answer(line)).encode() + b"\n")
+            writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
             await writer.drain()
         writer.close()
 
-    def _answer(self, line: bytes) -> dict[str, str | bool]:
+    async def _answer(self, line: bytes) -> dict[str, str | bool]:
         try:
             question = json.loads(line)
             command = str(question.get("command", ""))
@@ -85,7 +85,8 @@ class AdminSocket:
         if answerer is None:
             return {"error": f"unknown command {command!r}; known: {', '.join(self._commands)}"}
         try:
-            return {"text": answerer(question)}
+            told = answerer(question)
+            return {"text": told if isinstance(told, str) else await told}
         except GpuPluginError as error:
             return {"error": str(error), "is_unknown": isinstance(error, NotKnownError)}
 

@@ -235,12 +235,12 @@ class LayoutCheck:
 
 KEEPER_SOCKET = "limits.sock"
 PROBE_SECONDS = 60.0
-SET, NONE = "set", "none"
-"""The keeper's answers: the limit was set (again); no container of the slice runs."""
+SET, NONE, UNDER_WAY = "set", "none", "under way"
+"""The keeper's answers: the limit was set (again); no container of the slice runs; ask again."""
 _HELD = "held"
 _NO_HOOK = (
     "a container was started without the limit that its CDI device sets, and was limited afterwards: "
-    "is CDI switched off in the container runtime?"
+    "is CDI switched off in the container runtime, or, with --driver-limit-by toolkit, NVIDIA's toolkit older than 1.20.1?"
 )
 
 
@@ -281,7 +281,7 @@ class DriverLimitsCheck:
             self._probed, self._probed_at = self.cards.driver_load, _now()
             await self._ask("probe")
         grants = self.ledger().grants.values()
-        lost = {g.slice_id: g for g in grants if _is_by_driver(g) and not self._is_held(g)}
+        lost = {g.slice_id: g for g in grants if _is_by_driver(g) and self._is_to_ask(g)}
         told = await self._ask("limit", *lost) if lost else {}
         if told is None:  # only of those whose cgroup is there it is known that they run
             running = frozenset().union(*self.cards.memory_limits.values()) & lost.keys()
@@ -300,6 +300,9 @@ class DriverLimitsCheck:
         )
         is_new = self.cards.driver_load != self._probed
         return is_new or (is_missing and _now() - self._probed_at >= PROBE_SECONDS)
+
+    def _is_to_ask(self, grant: Grant) -> bool:
+        return self._told.get(grant.slice_id) == UNDER_WAY or not self._is_held(grant)
 
     def _is_held(self, grant: Grant) -> bool:
         """Whether the driver has a limit of each of its cards, by the last probe of the cards."""
@@ -323,7 +326,7 @@ class DriverLimitsCheck:
     def _report(self, grant: Grant, told: str) -> None:
         if told == SET:
             self.recorder.limit_set(grant)
-        elif told not in (_HELD, NONE, self._told.get(grant.slice_id)):
+        elif told not in (_HELD, NONE, UNDER_WAY, self._told.get(grant.slice_id)):
             self.recorder.slice_broken(grant, NodeError(told, reason="DriverLimitLost"))
 
 

@@ -48,6 +48,7 @@ APART_SECONDS = 5.0
 """At least this long between two readings, because a share of time needs some time."""
 _A_TURN = 8
 _Key = tuple[str, str]  # slice and card
+_NOTHING = CardUsage(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,15 @@ class _Seen:
 
 @dataclass(eq=False)
 class UsageReader:
-    """Reads the regions of capped slices, one after the other."""
+    """Reads the regions of capped slices, one after the other.
+
+    Where NVIDIA's driver limits a slice, its memory is what `by_driver` tells, by card: that of programs
+    too which the library is not in.
+    """
 
     read: Callable[[str], Mapping[str, CardUsage]]
     ledger: Callable[[], Ledger]
+    by_driver: Callable[[str], Mapping[str, int]] = lambda _: {}
 
     def __post_init__(self) -> None:
         self._seen: dict[_Key, _Seen] = {}
@@ -95,11 +101,14 @@ class UsageReader:
                 await asyncio.sleep(0)
             if not grant.is_isolated:
                 continue
-            for uuid, found in self.read(grant.slice_id).items():
-                key = grant.slice_id, uuid
+            told = self.by_driver(grant.slice_id)
+            read = self.read(grant.slice_id)
+            for uuid in told.keys() | read.keys():
+                found, key = read.get(uuid, _NOTHING), (grant.slice_id, uuid)
                 seen[key] = _Seen(found, int(asyncio.get_running_loop().time() * 1e9))
                 ratio = _core_ratio(self._seen.get(key), seen[key])
-                usage[key] = SliceUsage(found.memory_bytes, ratio, found.refused_total)
+                used = told.get(uuid, found.memory_bytes)
+                usage[key] = SliceUsage(used, ratio, found.refused_total)
         self._seen, self._usage = seen, usage
 
 

@@ -58,7 +58,7 @@ _ACTIONS = {
 }
 
 
-def still_asked(card: CardHealth) -> str:
+def recovery_action_text(card: CardHealth) -> str:
     """Why the card stays out even if the operator clears its faults; "" if it does not."""
     if card.recovery_action:
         asked = action_text(card.recovery_action)
@@ -214,7 +214,7 @@ def recovery_obstacle(health: Health, uuid: str) -> str:
         return (
             f"NVML does not answer ({health.reason(uuid)}), so it is not known what the card needs"
         )
-    return still_asked(card)
+    return recovery_action_text(card)
 
 
 def recover(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:

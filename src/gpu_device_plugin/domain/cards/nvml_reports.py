@@ -56,6 +56,10 @@ class Inventory:
     unreadable: tuple[UnreadableCard, ...] = ()
 
 
+NO_LIMIT = 2**64 - 1
+"""What NVML tells of a cgroup whose memory is not limited."""
+
+
 class CgroupMemory(NamedTuple):
     """The driver's hard limit of a cgroup (2^64 - 1: none), and what the cgroup uses of the card."""
 

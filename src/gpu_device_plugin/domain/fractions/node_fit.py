@@ -193,10 +193,10 @@ class RequestChecks:
         """The pod by the rules of nodes as this one."""
         rules = offer.mode, offer.policy
         if rules not in self._found:
-            self._found[rules] = self._checked(offer)
+            self._found[rules] = self._check(offer)
         return self._found[rules]
 
-    def _checked(self, offer: NodeOffer) -> CheckedRequest | Misfit:
+    def _check(self, offer: NodeOffer) -> CheckedRequest | Misfit:
         pod, default = self.pod, self.default
         if not resources_of(offer.mode):
             asked = {str(r) for c in pod.containers for r in Resource if c.amount(r)}

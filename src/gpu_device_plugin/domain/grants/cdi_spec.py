@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gpu_device_plugin.domain.grants.claims import DRIVER, Claim, ClaimRef, PreparedDevice
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount, Paths
+from gpu_device_plugin.domain.node.memory_enforcer import LimitBy
 
 CDI_KIND = "gpu-device-plugin/slice"
 CDI_VERSION = "0.6.0"
@@ -71,11 +72,12 @@ def cdi_mount(mount: Mount, bind: str = "rbind") -> dict[str, object]:
     }
 
 
-def hook_device(slice_id: str, memory_bytes: int, paths: Paths) -> dict[str, object]:
-    """The CDI file of a slice whose memory NVIDIA's driver limits: a hook, run before the container starts.
+def limit_device(slice_id: str, memory_bytes: int, paths: Paths, by: LimitBy) -> dict[str, object]:
+    """The CDI file of a slice whose memory NVIDIA's driver limits, before its container starts.
 
-    The variables are for NVIDIA's own hook, which may run beside gpu-limit-hook: a pod that set one of them
-    would lift its limit, and what a CDI device sets stands over what a pod sets.
+    By gpu-limit-hook, or by variables for the hook of NVIDIA's toolkit. Those are there in both cases:
+    NVIDIA's hook may run beside it, a pod that set one of them would lift its limit, and what a CDI
+    device sets stands over what a pod sets.
     """
     hook = {
         "hookName": "createRuntime",
@@ -87,6 +89,7 @@ def hook_device(slice_id: str, memory_bytes: int, paths: Paths) -> dict[str, obj
         "timeout": _HOOK_SECONDS,
     }
     limit = f"NVIDIA_GPU_MEMORY_LIMIT={memory_bytes // 2**20}"
-    edits = {"env": ["NVIDIA_GPU_MEMORY_REQUEST=0", limit], "hooks": [hook]}
+    edits: dict[str, object] = {"env": ["NVIDIA_GPU_MEMORY_REQUEST=0", limit]}
+    edits |= {"hooks": [hook]} if by is LimitBy.HOOK else {}
     devices = [{"name": slice_id, "containerEdits": edits}]
     return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices}

@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.node.state import NodeState
 
 
 class GrantedIn(NamedTuple):
-    """Of a node, when a grant was given."""
+    """Mode and memory unit of the node when a grant was given."""
 
     mode: NodeMode
     unit: MemoryUnit

@@ -18,7 +18,7 @@ class ComputePolicy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "ComputePolicy | None":
-        """By cGPU's number (R-560)."""
+        """The policy of a number as cGPU writes it (R-560)."""
         return _BY_NUMBER.get(str(value))
 
 

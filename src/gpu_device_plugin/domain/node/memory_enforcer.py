@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 MEMORY_ENFORCER_LABEL = "gpu-device-plugin/memory-enforcer"
-"""Of a node, over `--memory-enforcer`."""
+"""The label of a node that stands over `--memory-enforcer`."""
 
 
 class MemoryEnforcer(StrEnum):
@@ -21,6 +21,13 @@ class EnforcerChoice(StrEnum):
     AUTO = "auto"
     DRIVER = "driver"
     LIBRARY = "library"
+
+
+class LimitBy(StrEnum):
+    """What sets the driver's limit of a container that starts: gpu-limit-hook, or the hook of NVIDIA's toolkit."""
+
+    HOOK = "hook"
+    TOOLKIT = "toolkit"
 
 
 _UNPROBED = "no probe has run"
@@ -82,6 +89,10 @@ def why_library(
 
     The driver's variables, which keep NVIDIA's own hook from lifting the limit, have one size for
     all cards of a container; and the limit is of one container, `is_shared` among several or not.
+
+    >>> proven = DriverLimits({"a": "misc", "b": "misc"}, {}, "")
+    >>> why_library(EnforcerChoice.DRIVER, proven, {"a": 1, "b": 2}, is_shared=False)
+    "its parts of the cards differ in size, and NVIDIA's hook has one size for all"
     """
     if choice is EnforcerChoice.LIBRARY:
         return f"--memory-enforcer {choice}"

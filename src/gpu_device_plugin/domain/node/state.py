@@ -96,13 +96,17 @@ class NodeState:
             )
 
     def memory_by(self, uuid: str) -> str:
-        """Who will hold a new slice of a card to its memory: `driver (dmem)`, or why the library does."""
+        """Who will hold a new slice of a card to its memory: `driver (dmem)`, or why the library does.
+
+        Where the driver was chosen and cannot, why there are none: `no slices (...)`.
+        """
         if not self.isolates:
             return "nobody"
-        limits = self.driver_limits
-        why = why_library(self.memory_choice, limits, {uuid: 0}, is_shared=False)
+        limits, choice = self.driver_limits, self.memory_choice
+        why = why_library(choice, limits, {uuid: 0}, is_shared=False)
+        other = "no slices" if choice is EnforcerChoice.DRIVER else "library"
         text = clip(why.removeprefix(f"{uuid}: "))
-        return f"library ({text})" if why else f"driver ({limits.backends[uuid]})"
+        return f"{other} ({text})" if why else f"driver ({limits.backends[uuid]})"
 
     @property
     def mps_keeper(self) -> str:

@@ -9,7 +9,7 @@ from gpu_device_plugin.domain.grants.holdings_annotation import TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import GPU, Configuration, MigStrategy
-from gpu_device_plugin.domain.nvidia.mps import while_served
+from gpu_device_plugin.domain.nvidia.mps import limit_to_served
 from gpu_device_plugin.domain.nvidia.offers import Offers, offers
 from gpu_device_plugin.domain.nvidia.replicas import Offered, device_of
 
@@ -30,7 +30,7 @@ def offers_in_mode(configuration: Configuration, state: NodeState) -> Offers:
     if state.mode is NodeMode.TOPOLOGY:
         whole = offers(cards, Configuration())
         found = replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
-        return while_served(found, Configuration(), state.mps_root, state.mps_served)
+        return limit_to_served(found, Configuration(), state.mps_root, state.mps_served)
     if state.mode is NodeMode.MIG:
         return _cut_only(cards, configuration)
     if is_whole(state.mode) or not state.other_cards:
@@ -38,7 +38,7 @@ def offers_in_mode(configuration: Configuration, state: NodeState) -> Offers:
         found = offers(cards, configuration) if is_shown else Offers()
     else:
         found = _beside_fractions(cards, configuration)
-    return while_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
+    return limit_to_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
 
 
 def labels_configuration(

@@ -66,7 +66,7 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
     )
 
 
-def while_served(
+def limit_to_served(
     found: Offers, configuration: Configuration, root: str, served: str, waits: str = ""
 ) -> Offers:
     """The offers, if a daemon serves the replicas of `sharing.mps` in them, with the same limits.
