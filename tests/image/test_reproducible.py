@@ -41,6 +41,6 @@ def build(target: Path) -> dict[str, str]:
     target.mkdir()
     words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir")
     dated = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-    for command in ((*words, str(target), "src/kubectl-gpu"), (".ci/krew.py", str(target))):
+    for command in ([*words, str(target), "src/kubectl-gpu"], [".ci/krew.py", str(target)]):
         subprocess.run([sys.executable, *command], cwd=ROOT, env=dated, check=True)
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in target.iterdir()}
