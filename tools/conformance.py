@@ -62,7 +62,7 @@ def why_not(row: Row) -> str:
 def run(row: Row) -> str:
     """Run the tests; when, where, with what, and what came of it."""
     chosen = {"KUBE": row.kubernetes, "OCI_RUNTIME": row.oci, "DRIVER": row.driver}
-    environment = {**os.environ, **chosen}
+    environment = {**os.environ, "GPU_DEVICE_PLUGIN_UPGRADE": "1", **chosen}
     subprocess.run(["tests/e2e/install.sh"], cwd=ROOT, env=environment, check=True)
     command = ["tests/e2e/run.sh", *PARTS]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
