@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import MakeNode
 from tests.isolation.test_limit_hook import cgroup_tree
+from tools.harness.cluster.waiting import wait_for
 from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
@@ -26,15 +28,28 @@ from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _SLICE = "00000000000022aa"
 _MIB = 1 << 20
+_HIDES = """
+import os, signal
+ended, mine = os.pipe()
+if os.fork():
+    os.close(ended)
+    os.chroot("/proc/self/fdinfo")
+    signal.pause()
+os.close(mine)
+os.read(ended, 1)
+"""
 
 
 class Container:
     """A process in a cgroup of its own that has a slice's directory mounted somewhere."""
 
-    def __init__(self, leaf: Path, source: Path, place: Path) -> None:
+    def __init__(self, leaf: Path, source: Path, place: Path, *, hides: bool = False) -> None:
         leaf.mkdir()
         place.mkdir()
-        mount = f"mount --bind '{source}' {place} && echo up && exec sleep 600"
+        program = place.parent / "hides.py"
+        program.write_text(_HIDES)
+        first = f"{sys.executable} {program}" if hides else "sleep 600"
+        mount = f"mount --bind '{source}' {place} && echo up && exec {first}"
         into = f'echo $$ >{leaf}/cgroup.procs && exec unshare --mount sh -c "{mount}"'
         self.leaf = leaf
         self.process = subprocess.Popen(["sh", "-c", into], stdout=subprocess.PIPE, text=True)
@@ -46,7 +61,11 @@ class Container:
         """Neither process nor cgroup is left."""
         self.process.kill()
         self.process.wait()
+        wait_for("its processes have ended", lambda: not self._processes(), 20)
         self.leaf.rmdir()
+
+    def _processes(self) -> str:
+        return (self.leaf / "cgroup.procs").read_text()
 
 
 class Place:
@@ -64,18 +83,22 @@ class Place:
         (self.slice / "config" / "limits").write_text(text)
         self.made: list[Container] = []
 
-    def container(self, source: Path | None = None) -> Container:
+    def container(self, source: Path | None = None, *, hides: bool = False) -> Container:
         """One more; by default of the slice."""
         leaf = self.tree / f"keeper-{os.getpid()}-{len(self.made)}"
         place = self.directory / f"in-{len(self.made)}"
-        self.made.append(Container(leaf, source or self.slice / "config", place))
+        self.made.append(Container(leaf, source or self.slice / "config", place, hides=hides))
         return self.made[-1]
 
     @asynccontextmanager
-    async def keeper(self) -> AsyncIterator[Callable[..., Awaitable[object]]]:
+    async def keeper(
+        self, young_seconds: float = 0
+    ) -> AsyncIterator[Callable[..., Awaitable[object]]]:
         """One that has probed and answers."""
         root = str(self.node.library.parent)
-        running = asyncio.ensure_future(LimitKeeper(self.run, root, str(self.tree)).run())
+        running = asyncio.ensure_future(
+            LimitKeeper(self.run, root, str(self.tree), young_seconds=young_seconds).run()
+        )
         socket = self.run / "limits.sock"
 
         async def told(command: str, *slices: str) -> object:
@@ -112,6 +135,41 @@ async def test_a_running_container_without_its_limit_gets_it_and_the_mark_says_b
         place.node.upgrade_driver("615.71.09")
         assert await told("limit", _SLICE) == {_SLICE: "set"}
         assert mark.read_text() == f"cgroup={leaf}\n"
+
+
+async def test_a_container_that_has_just_begun_is_left_to_its_own_hooks(place: Place) -> None:
+    """What the runtime is about to limit needs no repair, and is none that ran without a limit."""
+    async with place.keeper(young_seconds=3600) as told:
+        place.container()
+        assert await told("limit", _SLICE) == {_SLICE: "under way"}
+        assert not (place.slice / "driver-limit").exists()
+
+
+async def test_a_container_does_not_hide_by_a_first_process_with_another_root(place: Place) -> None:
+    """Which sees none of the mounts that its other processes see."""
+    async with place.keeper() as told:
+        root = Path(f"/proc/{place.container(hides=True).process.pid}/root")
+        await until(lambda: root.readlink() != Path("/"), 20)
+        assert await told("limit", _SLICE) == {_SLICE: "set"}
+
+
+async def test_two_questions_at_once_are_both_answered(place: Place) -> None:
+    """As when an agent starts again while its question is under way."""
+    async with place.keeper() as told:
+        place.container()
+        both = await asyncio.gather(told("limit", _SLICE), told("limit", _SLICE))
+        assert {_SLICE: "set"} in both
+
+
+async def test_a_hook_that_cannot_be_started_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not taken for a slice that nobody uses."""
+    async with place.keeper() as told:
+        place.container()
+        (place.directory / "gpu-limit-hook").write_text("no program")
+        monkeypatch.setenv("GPU_DEVICE_PLUGIN_NATIVE", str(place.directory))
+        assert "gpu-limit-hook was not started: " in str(await told("limit", _SLICE))
 
 
 async def test_only_slices_of_this_node_are_named_and_only_root_asks(place: Place) -> None:
@@ -220,7 +278,7 @@ async def test_it_probes_at_its_start_and_when_it_is_asked(place: Place) -> None
 async def test_it_ends_where_its_library_is_of_another_driver(place: Place) -> None:
     """A container that is started again gets the new one."""
     report = place.run / "driver-limits"
-    keeper = LimitKeeper(place.run, str(place.directory), str(place.tree))
+    keeper = LimitKeeper(place.run, str(place.directory), str(place.tree), young_seconds=0)
     stand_in = place.directory / "hook"
     stand_in.mkdir()
     text = f"#!/bin/sh\necho 'reason=/: nvmlInit_v2 answers 18 (x)' >{report}\n"

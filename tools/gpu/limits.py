@@ -77,9 +77,13 @@ def measure(place: Place) -> list[Row]:
     for number, check in _CHECKS.items():
         with _groups(place) as (one, other):
             answers[number] = check(place, one, other)
-    answers[12] = [shown("limits by cgroup", f"in driver {place.card.driver}")]
-    closed = [n for n, rows in answers.items() if not rows[0].measured.startswith("not run")]
-    rows = [row for number in sorted(answers) for row in answers[number]]
+    closed = [
+        n
+        for n, rows in answers.items()
+        if not any(row.measured.startswith("not run") for row in rows)
+    ]
+    rows = [shown("limits by cgroup", f"in driver {place.card.driver}")]
+    rows += [row for number in sorted(answers) for row in answers[number]]
     left = [text for n, text in enumerate(_QUESTIONS, 1) if n not in closed]
     return [
         *rows,

@@ -8,6 +8,7 @@ slice's directory mounted. What is set, `gpu-limit-hook` sets, as before a conta
 import asyncio
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class LimitKeeper:
     driver_root: str
     cgroup_root: str = ""
     proc: Path = Path("/proc")
+    young_seconds: float = 10.0
+    """A process of this age may be one whose hooks have yet to run."""
 
     async def run(self) -> None:
         """Probe, then answer. EdgeError: this container has another driver's library than the kernel."""
@@ -96,32 +99,39 @@ class LimitKeeper:
         if tasks:
             await asyncio.wait(tasks.values(), timeout=_ANSWER_SECONDS)
         done = {name for name, task in tasks.items() if task.done()}
-        return {n: self._work.pop(n).result() if n in done else UNDER_WAY for n in tasks}
+        for name in done:  # another question may have taken it
+            self._work.pop(name, None)
+        return {n: task.result() if n in done else UNDER_WAY for n, task in tasks.items()}
 
-    async def _set(self, directory: Path, users: Awaitable[Mapping[str, int]]) -> str:
-        """In the cgroup of the process that has the directory mounted now, whosever its pid will be."""
-        pid = (await users).get(directory.name)
-        with suppress(OSError), _opened(self.proc / str(pid)) as process:
+    async def _set(self, directory: Path, users: Awaitable[Mapping[str, tuple[int, int]]]) -> str:
+        """In the cgroup of the process that has the directory mounted now; its pid may be another's later."""
+        started, pid = (await users).get(directory.name, (0, 0))
+        if started and _seconds_up() - started / os.sysconf("SC_CLK_TCK") < self.young_seconds:
+            return UNDER_WAY
+        with _opened(self.proc / str(pid)) as process:
             held = f"/proc/self/fd/{process}"
-            if _mounted(Path(held), {place_of(directory / "config"): directory.name}):
-                slice_ = ("--slice", str(directory), "--repair", "--process", held)
-                told = await self._hook(*slice_, process=process)
-                _log.info("limit", slice=directory.name, pid=pid, text=told)
-                return told
-        return NONE
+            if process is None or not _has(Path(held), directory):
+                return NONE
+            slice_ = ("--slice", str(directory), "--repair", "--process", held)
+            told = await self._hook(*slice_, process=process)
+            _log.info("limit", slice=directory.name, pid=pid, text=told)
+            return told
 
     async def _hook(self, *arguments: str, process: int | None = None) -> str:
         """Its words: on success those for the agent."""
         roots = ["--driver-root", self.driver_root]
         roots += ["--cgroup-root", self.cgroup_root] if self.cgroup_root else []
         async with self._turns:
-            hook = await asyncio.create_subprocess_exec(
-                *(str(native_library(HOOK)), *arguments, *roots),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=() if process is None else (process,),
-            )
+            try:
+                hook = await asyncio.create_subprocess_exec(
+                    *(str(native_library(HOOK)), *arguments, *roots),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    pass_fds=() if process is None else (process,),
+                )
+            except OSError as error:
+                return f"{HOOK} was not started: {error}"
             try:
                 async with asyncio.timeout(_HOOK_SECONDS):
                     told, said = await hook.communicate()
@@ -131,18 +141,33 @@ class LimitKeeper:
         return (said if hook.returncode else told).decode(errors="replace").strip()
 
 
+def _seconds_up() -> float:
+    """Since when processes' start times count, `boottime`."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    """Of a process: what is read below it is that process's, or an error once it has ended."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _opened(directory: Path) -> Iterator[int | None]:
+    """A process: what is read below it is that process's, or an error once it has ended. None: it has."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield None
+        return
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _users(slices: Collection[Path], proc: Path) -> Mapping[str, int]:
-    """Slice -> the oldest process that has its directory mounted: the first one of its container.
+def _has(process: Path, slice_: Path) -> bool:
+    with suppress(OSError):
+        return bool(_mounted(process, {place_of(slice_ / "config"): slice_.name}))
+    return False
+
+
+def _users(slices: Collection[Path], proc: Path) -> Mapping[str, tuple[int, int]]:
+    """Slice -> start time in ticks and pid of the oldest process with its directory mounted: its container's first.
 
     By the path within the file system, which a container can make no other mount show.
     """
@@ -154,14 +179,15 @@ def _users(slices: Collection[Path], proc: Path) -> Mapping[str, int]:
     known: dict[str, Collection[str]] = {}
     for process in proc.glob("[0-9]*") if wanted else ():
         with suppress(OSError, ValueError, IndexError):
-            space = str((process / "ns/mnt").readlink())
+            # The mounts outside a process's root are not in its list.
+            space = f"{(process / 'ns/mnt').readlink()} {(process / 'root').readlink()}"
             if space not in known:
                 known[space] = _mounted(process, wanted)
             if known[space]:
                 started = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 age = int(started[_START_TIME]), int(process.name)
                 found |= {name: min(age, found.get(name, age)) for name in known[space]}
-    return {name: pid for name, (_, pid) in found.items()}
+    return found
 
 
 def _mounted(process: Path, wanted: Mapping[tuple[str, str], str]) -> Collection[str]:

@@ -9,7 +9,7 @@ from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
 from gpu_device_plugin.disk.device_nodes import read_mig_minors
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
 from gpu_device_plugin.domain.grants.caller import Call
-from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, HOOK, limit_device
+from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, HOOK, LIMIT_VARIABLE, limit_device
 from gpu_device_plugin.domain.grants.container_edits import (
     CardLimit,
     ContainerEdits,
@@ -60,7 +60,8 @@ class ContainerSetup:
         """A slice that has one already keeps what limits it, whatever the setting says now."""
         size = min(share.memory_bytes or 0 for share in grant.shares)
         known = self.files.cdi_text(grant.slice_id)
-        by = (LimitBy.HOOK if HOOK in known else LimitBy.TOOLKIT) if known else self.limit_by
+        is_toolkits = LIMIT_VARIABLE in known and HOOK not in known
+        by = LimitBy.TOOLKIT if is_toolkits else LimitBy.HOOK if HOOK in known else self.limit_by
         return limit_device(grant.slice_id, size, self._paths(grant.library_version), by)
 
     def with_enforcer_found(self, grant: Grant) -> Grant:

@@ -238,6 +238,10 @@ PROBE_SECONDS = 60.0
 SET, NONE, UNDER_WAY = "set", "none", "under way"
 """The keeper's answers: the limit was set (again); no container of the slice runs; ask again."""
 _HELD = "held"
+_HIDDEN = (
+    "its container runs, and no process of it that has the slice's directory mounted was found: its limit, "
+    "which is lost, cannot be set again; restart the pod"
+)
 _NO_HOOK = (
     "a container was started without the limit that its CDI device sets, and was limited afterwards: "
     "is CDI switched off in the container runtime, or, with --driver-limit-by toolkit, NVIDIA's toolkit older than 1.20.1?"
@@ -283,9 +287,12 @@ class DriverLimitsCheck:
         grants = self.ledger().grants.values()
         lost = {g.slice_id: g for g in grants if _is_by_driver(g) and self._is_to_ask(g)}
         told = await self._ask("limit", *lost) if lost else {}
-        if told is None:  # only of those whose cgroup is there it is known that they run
-            running = frozenset().union(*self.cards.memory_limits.values()) & lost.keys()
+        # Only those whose cgroup is there are known to run.
+        running = frozenset().union(*self.cards.memory_limits.values()) & lost.keys()
+        if told is None:
             told = dict.fromkeys(running, f"no limit keeper answers on {self.socket}")
+        elif hidden := [name for name in running if told.get(name) == NONE]:
+            told = {**told, **dict.fromkeys(hidden, _HIDDEN)}
         for slice_id in lost.keys() & told.keys():
             self._report(lost[slice_id], told[slice_id])
         self._told = told

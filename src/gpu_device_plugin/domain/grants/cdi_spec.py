@@ -10,6 +10,7 @@ from gpu_device_plugin.domain.node.memory_enforcer import LimitBy
 CDI_KIND = "gpu-device-plugin/slice"
 CDI_VERSION = "0.6.0"
 HOOK = "gpu-limit-hook"
+LIMIT_VARIABLE = "NVIDIA_GPU_MEMORY_LIMIT"
 _HOOK_SECONDS = 30
 _CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
 
@@ -88,7 +89,7 @@ def limit_device(slice_id: str, memory_bytes: int, paths: Paths, by: LimitBy) ->
         ],
         "timeout": _HOOK_SECONDS,
     }
-    limit = f"NVIDIA_GPU_MEMORY_LIMIT={memory_bytes // 2**20}"
+    limit = f"{LIMIT_VARIABLE}={memory_bytes // 2**20}"
     edits: dict[str, object] = {"env": ["NVIDIA_GPU_MEMORY_REQUEST=0", limit]}
     edits |= {"hooks": [hook]} if by is LimitBy.HOOK else {}
     devices = [{"name": slice_id, "containerEdits": edits}]
