@@ -127,14 +127,14 @@ class Node:
 
 
 def node_at(
-    directory: Path, cluster: ClaimsOnly, serving: AllocationApi = AllocationApi.DRA
+    directory: Path, cluster: ClaimsOnly, serving: AllocationApi = AllocationApi.DRA, **chosen: str
 ) -> Node:
     """The parts of an agent, started or started again on what is in `directory`."""
     names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
     paths = {name: str(directory / name[:1]) for name in names}
     for path in paths.values():
         Path(path).mkdir(exist_ok=True)
-    values = {"node_name": "n1", "cdi_dir": str(directory / "cdi"), **paths}
+    values = {"node_name": "n1", "cdi_dir": str(directory / "cdi"), **paths, **chosen}
     settings = load_settings(values, {}, None)
     api = ClaimsCluster(cluster)
     wiring = Wiring(settings, replace(real_edges(settings), cluster=lambda *_: api))

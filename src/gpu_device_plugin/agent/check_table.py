@@ -4,7 +4,7 @@ Each reason stands in docs/operations.md too, to which `kubectl gpu doctor` poin
 """
 
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +29,10 @@ _OTHER_RUNTIME = (
 
 
 def node_checks(of: Wiring) -> NodeChecks:
-    """Every check of this agent, in order."""
-    return NodeChecks(of.node_store, of.recorder, _checks(of), _disk_checks(of))
+    """Every check of this agent, and its periodic work."""
+    return NodeChecks(
+        of.node_store, of.recorder, _work(of), _checks(of), _disk_work(of), _disk_checks(of)
+    )
 
 
 def _checks(of: Wiring) -> Sequence[Check[str | None]]:
@@ -44,16 +46,10 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "mount one of its own if you want a hard bound (docs/lifecycle.md)",
             Severity.INFORMATION,
         ),
-        Check("", of.withdrawal.follow),
         Check("StateNotWritable", of.ledger_store.find_disk_fault, "free space there"),
         Check(
             "DeviceListTooLong", partial(find_long_list, of.schemes, of.node_store), "set that unit"
         ),
-        Check("", of.configuration.run),
-        Check("", of.configuration.follow_mps),
-        Check("", of.configuration.follow_imex),
-        Check("", of.cards.follow_mig),
-        Check("", of.layout.run),
         Check("DriverLimitsMissing", of.driver_limits.follow, "mend it or choose another enforcer"),
         Check(
             "KubeletTooOld",
@@ -61,9 +57,6 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "upgrade the node",
             Severity.WARNING,
         ),
-        Check("", of.mode.republish_if_waiting),
-        Check("", of.setup.files.sizes.cut_back_unwatched),
-        Check("", lambda: of.metrics.show_nvml_restarts(of.nvml.restarts)),
         Check(
             "CardsExposed",
             lambda: exposure.find(cluster.runtime_class),
@@ -73,19 +66,38 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
     )
 
 
+def _work(of: Wiring) -> Sequence[Callable[[], None]]:
+    """What is done before the checks; what it finds it reports by itself."""
+    return (
+        of.withdrawal.follow,
+        of.configuration.run,
+        of.configuration.follow_mps,
+        of.configuration.follow_imex,
+        of.cards.follow_mig,
+        of.layout.run,
+        of.mode.republish_if_waiting,
+        of.setup.files.sizes.cut_back_unwatched,
+        lambda: of.metrics.show_nvml_restarts(of.nvml.restarts),
+    )
+
+
 def _disk_checks(of: Wiring) -> Sequence[Check[Awaitable[str | None]]]:
     """Those that may wait for a disk or a socket."""
     settings = of.settings
     places = (settings.run_dir, settings.library_dir, settings.state_dir)
     labels = SecurityLabels([Path(place) for place in places], of.kernel)
+    # The cure is a command with paths of this node, in the finding.
+    return (Check("LabelsMissing", partial(find_unreadable, labels, of.writer, of.node_store)),)
+
+
+def _disk_work(of: Wiring) -> Sequence[Callable[[], Awaitable[None]]]:
+    """Work that may wait for a disk or a socket, before those checks."""
     return (
-        Check("", of.node_follower.dial_other_plugins),
-        Check("", partial(_keep_state_directory, of)),
-        Check("", of.library.run),
-        Check("", of.features.run),
-        Check("", of.driver_limits.repair),
-        # The cure is a command with paths of this node, in the finding.
-        Check("LabelsMissing", partial(find_unreadable, labels, of.writer, of.node_store)),
+        of.node_follower.dial_other_plugins,
+        partial(_keep_state_directory, of),
+        of.library.run,
+        of.features.run,
+        of.driver_limits.repair,
     )
 
 

@@ -72,7 +72,7 @@ class Check(Generic[_Found]):
     """One row of the table.
 
     Attributes:
-        reason: Of what it finds; empty for a part that reports by itself.
+        reason: Of what it finds.
         find: Says what is wrong now; None if nothing is. One that may wait for a disk is awaited.
         cure: What a person does about it; empty where the finding itself says it.
     """
@@ -85,11 +85,13 @@ class Check(Generic[_Found]):
 
 @dataclass(eq=False)
 class NodeChecks:
-    """Runs the checks in order, again and again; those that wait for a disk hold up no other."""
+    """Runs work and checks in order, again and again; what waits for a disk holds up nothing else."""
 
     node_store: NodeStore
     recorder: EventRecorder
+    work: Sequence[Callable[[], None]]
     checks: Sequence[Check[str | None]]
+    disk_work: Sequence[Callable[[], Awaitable[None]]]
     disk_checks: Sequence[Check[Awaitable[str | None]]]
 
     def __post_init__(self) -> None:
@@ -102,6 +104,8 @@ class NodeChecks:
 
     async def _run_checks(self) -> None:
         while True:
+            for work in self.work:
+                work()
             for check in self.checks:
                 if check.reason not in self._reported:
                     self._report(check, check.find())
@@ -109,6 +113,8 @@ class NodeChecks:
 
     async def _run_disk_checks(self) -> None:
         while True:
+            for work in self.disk_work:
+                await work()
             for check in self.disk_checks:
                 self._report(check, await check.find())
             self.has_checked.set()
@@ -119,9 +125,9 @@ class NodeChecks:
     ) -> None:
         if text and check.cure:
             text = f"{text}. Cure: {check.cure}"
-        if check.reason and check.severity is Severity.FAULT:
+        if check.severity is Severity.FAULT:
             self.recorder.fault(self.node_store, check.reason, text)
-        elif check.reason and text:
+        elif text:
             self._reported.add(check.reason)
             is_warning = check.severity is Severity.WARNING
             self.recorder.node_note(check.reason, text, is_warning=is_warning)
