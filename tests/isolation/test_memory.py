@@ -168,6 +168,23 @@ def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
     assert room(program) == before
 
 
+def test_a_call_for_no_pool_leaves_the_charge_of_a_destroyed_one(box: Box) -> None:
+    """A free place of the table was found for it, and what stood there was taken off once more."""
+    program = box.start()
+    assert program(f"alloc 5 {600 * MIB}") == [0]
+    assert program("pool 1") == [0]
+    assert program(f"from_pool 2 1 {1024 * MIB}") == [0]
+    assert program("pool_destroy 1") == [0]
+    region = Region(box.root / "state" / "region")
+    before = region.used(0)
+    assert program("pool_trim 40") != [0]
+    assert program("pool_destroy 40") != [0]
+    used = region.used(0)
+    region.close()
+
+    assert (used, before) == (1624 * MIB, 1624 * MIB)
+
+
 @pytest.mark.parametrize("free", ["free_async", "free"])
 def test_what_was_out_of_a_destroyed_pool_is_charged_until_the_context_ends(
     box: Box, free: str
