@@ -512,6 +512,17 @@ def test_an_allocation_node_may_name_a_card_without_a_context(box: Box) -> None:
     assert used == 500 * MIB
 
 
+def test_a_graph_in_use_launches_again_after_a_call_was_refused(box: Box) -> None:
+    """Room for all of it was asked for once more, though making room had taken nothing from it."""
+    program = box.start()
+    assert program(f"graph 1 {1200 * MIB} 0 1 kept") == [0]
+    assert program("graph_launch 1") == [0]
+    assert program("graph_launch 1") == [0]
+    assert program(f"alloc 2 {1500 * MIB}") == [OUT_OF_MEMORY]
+
+    assert program("graph_launch 1") == [0]
+
+
 def test_the_driver_says_in_which_blocks_graphs_take_memory(box: Box) -> None:
     """Blocks of 16 MiB instead of 2: ten nodes of one byte are 160."""
     program = box.start(GPU_SIMULATOR_GRANULARITY_BYTES=str(16 * MIB))
