@@ -100,9 +100,10 @@ static void read_limits(const char *slice, struct limits *limits)
 
 /*
  * Each container has the whole of a limit: two at a time would have twice the slice. Whether the
- * mark is of this container.
+ * mark is of this container. A process that is repaired may have gone to a cgroup below its
+ * container's, which is the one that is marked: `leaf` becomes that.
  */
-static bool refuse_second(const char *slice, const char *leaf)
+static bool refuse_second(const char *slice, char *leaf, bool is_repair)
 {
 	char mark[HOOK_PATH_BYTES] = "";
 	const ssize_t length = read_file(slice, "driver-limit", mark, sizeof(mark) - 1);
@@ -110,6 +111,10 @@ static bool refuse_second(const char *slice, const char *leaf)
 	mark[length > 0 ? length : 0] = '\0';
 	mark[strcspn(mark, "\n")] = '\0';
 	const char *other = strncmp(mark, "cgroup=", 7) == 0 ? mark + 7 : "";
+	const size_t size = strlen(other);
+
+	if (is_repair && size && strncmp(leaf, other, size) == 0 && leaf[size] == '/')
+		leaf[size] = '\0';
 
 	if (*other && strcmp(other, leaf) != 0 && container_runs(other))
 		refuse("%s: the slice is in use by the container of %s; the driver limits the "
@@ -136,7 +141,7 @@ static void limit_container(const char *slice, const char *driver_root, const ch
 	lock_slice(slice);
 	read_limits(slice, &limits);
 	container_cgroup(cgroup_tree(tree), process, leaf);
-	const bool is_marked = refuse_second(slice, leaf);
+	const bool is_marked = refuse_second(slice, leaf, is_repair);
 	const bool is_set = driver_limit(driver_root, leaf, &limits, is_repair);
 	(void)snprintf(path, sizeof(path), "%s/driver-limit", slice);
 	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n%s", leaf,

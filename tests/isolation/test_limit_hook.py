@@ -77,7 +77,11 @@ class Container:
         (self.slice / "config" / "limits").write_text(text)
 
     def hook(
-        self, state: object = None, *, tree: Path | None = None, driver: Path | None = None
+        self,
+        state: object = None,
+        *options: str,
+        tree: Path | None = None,
+        driver: Path | None = None,
     ) -> tuple[int, str]:
         """Exit status and the reason."""
         told = {"ociVersion": "1.0.2", "id": "c", "pid": self.process.pid}
@@ -86,6 +90,7 @@ class Container:
                 native_directory() / "gpu-limit-hook",
                 *("--slice", self.slice, "--driver-root", driver or self.node.library.parent),
                 *(("--cgroup-root", tree or self.tree) if tree != Path("/sys/fs/cgroup") else ()),
+                *options,
             ],
             input=json.dumps(state or told),
             capture_output=True,
@@ -156,6 +161,24 @@ def test_a_container_is_capped_by_the_driver_and_again_after_a_restart(
     container.grant(1077)
     assert container.hook() == (0, "")
     assert container.taken(1077, 500) == [0, 1077, [2, 0]]
+
+
+def test_a_process_below_its_containers_cgroup_is_repaired_there(
+    made: Callable[..., Container],
+) -> None:
+    """It was taken for a second container of the slice, and the limit stayed lost."""
+    container = made()
+    assert container.hook() == (0, "")
+    mark = (container.slice / "driver-limit").read_text()
+    below = container.leaf / "init.scope"
+    below.mkdir()
+    (below / "cgroup.procs").write_text(str(container.process.pid))
+    repaired = container.hook(None, "--repair")
+    (container.leaf / "cgroup.procs").write_text(str(container.process.pid))
+    below.rmdir()
+
+    assert repaired == (0, "")
+    assert (container.slice / "driver-limit").read_text() == mark
 
 
 def test_each_card_has_its_own_size_and_one_without_a_cap_or_taken_whole_has_no_limit(

@@ -168,6 +168,23 @@ def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
     assert room(program) == before
 
 
+def test_a_call_for_no_pool_leaves_the_charge_of_a_destroyed_one(box: Box) -> None:
+    """A free place of the table was found for it, and what stood there was taken off once more."""
+    program = box.start()
+    assert program(f"alloc 5 {600 * MIB}") == [0]
+    assert program("pool 1") == [0]
+    assert program(f"from_pool 2 1 {1024 * MIB}") == [0]
+    assert program("pool_destroy 1") == [0]
+    region = Region(box.root / "state" / "region")
+    before = region.used(0)
+    assert program("pool_trim 40") != [0]
+    assert program("pool_destroy 40") != [0]
+    used = region.used(0)
+    region.close()
+
+    assert (used, before) == (1624 * MIB, 1624 * MIB)
+
+
 @pytest.mark.parametrize("free", ["free_async", "free"])
 def test_what_was_out_of_a_destroyed_pool_is_charged_until_the_context_ends(
     box: Box, free: str
@@ -493,6 +510,17 @@ def test_an_allocation_node_may_name_a_card_without_a_context(box: Box) -> None:
     region.close()
 
     assert used == 500 * MIB
+
+
+def test_a_graph_in_use_launches_again_after_a_call_was_refused(box: Box) -> None:
+    """Room for all of it was asked for once more, though making room had taken nothing from it."""
+    program = box.start()
+    assert program(f"graph 1 {1200 * MIB} 0 1 kept") == [0]
+    assert program("graph_launch 1") == [0]
+    assert program("graph_launch 1") == [0]
+    assert program(f"alloc 2 {1500 * MIB}") == [OUT_OF_MEMORY]
+
+    assert program("graph_launch 1") == [0]
 
 
 def test_the_driver_says_in_which_blocks_graphs_take_memory(box: Box) -> None:

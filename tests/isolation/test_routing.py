@@ -85,12 +85,13 @@ def test_a_wrapper_behind_us_finds_our_lookup_next(box: Box) -> None:
     assert ran.stdout.split() == [OURS, OURS, "-"], ran.stderr
 
 
-def bringing(directory: Path, brought: Path | str) -> Path:
+def bringing(directory: Path, brought: Path | str, name: str = "libbringing.so") -> Path:
     """The plugin without CUDA, but for a library that comes with it."""
-    plugin = directory / "libbringing.so"
+    plugin = directory / name
     source = Path(__file__).parent / "programs" / "libversion.c"
     command = ["cc", "-shared", "-fPIC", "-o", str(plugin), str(source), "-Wl,--no-as-needed"]
-    subprocess.run([*command, str(brought)], check=True)
+    found = [f"-Wl,-soname,{name}", f"-Wl,-rpath,{directory}"]
+    subprocess.run([*command, *found, str(brought)], check=True)
     return plugin
 
 
@@ -106,9 +107,12 @@ def test_a_plugin_without_cuda_binds_deeply(box: Box, tmp_path: Path) -> None:
 
 @pytest.mark.skipif("GPUSLICE_SANITIZER" in os.environ, reason="sanitizers refuse RTLD_DEEPBIND")
 def test_what_brings_cuda_does_not_bind_deeply_in_a_slice(box: Box, tmp_path: Path) -> None:
-    """By its own name for the driver, or by a library that is loaded with it."""
+    """By its own name for the driver, or by a library that is loaded with it, whatever its name."""
     plugin = bringing(tmp_path, box.programs / "libplugin.so")
 
+    assert box.run("route", "binding", str(plugin)).stdout[0].isdigit()
+    inner = bringing(tmp_path, box.programs / "libplugin.so", "libbringing.inner.so")
+    plugin = bringing(tmp_path, inner)
     assert box.run("route", "binding", str(plugin)).stdout[0].isdigit()
     words = ("binding", str(box.programs / "libplugin.so"))
     sliced, native = box.run("route", *words), box.run("route", *words, LD_PRELOAD="")

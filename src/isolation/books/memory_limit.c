@@ -15,46 +15,35 @@
 /* Each time after this long they are asked whether they live. */
 #define OTHERS_ASK_NS 10000000u
 
-/* Calls that are out. The process's count stands in its slot, so that it goes with the process. */
-
-/* Calls that are out in the low half; in the high half how many there were. */
+/* This process's calls that are out in the low half; in the high half how many there were. */
 #define ONE_CALL (1ull << 32)
 
-/* Where there is no slot nothing is allowed, but calls still come and go. */
-static _Atomic uint64_t slotless;
-
-static _Atomic uint64_t *word(void)
-{
-	const int slot = slice_slot();
-
-	return slot < 0 ? &slotless : &slice_region()->slots[slot].calls;
-}
+static _Atomic uint64_t calls;
 
 void calls_begin(void)
 {
-	atomic_fetch_add(word(), ONE_CALL + 1);
+	atomic_fetch_add(&calls, ONE_CALL + 1);
 }
 
 void calls_end(void)
 {
-	atomic_fetch_sub(word(), 1);
+	atomic_fetch_sub(&calls, 1);
 }
 
 void calls_note_change(void)
 {
-	atomic_fetch_add(word(), ONE_CALL);
+	atomic_fetch_add(&calls, ONE_CALL);
 }
 
-/* A slot that was taken from the living had its count emptied: less than none is none. */
 bool calls_are_back(uint64_t *moment)
 {
-	*moment = atomic_load(word());
-	return (int32_t)(uint32_t)*moment <= 0;
+	*moment = atomic_load(&calls);
+	return !(uint32_t)*moment;
 }
 
 void calls_after_fork(void)
 {
-	atomic_store(&slotless, 0);
+	atomic_store(&calls, 0);
 }
 
 /* What this thread has reserved for calls of its own that are out. */
@@ -272,7 +261,7 @@ bool account_set_overhead(int card, const struct account_look *look)
 
 	if (slot < 0)
 		return false;
-	const bool is_as_then = atomic_load(word()) == look->moment;
+	const bool is_as_then = atomic_load(&calls) == look->moment;
 
 	if (is_as_then) {
 		const uint64_t used = *cell(card, slot, ACCOUNT_USED);

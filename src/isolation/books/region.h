@@ -35,8 +35,7 @@ struct region_slot {
 	uint32_t generation; /* grows at each claim */
 	struct process_name owner;
 	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/region_lock.c */
-	uint8_t reserved0[4];
-	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/memory_limit.c */
+	uint8_t reserved0[12];
 	_Atomic uint64_t unsettled_bytes; /* of all cards, reserved for calls that are out */
 };
 
@@ -88,7 +87,7 @@ struct region {
 
 /* Frozen: the agent and other builds of this library read the same bytes. */
 _Static_assert(sizeof(struct region_slot) == 64, "layout");
-_Static_assert(offsetof(struct region_slot, calls) == 48, "layout");
+_Static_assert(offsetof(struct region_slot, unsettled_bytes) == 56, "layout");
 _Static_assert(offsetof(struct region, lock) == 64, "layout");
 _Static_assert(offsetof(struct region, slots) == 256, "layout");
 _Static_assert(offsetof(struct region, cards) == 256 + 64 * REGION_SLOTS, "layout");

@@ -158,7 +158,6 @@ void region_clear(struct region *region, unsigned slot)
 		atomic_store(&card->inflight_ns[slot], 0);
 	}
 	/* Nothing of it is out any more. */
-	atomic_store(&region->slots[slot].calls, 0);
 	atomic_store(&region->slots[slot].unsettled_bytes, 0);
 	region->slots[slot].state = SLOT_FREE;
 }

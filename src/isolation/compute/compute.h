@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* More contexts than the memory of any card has room for: none goes unmetered. */
+/* More contexts than the memory of any card has room for; one beyond that would go unmetered. */
 enum { METER_EVENTS = 128, METERS = 512 };
 
 static inline uint64_t smaller(uint64_t one, uint64_t other)

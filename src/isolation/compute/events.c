@@ -5,10 +5,11 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
-static struct meter meters[METERS];
-static unsigned ever_used; /* the first so many; all looks are at these */
+static struct meter *meters; /* METERS, mapped with the first */
+static unsigned ever_used;   /* the first so many; all looks are at these */
 
 void events_lock(void)
 {
@@ -23,8 +24,8 @@ void events_unlock(void)
 void events_after_fork(void)
 {
 	metering = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	memset(meters, 0, ever_used * sizeof(meters[0]));
-	ever_used = 0;
+	for (; ever_used; ever_used--)
+		meters[ever_used - 1] = (struct meter){0};
 }
 
 unsigned events_count(void)
@@ -51,6 +52,14 @@ struct meter *events_meter(CUcontext context, int card)
 
 	if (meter || !context)
 		return meter;
+	if (!meters) {
+		void *table = mmap(NULL, METERS * sizeof(*meters), PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (table == MAP_FAILED)
+			return NULL;
+		meters = table;
+	}
 	for (meter = meters; meter->context; meter++)
 		if (meter == &meters[METERS - 1])
 			return NULL;

@@ -222,13 +222,15 @@ static bool brings_nothing(const char *named, const char *file)
 	static const char *const compilers[] = {"libc.so.",     "libm.so.",  "libdl.so.",
 						"libpthread.",  "librt.so.", "libstdc++.so.",
 						"libgcc_s.so.", "ld-linux"};
-	const char *own = strrchr(file, '/') + 1;
+	const char *own = strrchr(file, '/') + 1, *ending = strstr(own, ".so");
+	const size_t stem = ending ? (size_t)(ending - own) : strlen(own);
 
 	for (size_t i = 0; i < sizeof(compilers) / sizeof(compilers[0]); i++)
 		if (strncmp(named, compilers[i], strlen(compilers[i])) == 0)
 			return true;
-	/* As far as the version: it may be opened by a link. */
-	if (strncmp(named, own, strcspn(own, ".")) == 0 && named[strcspn(own, ".")] == '.')
+	/* Itself, in whatever version: it may be opened by a link. */
+	if (strncmp(named, own, stem) == 0 && strncmp(named + stem, ".so", 3) == 0 &&
+	    !named[stem + 3 + strspn(named + stem + 3, ".0123456789")])
 		return true;
 	void *loaded = libc_symbols()->dlopen(named, RTLD_LAZY | RTLD_NOLOAD);
 

@@ -17,14 +17,14 @@
 #include "overhead/overhead.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 /* Recursive: want of room for a graph has them all looked at. */
 static pthread_mutex_t growing = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 /* Of the cards' graph memory; under `growing`. */
 static uint64_t charged[LIMITS_CARDS];
 static CUdevice devices[LIMITS_CARDS];
-static _Atomic uint32_t trims = 1; /* graphs backed before the last trim must ask again */
+/* That took something; graphs backed before the last must ask again. Under `growing`. */
+static uint32_t trims[LIMITS_CARDS];
 
 void graphs_after_fork(void)
 {
@@ -95,14 +95,15 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 			remember(exec, number++, card, wants->devices[card], wants->bytes[card]);
 }
 
-/* Gives back what no graph uses just now; all must ask again. With the lock. */
+/* Gives back what no graph uses just now; if that is anything, all ask again. With the lock. */
 static CUresult trim(int card, CUdevice device)
 {
 	calls_begin();
 	const CUresult result = cuda.cuDeviceGraphMemTrim(device);
+	const uint64_t before = card < 0 ? 0 : charged[card];
 
-	atomic_fetch_add(&trims, 1);
-	follow(card, device);
+	if (follow(card, device) < before)
+		trims[card]++;
 	calls_end();
 	return result;
 }
@@ -124,7 +125,7 @@ void graphs_refresh(int card)
 /* With the lock. */
 static CUresult begin_part(struct graph_part *part, const struct holding *wanted)
 {
-	const bool has_memory = wanted->tag == atomic_load(&trims);
+	const bool has_memory = wanted->card >= 0 && wanted->tag == trims[wanted->card] + 1;
 	CUresult result = CUDA_SUCCESS;
 
 	*part = (struct graph_part){.card = wanted->card,
@@ -185,7 +186,7 @@ void graph_end(struct graph_growth *growth, CUresult result)
 		struct holding *wanted = holdings_at(KIND_GRAPH, part_key(growth->exec, i));
 
 		if (wanted && result == CUDA_SUCCESS)
-			wanted->tag = atomic_load(&trims);
+			wanted->tag = trims[growth->parts[i].card] + 1; /* 0: not yet backed */
 		holdings_unlock();
 	}
 	if (growth->count)

@@ -71,7 +71,7 @@ static struct pool *find(CUmemoryPool pool)
 			return &pools[i];
 	if (pool || count == POOLS)
 		return NULL;
-	pools[count].pool = NULL;
+	pools[count] = (struct pool){0};
 	atomic_store(&pool_count, count + 1);
 	return &pools[count];
 }
@@ -111,7 +111,6 @@ void pools_forget(CUmemoryPool pool, uint64_t used)
 
 	if (!known)
 		return;
-	known->pool = NULL;
 	const struct holding rest = {.key = atomic_fetch_add(&ended, 1) + 1,
 				     .kind = KIND_POOL_ENDED,
 				     .card = (int16_t)known->card,
@@ -119,6 +118,7 @@ void pools_forget(CUmemoryPool pool, uint64_t used)
 				     .bytes = used < known->charged ? used : known->charged};
 
 	account_adjust(known->card, ACCOUNT_USED, known->charged, rest.bytes);
+	*known = (struct pool){0};
 	if (rest.bytes)
 		holdings_put(&rest);
 }
@@ -136,7 +136,7 @@ static uint64_t follow(struct pool *pool)
 
 void pools_follow(CUmemoryPool pool)
 {
-	struct pool *known = find(pool);
+	struct pool *known = pool ? find(pool) : NULL; /* an application may name none */
 
 	if (known)
 		follow(known);

@@ -493,7 +493,10 @@ static void do_host(char *words[])
 	printf("%d\n", CALL(cuMemHostAlloc, &memory, strtoull(words[1], NULL, 10), 0));
 }
 
-/* graph NUMBER BYTES [CARD [NODES]]: an executable graph of allocation nodes, then their frees. */
+/*
+ * graph NUMBER BYTES [CARD [NODES [kept]]]: an executable graph of allocation nodes, then their
+ * frees; kept: the next launch frees them.
+ */
 static void do_graph(char *words[])
 {
 	enum { NODES = 500 };
@@ -508,16 +511,18 @@ static void do_graph(char *words[])
 					   .id = words[3] ? atoi(words[3]) : 0}},
 		.bytesize = strtoull(words[2], NULL, 10)};
 	const int count = words[3] && words[4] ? atoi(words[4]) % (NODES + 1) : 1;
+	const bool is_kept = words[3] && words[4] && words[5];
 	CUresult result = CALL(cuGraphCreate, &graph, 0);
 
 	for (int i = 0; !result && i < count; i++) {
 		result = CALL(cuGraphAddMemAllocNode, &nodes[i], graph, NULL, 0, &parameters);
 		pointers[i] = parameters.dptr;
 	}
-	for (int i = 0; !result && i < count; i++)
+	for (int i = 0; !result && i < count && !is_kept; i++)
 		result = CALL(cuGraphAddMemFreeNode, &freeing, graph, nodes, count, pointers[i]);
 	if (!result)
-		result = CALL(cuGraphInstantiateWithFlags, &exec, graph, 0);
+		result = CALL(cuGraphInstantiateWithFlags, &exec, graph,
+			      is_kept ? CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH : 0);
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)exec;
 	printf("%d\n", result);
 }
