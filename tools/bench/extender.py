@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ async def measure() -> Chapter:
         stack.push_async_callback(end_controller, process)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         caller = Caller(session, ports, process.pid)
+        stack.enter_context(caller.alone)
         rounds = _Rounds(caller, server, names, drawn)
         played = {
             (policy, count): await rounds.play(count, policy)
@@ -153,8 +155,13 @@ class Caller:
         self._session, self._base = session, f"http://127.0.0.1:{ports[0]}{PREFIX}"
         self._metrics = f"http://127.0.0.1:{ports[1]}/metrics"
         self._clock = Path(f"/proc/{pid}/schedstat")
-        self._alone = socket.create_connection(("127.0.0.1", ports[0]))
+        self._address = ("127.0.0.1", ports[0])
         self._asked = Counter[str]()
+
+    @cached_property
+    def alone(self) -> socket.socket:
+        """A kept connection of its own."""
+        return socket.create_connection(self._address)
 
     @property
     def processor_seconds(self) -> float:
@@ -187,9 +194,9 @@ class Caller:
         self._asked[verb] += 1
         line = f"POST {PREFIX}/{verb} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
         began, answer, size = time.perf_counter(), bytearray(), 0
-        self._alone.sendall(line.encode() + body)
+        self.alone.sendall(line.encode() + body)
         while not size or len(answer) < size:
-            answer += self._alone.recv(1 << 20)
+            answer += self.alone.recv(1 << 20)
             if not size and (head := _HEAD.match(answer)):
                 size = head.end() + int(head[1])
         took = time.perf_counter() - began

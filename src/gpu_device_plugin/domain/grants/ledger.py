@@ -71,10 +71,10 @@ class Ledger:
     """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
-    _by_pod: dict[str | PodKey, list[Grant]] = field(
+    _by_pod: dict[str | PodKey, dict[str, list[Grant]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """By a pod's uid, and by its namespace and name."""
+    """By a pod's uid, and by its namespace and name; then by container."""
 
     def hold(self, grant: Grant) -> "Ledger":
         """The ledger with `grant` added, or replacing the one with the same slice id."""
@@ -96,12 +96,16 @@ class Ledger:
         if not self._by_pod:
             for grant in self.grants.values():
                 of = grant.holder.pod
-                self._by_pod.setdefault(of.key, []).append(grant)
-                if of.uid:
-                    self._by_pod.setdefault(of.uid, []).append(grant)
-        found = [*self._by_pod.get(pod.uid, ()), *self._by_pod.get(pod.key, ())]
-        mine = {g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values()
-        return tuple([g for g in mine if not container or g.container in container])
+                for place in (of.key, of.uid) if of.uid else (of.key,):
+                    parts = self._by_pod.setdefault(place, {})
+                    parts.setdefault(grant.container, []).append(grant)
+        found = [
+            grant
+            for parts in (self._by_pod.get(pod.uid, {}), self._by_pod.get(pod.key, {}))
+            for name in container or parts
+            for grant in parts.get(name, ())
+        ]
+        return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
 
     def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
         """Grants of a container or claim."""
