@@ -99,7 +99,7 @@ class LimitKeeper:
         return {n: self._work.pop(n).result() if n in done else UNDER_WAY for n in tasks}
 
     async def _set(self, directory: Path, users: Awaitable[Mapping[str, int]]) -> str:
-        """In the cgroup of the process that has the directory mounted now, whosever its pid will be."""
+        """Set the limit of the process that has the directory mounted now, also if its pid is reused."""
         pid = (await users).get(directory.name)
         with suppress(OSError), _opened(self.proc / str(pid)) as process:
             held = f"/proc/self/fd/{process}"
@@ -133,7 +133,7 @@ class LimitKeeper:
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[int]:
-    """Of a process: what is read below it is that process's, or an error once it has ended."""
+    """The process's directory in /proc, held open: reading below it fails once the process has ended."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield descriptor

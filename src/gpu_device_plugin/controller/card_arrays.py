@@ -220,7 +220,7 @@ class Judged:
         self.fits.append((np.array(names, dtype=object), score.policy, own, common))
 
     def scores(self) -> tuple[_Names, _Floats]:
-        """Of each node that fits: by its policy where that is the same for all, else by the default."""
+        """The score of each node that fits: by the nodes' policy where all have the same, else by the default."""
         is_one = len({policy for _, policy, _, _ in self.fits}) == 1
         scores = [own if is_one else common for _, _, own, common in self.fits]
         names = [names for names, _, _, _ in self.fits]

@@ -46,7 +46,7 @@ def scores_by_fullness(free: _Free) -> dict[PlacementPolicy, _Free]:
 def _preference(
     policy: PlacementPolicy, rooms: Sequence[Room], demand: Demand
 ) -> Callable[[Room], tuple[float, int]]:
-    """What of the cards that fit comes first: the least."""
+    """The sort key of the cards that fit; the card with the lowest key is chosen."""
     match policy:
         case PlacementPolicy.BINPACK:
             return lambda room: (room.free_mem, room.free_core)

@@ -47,7 +47,7 @@ class Room:
 
     @property
     def amounts(self) -> tuple[int, ...]:
-        """What of an answer is the card's and not its node's: cards that agree in it are alike."""
+        """The values that describe the card and not its node; cards with equal values get equal answers."""
         return (
             self.free_mem,
             self.free_core,

@@ -74,7 +74,7 @@ class Ledger:
     _by_pod: dict[str | PodKey, list[Grant]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """By a pod's uid, and by its namespace and name."""
+    """Grants by their pod's uid, and by its namespace and name."""
 
     def hold(self, grant: Grant) -> "Ledger":
         """The ledger with `grant` added, or replacing the one with the same slice id."""

@@ -30,7 +30,7 @@ class MigStrategy(StrEnum):
 
 
 class IdStrategy(StrEnum):
-    """By what a device is named to the container runtime."""
+    """The kind of name that a device has for the container runtime."""
 
     UUID = "uuid"
     INDEX = "index"
