@@ -264,23 +264,27 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
 
 @gpu.command()
 @click.option("--team-label", metavar="KEY", default="", help="Count by this label of the pods.")
-@listing("-o", formats=("json", "yaml"))
+@listing("-n -A -l -o", "pods", formats=("json", "yaml"))
 def totals(team_label: str, listing: Listing) -> None:
     """Show what the pods of each namespace, or team, hold; who holds most comes first."""
     from gpu_device_plugin.overview import slice_use
-    from gpu_device_plugin.overview.questions import read_cluster
+    from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
     async def read(api: "ApiServer") -> VerbResult:
+        chosen = await select_by_labels(api, "/api/v1/pods", listing.labels)
         reading = await read_cluster(api)
         labels = {pod.metadata.uid: pod.metadata.labels for pod in reading.pods}
 
         def group_of(pod: "PodRef") -> str:
-            return (
-                slice_use.team_of(labels.get(pod.uid), team_label) if team_label else pod.namespace
-            )
+            is_chosen = chosen is None or pod.key in chosen
+            if not is_chosen or listing.namespace not in ("", pod.namespace):
+                return ""  # not shown
+            if team_label:
+                return slice_use.team_of(labels.get(pod.uid), team_label)
+            return pod.namespace
 
         held = [slice_use.held_on(node, group_of) for node in reading.cards.nodes]
-        found = slice_use.totals(held)
+        found = [each for each in slice_use.totals(held) if each[0]]
         value = [{"name": n, **dataclasses.asdict(t), "pods": len(t.pods)} for n, t in found]
         group = "team" if team_label else "namespace"
         return VerbResult({"totals": value}, lambda screen: screen.totals(found, group))
