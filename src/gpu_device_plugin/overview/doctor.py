@@ -201,7 +201,7 @@ def _cards(facts: Installation) -> Iterator[Finding]:
 
 
 def _enforcers(facts: Installation) -> Iterator[Finding]:
-    """Where the driver was to hold memory, whether it does."""
+    """Notes on who holds the memory of slices to its limit, by node."""
     nodes: dict[str, list[str]] = {}
     for view in facts.cards.nodes:
         for text in sorted({card.memory_by for card in view.cards if card.memory_by}):

@@ -53,7 +53,7 @@ class PageParts:
 
     @property
     def at(self) -> str:
-        """Where a reader is that has all of it."""
+        """The place of a reader that has seen everything."""
         return f"{self._start}-{self._number}"
 
     def html(self, name: str) -> str:
@@ -78,7 +78,7 @@ class PageParts:
         return True
 
     def since(self, at: str) -> Mapping[str, str] | None:
-        """What a reader at that place has not seen; None where it has to read all of it again."""
+        """The parts that a reader at that place has not seen; None where it has to read everything again."""
         start, _, number = at.partition("-")
         is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
         seen = int(number) if is_number else -1

@@ -268,7 +268,7 @@ class ModeFollower:
 
 @dataclass(eq=False)
 class AllocationApiChoice:
-    """Which allocation API serves."""
+    """The choice of the allocation API that serves this node."""
 
     settings: Settings
     _note: Callable[[str, str, str | None], None]

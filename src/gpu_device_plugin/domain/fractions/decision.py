@@ -29,7 +29,7 @@ from gpu_device_plugin.errors import DoesNotFitError
 
 
 class FractionDecisions(WeChooseDevices):
-    """What of the scheme chooses cards and units."""
+    """The part of the scheme that chooses cards and units."""
 
     def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""

@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.node.pods import ContainerKind
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a container goes."""
+    """The cards that a container goes to."""
 
     cards: tuple[Card, ...]
     why: str
@@ -138,7 +138,7 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 MOST_TRIES = 200
 _Left = tuple[UnitsAndPercent, UnitsAndPercent]
-"""What of a card is free, and what the next container can reuse of an init container's."""
+"""The free part of a card, and the part that the next container can reuse of an init container's."""
 _ContainerAsk = tuple[ContainerKind, Demand]
 _Cards = tuple[int, ...]
 """Positions in the list of rooms."""

@@ -53,7 +53,7 @@ class SharingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What of a resource an entry replicates: the first `count`, `references` (`0`, `0:1`, UUIDs), or all."""
+    """The devices of a resource that an entry replicates: the first `count`, `references` (`0`, `0:1`, UUIDs), or all."""
 
     count: int = 0
     references: tuple[str, ...] = ()
