@@ -170,7 +170,7 @@ async def test_prepared_claims_keep_the_driver_serving_when_the_allocation_api_g
 ) -> None:
     """Tainted, until the last claim has ended; then nothing is offered for claims."""
     ref = node.cluster.allocate("a", 0)
-    node.wiring.claim_endpoint.handover.settle_seconds = 0.05
+    node.wiring.claim_endpoint.handover.scheduler_lag_seconds = 0.05
     async with serving_claims(node):
         await node.wiring.claim_endpoint.prepare(ref)
         await until(lambda: node.cluster.offers)
@@ -192,7 +192,7 @@ def by_units(node: Node) -> set[str]:
 async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> None:
     """A claim may be allocated and not prepared yet; without the API server nothing goes back."""
     handover = node.wiring.claim_endpoint.handover
-    handover.settle_seconds = handover.read_seconds = 0.05
+    handover.scheduler_lag_seconds = handover.read_seconds = 0.05
     ref = node.cluster.allocate("a", 0)
     async with serving_claims(node):
         await until(lambda: node.cluster.offers)
@@ -218,7 +218,7 @@ async def test_while_a_claim_is_not_prepared_the_cluster_is_not_read_at_every_ch
 ) -> None:
     """A pod may wait for a volume for hours; what is given back is a reason to read again."""
     handover = node.wiring.claim_endpoint.handover
-    handover.settle_seconds, handover.read_seconds = 0.05, 1000
+    handover.scheduler_lag_seconds, handover.read_seconds = 0.05, 1000
     node.cluster.allocate("waits", 0)
     ref = node.cluster.allocate("ends", 1)
     await node.wiring.claim_endpoint.prepare(ref)
@@ -322,7 +322,7 @@ async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_chang
 
 async def test_it_ends_when_told_while_its_server_is_just_ending(node: Node) -> None:
     """The last claim has ended, the kubelet still watches health, and the agent is stopped."""
-    node.wiring.claim_endpoint.handover.settle_seconds = 0.05
+    node.wiring.claim_endpoint.handover.scheduler_lag_seconds = 0.05
     node.wiring.claim_endpoint.begin()
     task = asyncio.ensure_future(node.wiring.claim_endpoint.run())
     kubelet = ClaimKubelet(node.directory / "k")

@@ -50,7 +50,7 @@ async def main():
 async def go_back(node):
     point, endpoint = os.environ.pop("POINT"), node.wiring.claim_endpoint
     node.cluster.allocate("a", 0)
-    endpoint.handover.settle_seconds = 0.01
+    endpoint.handover.scheduler_lag_seconds = 0.01
     endpoint.begin()
     task = asyncio.ensure_future(endpoint.run())
     await until(lambda: node.cluster.offers)

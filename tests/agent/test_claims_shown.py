@@ -145,7 +145,7 @@ async def test_cards_that_have_gone_back_are_told_at_once(node: Node) -> None:
     """No grant changes then: what was withheld was never allocated."""
     cards = node.api.cards
     endpoint = node.wiring.claim_endpoint
-    endpoint.handover.settle_seconds = 0.05
+    endpoint.handover.scheduler_lag_seconds = 0.05
     endpoint.begin()
     task = asyncio.ensure_future(endpoint.run())
     try:

@@ -21,7 +21,7 @@ from tools.harness import forked
 from tools.harness.rig import HASTY, NODE, Rig, running_rig
 from tools.harness.waiting import until
 
-from gpu_device_plugin.disk.mps_lock import ServingLock, served, waits_for
+from gpu_device_plugin.disk.mps_lock import ServingLock, read_served, waits_for
 from gpu_device_plugin.errors import ConfigError, StorageError
 
 GPU = "nvidia.com/gpu"
@@ -299,11 +299,11 @@ async def test_a_pod_that_came_while_the_cards_were_announced_keeps_its_card() -
     async with running_rig(mode="default") as rig:
         mps = Mps(rig)
         async with mps.running(settle_seconds=15):
-            await until(lambda: served(mps.root).startswith("GPU-"), 60)
+            await until(lambda: read_served(mps.root).startswith("GPU-"), 60)
             assert (await rig.admit("late", {GPU: 1})).is_admitted
             await mps.says("default/late holds GPUs")
             assert mps.modes() == [DEFAULT] * 4
-            assert served(mps.root) == ""
+            assert read_served(mps.root) == ""
             assert "default/late holds GPUs" in waits_for(mps.root)
 
 
@@ -412,12 +412,12 @@ def test_the_lock_tells_what_a_living_daemon_serves_and_nothing_of_a_dead_one(
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "on\n"
-        assert served(tmp_path) == "x"
+        assert read_served(tmp_path) == "x"
         holder.kill()
-    assert served(tmp_path) == ""
-    assert served(tmp_path / "missing") == ""
+    assert read_served(tmp_path) == ""
+    assert read_served(tmp_path / "missing") == ""
     ServingLock(tmp_path).take()
-    assert served(tmp_path) == ""
+    assert read_served(tmp_path) == ""
 
 
 def test_a_text_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Path) -> None:
@@ -429,10 +429,10 @@ def test_a_text_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Pat
         fill(root / "filler")
         with pytest.raises(StorageError, match="cannot be written: No space left"):
             lock.serve("after")
-        assert served(root) == "before"
+        assert read_served(root) == "before"
         (root / "filler").unlink()
         lock.serve("after")
-        assert served(root) == "after"
+        assert read_served(root) == "after"
 
 
 def test_a_reader_sees_one_text_or_the_other_and_never_none(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_a_reader_sees_one_text_or_the_other_and_never_none(tmp_path: Path) -> N
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert {served(tmp_path) for _ in range(2000)} <= set(texts.values())
+        assert {read_served(tmp_path) for _ in range(2000)} <= set(texts.values())
     finally:
         is_over.set()
         writer.join()

@@ -469,6 +469,22 @@ async def test_totals_are_by_namespace_or_by_a_label_of_the_pods(cluster: Cluste
     assert re.search(r"search +1 +2 +0\.1 +0", (await cluster.run(*words)).output)
 
 
+async def test_totals_count_the_pods_of_a_namespace_or_with_a_label_alone(cluster: Cluster) -> None:
+    own = pod("own", 2, 10, on="gpu-a", annotations=held(2, 2, 10))
+    own["metadata"] |= {"labels": {"team": "search"}, "namespace": "other"}
+    await cluster.add(own)
+    only = [{"name": "other", "pods": 1, "mib": 2048, "percent": 10, "devices": 0}]
+
+    for words in (["-n", "other"], ["-l", "team=search"], ["-n", "other", "-l", "team=search"]):
+        found = await cluster.run("totals", *words, "-o", "json")
+        assert json.loads(found.output)["totals"] == only
+    assert json.loads((await cluster.run("totals", "-n", "none", "-o", "json")).output) == {
+        "totals": []
+    }
+    every = (await cluster.run("totals", "-A", "-o", "json")).output
+    assert {each["name"] for each in json.loads(every)["totals"]} == {"ns", "other"}
+
+
 @pytest.mark.parametrize(
     ("condition", "spec", "why"),
     [("True", {"unschedulable": True}, "cordoned"), ("Unknown", {}, "not ready")],

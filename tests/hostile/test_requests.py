@@ -25,7 +25,7 @@ from gpu_device_plugin.web.extender_server import (
     ExtenderServer,
     Handlers,
 )
-from gpu_device_plugin.web.http_server import HttpListener, WebServer
+from gpu_device_plugin.web.http_server import HttpListener, ReadyState, WebServer
 from gpu_device_plugin.web.tls import ServingTls
 
 _MIB = 1 << 20
@@ -320,7 +320,7 @@ class Costly:
 @asynccontextmanager
 async def metrics_of(costly: Costly) -> AsyncIterator[WebServer]:
     """A server of that page."""
-    server = WebServer("127.0.0.1:0", costly.page, lambda: (True, "ready"))
+    server = WebServer("127.0.0.1:0", costly.page, lambda: ReadyState(is_ready=True, text="ready"))
     await server.start()
     try:
         yield server

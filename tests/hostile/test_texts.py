@@ -23,7 +23,7 @@ from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError, GpuPluginError, RefusalError, bounded, clip
 from gpu_device_plugin.kubernetes.client.wire import Pod
-from gpu_device_plugin.kubernetes.objects.admission_review import denied
+from gpu_device_plugin.kubernetes.objects.admission_review import deny_pod
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.kubernetes.objects.quantity import milli, whole_number
@@ -141,7 +141,7 @@ def test_the_webhook_repeats_64_characters_of_a_label(
         answers.append(found.text)
     assert answers[0] == answers[1]
     assert len(answers[0]) < KIB
-    assert len(json.loads(denied("u", "x" * 1000 * KIB))["response"]["status"]["message"]) <= KIB
+    assert len(json.loads(deny_pod("u", "x" * 1000 * KIB))["response"]["status"]["message"]) <= KIB
 
 
 @pytest.mark.parametrize("text", ["9" * 65, "9" * 250 * KIB, "1." + "0" * 250 * KIB])

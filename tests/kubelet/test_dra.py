@@ -10,7 +10,13 @@ import pytest
 from tests.kubelet.rig import until
 from tools.harness.claim_kubelet import ClaimKubelet
 
-from gpu_device_plugin.domain.grants.claims import AllocatedDevice, ClaimRef, PreparedDevice
+from gpu_device_plugin.domain.grants.claims import (
+    AllocatedDevice,
+    ClaimRef,
+    DeviceHealth,
+    PoolHealth,
+    PreparedDevice,
+)
 from gpu_device_plugin.errors import DoesNotFitError
 from gpu_device_plugin.kubelet._proto import drahealth_pb2
 from gpu_device_plugin.kubelet.dra_server import HEALTH_NAMES, ClaimServer
@@ -35,8 +41,9 @@ class SimpleClaims:
     async def unprepare(self, ref: ClaimRef) -> None:
         self.prepared.pop(ref.uid, None)
 
-    def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
-        return "n1", [("gpu-0", self.sick.get("gpu-0", "")), ("gpu-1", "")]
+    def health(self) -> PoolHealth:
+        sick = self.sick.get("gpu-0", "")
+        return PoolHealth("n1", [DeviceHealth("gpu-0", sick), DeviceHealth("gpu-1", "")])
 
 
 @pytest.fixture

@@ -203,7 +203,15 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("mode: share", "--config"),
         (FLAT_IN_THE_SOURCE, "sharing.resources: its indentation is lost; replicas are given as"),
         ("timeSlicing:\nresources:\n- name: gpu\nreplicas: 4", "replicas: its indentation is lost"),
-        ("flags: {migstrategy: mixed}", "flags: Object contains unknown field `migstrategy`"),
+        (
+            "flags: {migstrategy: mixed}",
+            "flags: unknown key 'migstrategy'; did you mean 'migStrategy'?",
+        ),
+        ("imex: {x: 1}", "imex: unknown key 'x'; the keys here are channelIDs, required"),
+        (
+            "sharing: {mps: {resources: [{name: gpu, replica: 2}]}}",
+            "sharing.mps.resources[0]: unknown key 'replica'; did you mean 'replicas'?",
+        ),
         ("flags: {plugin: {passDeviceSpecs: 1}}", "flags.plugin.passDeviceSpecs: "),
         ("sharing: {timeSlicing: {}}", "sharing.timeSlicing.resources: no resources specified"),
         ("sharing: {timeSlicing: {resources: [{name: gpu}]}}", "sharing.timeSlicing.resources[0]"),

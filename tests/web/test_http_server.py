@@ -9,13 +9,15 @@ import aiohttp
 import pytest
 
 from gpu_device_plugin.errors import ConfigError, EdgeError
-from gpu_device_plugin.web.http_server import WebServer, parse_address
+from gpu_device_plugin.web.http_server import ReadyState, WebServer, parse_address
 
 
 class Node:
     """What the pages tell; tests change it while the server runs."""
 
-    readiness = (False, "no list sent for aliyun.com/gpu-mem\nnot registered")
+    readiness = ReadyState(
+        is_ready=False, text="no list sent for aliyun.com/gpu-mem\nnot registered"
+    )
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """The page says how it was asked for."""
@@ -61,7 +63,7 @@ async def test_readyz_says_why_not() -> None:
         status, _, text = await get(url + "/readyz")
         assert (status, text) == (503, "no list sent for aliyun.com/gpu-mem\nnot registered\n")
 
-        node.readiness = (True, "ready: mode core_mem")
+        node.readiness = ReadyState(is_ready=True, text="ready: mode core_mem")
         status, _, text = await get(url + "/readyz")
         assert (status, text) == (200, "ready: mode core_mem\n")
 

@@ -139,8 +139,10 @@ def _cluster(
 
 def _own(settings: Settings, resources: Collection[str]) -> frozenset[str]:
     """The names that no other plugin has: NVIDIA's only of MIG instances, where we offer them."""
-    ours = "nvidia.com/mig-" if may_take_mig(settings) else "nvidia.com//"
-    return frozenset(r for r in resources if r.startswith(ours) or not r.startswith("nvidia.com/"))
+    prefix = "nvidia.com/mig-" if may_take_mig(settings) else "nvidia.com//"
+    return frozenset(
+        r for r in resources if r.startswith(prefix) or not r.startswith("nvidia.com/")
+    )
 
 
 def _nvml_library(settings: Settings) -> Path | None:

@@ -111,7 +111,7 @@ async def refuse_users(nvml: CardSession, cards: Sequence[CardReport], kubelet: 
 
 @dataclass(frozen=True, slots=True)
 class NodeToCut:
-    """Which node."""
+    """The node to cut, and how its driver and kubelet are reached."""
 
     name: str
     library: str

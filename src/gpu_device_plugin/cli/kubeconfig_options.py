@@ -35,7 +35,7 @@ class _Seconds(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """In seconds."""
+        """The time in seconds."""
         found = re.fullmatch(r"(\d{1,6})(ms|s|m|h|)", str(value))
         if found is None:
             self.fail(f"{value!r} is no time such as 500ms, 5s or 1m", param, ctx)

@@ -32,7 +32,7 @@ from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.domain.node.pods import PodRef
+    from gpu_device_plugin.domain.node.pods import PodKey, PodRef
     from gpu_device_plugin.kubernetes.client.api import ApiServer
     from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
     from gpu_device_plugin.overview.questions import FollowedCards
@@ -44,7 +44,7 @@ _TYPES = frozenset({"pod", "pods", "po"})
 
 def parse_pod(
     pod: str, namespace: str | None = None, usual: Callable[[], str] | None = None
-) -> tuple[str, str]:
+) -> "PodKey":
     """Namespace and name of `NAMESPACE/POD`, or of `POD` beside `--namespace`.
 
     `usual` gives the namespace where neither names one; without it one of them has to.
@@ -103,10 +103,10 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
     A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
     out of service. With -n only nodes are shown on which a pod of that namespace holds or waits for something.
     """
-    from gpu_device_plugin.overview.questions import follow_cards, labelled, read_cluster
+    from gpu_device_plugin.overview.questions import follow_cards, read_cluster, select_by_labels
 
     async def choose(api: "ApiServer", found: "ClusterCards") -> "ClusterCards":
-        names = await labelled(api, "/api/v1/nodes", listing.labels)
+        names = await select_by_labels(api, "/api/v1/nodes", listing.labels)
         return _choose_nodes(found, nodes, listing.namespace, names)
 
     async def read(api: "ApiServer") -> VerbResult:
@@ -150,12 +150,12 @@ def top(prometheus: str | None, listing: Listing) -> None:
     Asks the agents' metrics endpoints through the API server's proxy, which needs the right `get`
     on `pods/proxy` (with --prometheus: on `services/proxy`).
     """
-    from gpu_device_plugin.overview.questions import labelled, read_uses
+    from gpu_device_plugin.overview.questions import read_uses, select_by_labels
 
     is_answered = True
 
     async def read(api: "ApiServer") -> VerbResult:
-        chosen = await labelled(api, "/api/v1/pods", listing.labels)
+        chosen = await select_by_labels(api, "/api/v1/pods", listing.labels)
         every, silent = await read_uses(api, prometheus)
         uses = [
             use
@@ -241,11 +241,11 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     or taints of the nodes. With `-o name` only nodes are named that take one.
     """
     from gpu_device_plugin.overview.capacity import capacities
-    from gpu_device_plugin.overview.questions import labelled, read_cluster
+    from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
     async def read(api: "ApiServer") -> VerbResult:
         reading = await read_cluster(api)
-        chosen = await labelled(api, "/api/v1/nodes", listing.labels)
+        chosen = await select_by_labels(api, "/api/v1/nodes", listing.labels)
         nodes = _choose_nodes(reading.cards, (), "", chosen).nodes
         facts = {node.metadata.name: node for node in reading.nodes}
         found = capacities(nodes, facts, units, percent, cards)
@@ -264,23 +264,27 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
 
 @gpu.command()
 @click.option("--team-label", metavar="KEY", default="", help="Count by this label of the pods.")
-@listing("-o", formats=("json", "yaml"))
+@listing("-n -A -l -o", "pods", formats=("json", "yaml"))
 def totals(team_label: str, listing: Listing) -> None:
     """Show what the pods of each namespace, or team, hold; who holds most comes first."""
     from gpu_device_plugin.overview import slice_use
-    from gpu_device_plugin.overview.questions import read_cluster
+    from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
     async def read(api: "ApiServer") -> VerbResult:
+        chosen = await select_by_labels(api, "/api/v1/pods", listing.labels)
         reading = await read_cluster(api)
         labels = {pod.metadata.uid: pod.metadata.labels for pod in reading.pods}
 
         def group_of(pod: "PodRef") -> str:
-            return (
-                slice_use.team_of(labels.get(pod.uid), team_label) if team_label else pod.namespace
-            )
+            is_chosen = chosen is None or pod.key in chosen
+            if not is_chosen or listing.namespace not in ("", pod.namespace):
+                return ""  # not shown
+            if team_label:
+                return slice_use.team_of(labels.get(pod.uid), team_label)
+            return pod.namespace
 
         held = [slice_use.held_on(node, group_of) for node in reading.cards.nodes]
-        found = slice_use.totals(held)
+        found = [each for each in slice_use.totals(held) if each[0]]
         value = [{"name": n, **dataclasses.asdict(t), "pods": len(t.pods)} for n, t in found]
         group = "team" if team_label else "namespace"
         return VerbResult({"totals": value}, lambda screen: screen.totals(found, group))

@@ -115,7 +115,7 @@ class _Nodes(NamedTuple):
         return np.where(self.pods + 1 >= self.most, 0, np.minimum(left, WHOLE_CARD_MILLI))
 
     def order(self, policy: PlacementPolicy, demand: Demand, left: _Ints) -> _Ints:
-        """Which cards `place` would choose: the least, of equal ones the first. Below `_OTHER_CARD`."""
+        """The sort key by which `place` chooses cards: the lowest, of equal ones the first. Below `_OTHER_CARD`."""
         match policy:
             case PlacementPolicy.BINPACK:
                 return self.mem * (CORE_UNITS_PER_CARD + 1) + self.core
@@ -220,7 +220,7 @@ class Judged:
         self.fits.append((np.array(names, dtype=object), score.policy, own, common))
 
     def scores(self) -> tuple[_Names, _Floats]:
-        """Of each node that fits: by its policy where that is the same for all, else by the default."""
+        """The score of each node that fits: by the nodes' policy where all have the same, else by the default."""
         is_one = len({policy for _, policy, _, _ in self.fits}) == 1
         scores = [own if is_one else common for _, _, own, common in self.fits]
         names = [names for names, _, _, _ in self.fits]
@@ -330,7 +330,7 @@ class CardArrays:
             self._unused.append(self._at.pop(name))
 
     def _place(self, name: str, cards: int) -> int:
-        """Where a node with so many cards stands; the arrays grow where they have to."""
+        """The column of a node with so many cards; the arrays grow where they have to."""
         _, width, nodes = self._cards.shape
         if cards > width:
             more = np.array(_NO_CARD)[:, None, None].repeat(cards - width, 1).repeat(nodes, 2)

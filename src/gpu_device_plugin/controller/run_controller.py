@@ -189,9 +189,10 @@ class Controller:
     def _readiness(self) -> ReadyState:
         """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
         if not_loaded := self._not_loaded() or self.models.rules.trouble:
-            return False, not_loaded
+            return ReadyState(is_ready=False, text=not_loaded)
         role = self._trouble() or self.leadership.standby() or "leads"
-        return True, f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
+        text = f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
+        return ReadyState(is_ready=True, text=text)
 
     async def _page(self, accept: str) -> Page:
         return await self._metrics.page(accept, self._snapshot())

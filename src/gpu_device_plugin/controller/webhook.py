@@ -16,9 +16,9 @@ from gpu_device_plugin.errors import ClusterError, clip
 from gpu_device_plugin.kubernetes.objects.admission_review import (
     ContainerResources,
     Review,
-    allowed,
-    denied,
-    patched,
+    allow_pod,
+    deny_pod,
+    patch_pod,
     read_review,
 )
 
@@ -49,7 +49,7 @@ class Webhook:
         """
         review = read_review(body)
         if review.pod is None:
-            return allowed(review.uid)
+            return allow_pod(review.uid)
         namespace = await self._rules.namespace_labels(review.namespace)
         pod = replace(review.pod, namespace=namespace)
         rules = self._rules
@@ -63,12 +63,12 @@ class Webhook:
         if cards > 1:
             found = replace(found, labels={**found.labels, COUNT_LABEL: str(cards)})
         self._judged("admitted")
-        return patched(review, found, resources)
+        return patch_pod(review, found, resources)
 
     def _refuse(self, review: Review, why: Denied) -> bytes:
         self._judged("refused")
         _log.info("pod refused", namespace=review.namespace, error=why.text)
-        return denied(review.uid, why.text)
+        return deny_pod(review.uid, why.text)
 
     def _translate(self, review: Review) -> tuple[dict[str, Mapping[str, Any]], int] | Denied:
         """Path -> resources, of containers that use other projects' names (R-590), and on how many cards."""

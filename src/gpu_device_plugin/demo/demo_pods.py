@@ -37,7 +37,7 @@ class Role:
 
     @property
     def path(self) -> str:
-        """Where the API keeps it."""
+        """The pod's path at the API server."""
         return f"/api/v1/namespaces/{NAMESPACE}/pods/{self.name}"
 
     @property

@@ -89,7 +89,7 @@ class ServingLock:
         os.close(before)
 
 
-def served(root: Path) -> str:
+def read_served(root: Path) -> str:
     """What a living MPS daemon serves; "" without one, or while it is not ready."""
     return "".join(line for line in _lines(root) if not line.startswith(_WHY))
 
@@ -167,6 +167,6 @@ def kept_by_daemon(root: str) -> str:
     none, and `ANY_CARD` where its file cannot be read.
     """
     try:
-        return served(Path(root)) or "\n".join(ModesFile(Path(root)).read()) if root else ""
+        return read_served(Path(root)) or "\n".join(ModesFile(Path(root)).read()) if root else ""
     except StorageError:
         return ANY_CARD

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 from asyncinotify import Inotify, Mask
@@ -404,16 +405,23 @@ def has_own_file_system(directory: Path) -> bool:
 
     In a pod every volume is a mount; the root of the mount tells which of the two it is.
     """
-    return place_of(directory)[1] == "/"
+    return place_of(directory).path == "/"
 
 
-def place_of(directory: Path) -> tuple[str, str]:
-    """Device number, and path within its file system, which each mount of the directory shows."""
-    path, nearest, found = os.path.realpath(directory), "", ("", "")
+class MountPlace(NamedTuple):
+    """What each mount of a directory shows: the device number, and the path within its file system."""
+
+    device: str = ""
+    path: str = ""
+
+
+def place_of(directory: Path) -> MountPlace:
+    """The place of a directory, by this process's mounts."""
+    path, nearest, found = os.path.realpath(directory), "", MountPlace()
     for line in _MOUNTS.read_text().split("\n")[:-1]:
         device, root, point = line.split(" ")[2:5]  # 36 35 98:0 /root /point ...
         inside = point if point.endswith("/") else f"{point}/"
         if f"{path}/".startswith(inside) and len(inside) >= len(nearest):
             nearest, below = inside, path[len(inside) :]
-            found = device, f"{root.rstrip('/')}/{below}".rstrip("/") or "/"
+            found = MountPlace(device, f"{root.rstrip('/')}/{below}".rstrip("/") or "/")
     return found

@@ -153,7 +153,7 @@ class Schemes:
         return scheme if isinstance(scheme, KubeletChoosesDevices) else None
 
     def scope(self, scheme: Scheme) -> Scope:
-        """What of the node's pods and grants is of one scheme."""
+        """The part of the node's pods and grants that belongs to one scheme."""
         return Scope(None if len(self.all) == 1 else frozenset(scheme.resources))
 
     def view(self, scheme: Scheme, state: NodeState) -> NodeState:
@@ -184,7 +184,7 @@ class Schemes:
         return scheme, view
 
     def find_deciding(self, resource: str, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
-        """The same of a resource whose scheme decides."""
+        """As `find_serving`, for a resource whose scheme chooses the devices itself."""
         scheme, view = self.find_serving(resource, state)
         assert isinstance(scheme, WeChooseDevices)  # noqa: S101 - one that records has its own calls
         return scheme, view

@@ -85,7 +85,7 @@ async def check_upgrade(
 
 
 def _check_no_claims(nodes: Sequence[Node]) -> None:
-    """By what the agents say: the names of claims in a pod are anybody's to write."""
+    """Judged by what the agents say: the names of claims in a pod are anybody's to write."""
     if held := sorted(node.metadata.name for node in nodes if holds_by_claims(_cards(node))):
         listed = "".join(f"\n  node {name}" for name in held)
         raise ConfigError(

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import grpc
 import structlog
 
-from gpu_device_plugin.domain.grants.claims import DRIVER, ClaimRef, PreparedDevice
+from gpu_device_plugin.domain.grants.claims import DRIVER, ClaimRef, PoolHealth, PreparedDevice
 from gpu_device_plugin.errors import GpuPluginError, KubeletError
 from gpu_device_plugin.kubelet._proto import dra_pb2, drahealth_pb2, pluginregistration_pb2
 from gpu_device_plugin.kubelet.device_plugin_servicer import encode, unary
@@ -48,8 +48,8 @@ class ClaimService(Protocol):
         """The claim's containers have ended; also for a claim that is not known."""
         ...
 
-    def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
-        """Our pool, and each of its devices with what is wrong with it, or ""."""
+    def health(self) -> PoolHealth:
+        """The health of the devices that claims can get."""
         ...
 
 

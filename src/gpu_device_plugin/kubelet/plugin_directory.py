@@ -82,8 +82,8 @@ class PluginDirectory:
         """A socket path that was never used before.
 
         Kubelets tell registrations apart by the path: with a used path, the end of the old
-        stream would end the new registration (kubernetes #135437). Of a long resource name it has
-        as much as a socket's path has room for, for people only; the settings see to the rest.
+        stream would end the new registration (kubernetes #135437). The resource's name in it is for
+        people only, and is cut to the length that a socket's path may have.
         """
         own = f"-{secrets.token_hex(6)}.sock"
         room = LONGEST_PATH - len(os.fsencode(self.path / f"{_PREFIX}-{own}"))

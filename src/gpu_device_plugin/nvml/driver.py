@@ -347,7 +347,7 @@ def _numa_node(bus_id: str) -> int | None:
 
 
 def _pci_device(bus_id: str) -> str:
-    """In sysfs. NVML writes the PCI domain with eight digits, the kernel with four."""
+    """The card's path in sysfs. NVML writes the PCI domain with eight digits, the kernel with four."""
     return f"{_PCI_DEVICES}/{bus_id.lower()[-12:]}"
 
 

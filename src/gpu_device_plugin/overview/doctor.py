@@ -201,7 +201,7 @@ def _cards(facts: Installation) -> Iterator[Finding]:
 
 
 def _enforcers(facts: Installation) -> Iterator[Finding]:
-    """Where the driver was to hold memory, whether it does."""
+    """Notes on who holds the memory of slices to its limit, by node."""
     nodes: dict[str, list[str]] = {}
     for view in facts.cards.nodes:
         for text in sorted({card.memory_by for card in view.cards if card.memory_by}):
@@ -219,11 +219,11 @@ def _other_plugins(facts: Installation) -> Iterator[Finding]:
     # instances may be: there the agent itself reports another plugin. A node that is disabled is
     # the other plugin's (docs/tasks/moving-in.md).
     giving = [view for view in facts.cards.nodes if view.offer.mode is not NodeMode.DISABLED]
-    ours = {view.name for view in giving if not is_whole(view.offer.mode)}
+    fractional = {view.name for view in giving if not is_whole(view.offer.mode)}
     for node in facts.nodes:
         for name, amount in sorted((node.status.allocatable or {}).items()):
             is_other = name.startswith("nvidia.com/gpu") and str(amount) != "0"
-            if is_other and node.metadata.name in ours:
+            if is_other and node.metadata.name in fractional:
                 yield problem(
                     f"node {node.metadata.name} offers {name}: {amount} of another plugin as well",
                     "keep NVIDIA's plugin (and a DRA driver) off this node: both would give away "

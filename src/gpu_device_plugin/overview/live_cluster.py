@@ -13,7 +13,7 @@ from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, Su
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of, node_cards
 
 UNBOUND = ""
-"""In place of a node's name: the pods that are bound to none."""
+"""Stands in place of a node's name for pods that are bound to no node."""
 
 
 @dataclass(frozen=True, slots=True)

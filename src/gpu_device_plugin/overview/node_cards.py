@@ -139,7 +139,7 @@ class NodeCards:
 
     @property
     def namespaces(self) -> frozenset[str]:
-        """Of these pods."""
+        """The namespaces of these pods."""
         return frozenset(pod.namespace for pod in self.pods)
 
     def of_namespace(self, namespace: str) -> "NodeCards":

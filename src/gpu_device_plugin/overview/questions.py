@@ -59,7 +59,9 @@ async def read_cluster(api: ApiServer) -> Reading:
     return Reading(nodes, pods, cluster_cards(with_cards, filter(None, map(asking_of, pods))))
 
 
-async def labelled(api: ApiServer, path: str, labels: str) -> Collection[tuple[str, str]] | None:
+async def select_by_labels(
+    api: ApiServer, path: str, labels: str
+) -> Collection[tuple[str, str]] | None:
     """Namespace and name of the objects of a list that a label selector leaves; None without one."""
     if not labels:
         return None

@@ -154,7 +154,7 @@ class NamespaceTotal:
 
 
 def team_of(labels: Mapping[str, str] | None, key: str) -> str:
-    """Whose a pod with these labels is, by that one."""
+    """The team of a pod: the value of its label `key`, or `no KEY` without one."""
     return (labels or {}).get(key) or f"no {key}"
 
 

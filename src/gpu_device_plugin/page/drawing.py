@@ -25,6 +25,7 @@ from gpu_device_plugin.overview.slice_use import (
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
 from gpu_device_plugin.page.rows import Colours, NodeRow, Uses, node_row, pod_row, use_lines
+from gpu_device_plugin.web.http_server import ReadyState
 from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
 
 _MOST_GONE = 1000
@@ -52,7 +53,7 @@ class PageParts:
 
     @property
     def at(self) -> str:
-        """Where a reader is that has all of it."""
+        """The place of a reader that has seen everything."""
         return f"{self._start}-{self._number}"
 
     def html(self, name: str) -> str:
@@ -77,7 +78,7 @@ class PageParts:
         return True
 
     def since(self, at: str) -> Mapping[str, str] | None:
-        """What a reader at that place has not seen; None where it has to read all of it again."""
+        """The parts that a reader at that place has not seen; None where it has to read everything again."""
         start, _, number = at.partition("-")
         is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
         seen = int(number) if is_number else -1
@@ -196,9 +197,9 @@ class Drawing:
         told = list(map(event_line, rest[-_MOST_SAID:]))
         return self._html.render("cards", node=row, said=said, rest=told)
 
-    def readiness(self) -> tuple[bool, str]:
+    def readiness(self) -> ReadyState:
         """Whether there is something to show."""
-        return self._is_drawn, "ready" if self._is_drawn else self._trouble()
+        return ReadyState(self._is_drawn, "ready" if self._is_drawn else self._trouble())
 
     def _trouble(self) -> str:
         return self._live.trouble or ("" if self._is_drawn else "reading the cluster")

@@ -16,6 +16,7 @@ from gpu_device_plugin.overview.live_cluster import LiveCluster
 from gpu_device_plugin.page.access import Access
 from gpu_device_plugin.page.drawing import Drawing, Drawings
 from gpu_device_plugin.page.rows import Uses
+from gpu_device_plugin.web.http_server import ReadyState
 from gpu_device_plugin.web.page.page_server import Content, Html, PageServer, ServerSentEvent
 from gpu_device_plugin.web.tls import ServingTls
 
@@ -84,7 +85,7 @@ class Page:
         content = Content(page, events, pod, node, scope, drawings.all.readiness)
         self.server = PageServer(settings.address, content, html, self._tls)
 
-    def readiness(self) -> tuple[bool, str]:
+    def readiness(self) -> ReadyState:
         """Whether there is something to show, and in words why not."""
         return self._drawings.all.readiness()
 

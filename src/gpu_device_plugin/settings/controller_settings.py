@@ -93,7 +93,7 @@ class ControllerSettings:
     )
     filter_keeps: FilterKeeps = setting(
         FilterKeeps.AUTO,
-        "Of the nodes that fit, keep the best eight, or all; auto: all where the pod's spec has preferences of its own.",
+        "Keep the best eight of the nodes that fit, or all; auto: all where the pod's spec has preferences of its own.",
     )
     unhealthy_configmaps: UnhealthyConfigMaps = setting(
         UnhealthyConfigMaps.WRITE,

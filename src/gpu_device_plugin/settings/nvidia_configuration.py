@@ -6,6 +6,7 @@ using them; here the first is an error and the others work. The choice of a file
 config-manager (R-730).
 """
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
 from gpu_device_plugin.domain.nvidia.mig_devices import wrong_profile
 from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.nvidia_settings import Fallback, NvidiaSettings, named_by_nvidia
+from gpu_device_plugin.settings.setting import suggest_key
 from gpu_device_plugin.settings.yaml_text import read_yaml
 
 __all__ = ["Configuration", "FeatureSettings", "wrong_profile"]  # the agent names no scheme
@@ -37,6 +39,8 @@ VERSION = "v1"
 _NAMED = "default"
 _WRITTEN_SECONDS = 1.0
 """A file that changed so recently may be half written; it is read at the next check."""
+_AT = re.compile(r"(.*) - at `\$\.(.*)`", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _Stamp: TypeAlias = tuple[str, tuple[int, int, int] | None]
 
 
@@ -127,10 +131,29 @@ def read_config_file(file: Path) -> ConfigFile:
             mig_patterns=_patterns(wire.resources.mig, "resources.mig"),
         )
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        raise ConfigError(f"{file}: {path.rstrip('`') or 'the file'}: {what}") from error
+        at = _AT.fullmatch(str(error))
+        what, path = (at[1], at[2]) if at else (str(error), "")
+        if unknown := _UNKNOWN.fullmatch(what):
+            known = _keys_at(path)
+            hint = suggest_key(unknown[1], known, f"the keys here are {', '.join(known)}")
+            what = f"unknown key {clip(unknown[1])!r}; {hint}"
+        raise ConfigError(f"{file}: {path or 'the file'}: {what}") from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+
+
+def _keys_at(path: str) -> list[str]:
+    """The keys of the section at a path such as `sharing.mps.resources[0]`."""
+    from msgspec import inspect  # for an error's text alone
+
+    found: Any = inspect.type_info(_File)
+    for key in path.split("."):
+        name, index, _ = key.partition("[")
+        found = next(each.type for each in found.fields if each.encode_name == name)
+        found = found.item_type if index else found
+        if isinstance(found, inspect.UnionType):
+            found = next(each for each in found.types if isinstance(each, inspect.StructType))
+    return [each.encode_name for each in found.fields]
 
 
 def _without_null(value: Any) -> Any:
@@ -350,7 +373,7 @@ def _stamp(file: Path | None) -> tuple[int, int, int] | None:
 
 
 def _is_being_written(file: Path | None) -> bool:
-    """By its age; a time in the future tells nothing."""
+    """Judged by its age; a time in the future tells nothing."""
     try:
         return file is not None and 0 <= time.time() - file.stat().st_mtime < _WRITTEN_SECONDS
     except OSError:

@@ -180,9 +180,14 @@ def optional_directory(text: str) -> str:
 
 def _check_keys(file: Path, keys: Iterable[object], known: list[str]) -> None:
     for key in sorted(str(key) for key in keys if key not in known):
-        near = difflib.get_close_matches(key, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "--help lists them, as flags"
+        hint = suggest_key(key, known, "--help lists them, as flags")
         raise ConfigError(f"{file}: unknown key {clip(key)!r}; {hint}")
+
+
+def suggest_key(key: str, known: list[str], otherwise: str) -> str:
+    """A hint for an unknown key: the known key that is nearest, or `otherwise` where none is near."""
+    near = difflib.get_close_matches(clip(key), known, 1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def _as_bool(value: object) -> bool:

@@ -168,7 +168,7 @@ class Allocation:
         return link
 
     def _shuffle(self, items: Iterable[str]) -> tuple[str, ...]:
-        """In random order, as Go walks maps and sets; the same for the same seed."""
+        """The items in random order, as Go walks maps and sets; the same for the same seed."""
         ordered = sorted(items)
         self._chance.shuffle(ordered)
         return tuple(ordered)

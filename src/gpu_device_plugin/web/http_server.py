@@ -7,7 +7,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aiohttp import web
 
@@ -23,8 +23,13 @@ PLAIN = "text/plain; version=0.0.4"
 OPENMETRICS = f"{_OPENMETRICS}; version=1.0.0"
 Page: TypeAlias = tuple[bytes, str]
 """A page and its content type."""
-ReadyState: TypeAlias = tuple[bool, str]
-"""Whether a process serves, and in words why or why not."""
+
+
+class ReadyState(NamedTuple):
+    """Whether a process serves, and in words why or why not."""
+
+    is_ready: bool
+    text: str
 
 
 class SharedPage:
@@ -193,7 +198,7 @@ def parse_address(address: str, key: str) -> tuple[str, int]:
 
 
 def _reason(error: OSError | OverflowError) -> str:
-    """In words, without the number; asyncio puts its own around those of the system."""
+    """The error in words, without its number; asyncio puts its own words around those of the system."""
     if not isinstance(error, OSError):
         return str(error)
     number = error.errno or 0

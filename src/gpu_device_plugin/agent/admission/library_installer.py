@@ -109,8 +109,8 @@ class LibraryInstaller:
         except StorageError as error:
             raise NodeError(f"pod {grant.pod}: {error}", reason=MISSING) from error
         if was_missing:
-            ours = self._ours.version if self._ours else ""
-            self._recorder.library_made_again(grant, ours)
+            installed = self._ours.version if self._ours else ""
+            self._recorder.library_made_again(grant, installed)
         return was_missing
 
     def _provide(self, version: str) -> bool:

@@ -104,7 +104,7 @@ class ModeFollower:
 
     @property
     def labels(self) -> Mapping[str, str] | None:
-        """Those of the node that decide, also as the last run knew them; None while unknown."""
+        """The node's labels that decide over the mode, at first as the last run stored them; None while unknown."""
         return self._labels
 
     def serve_settings(self) -> None:
@@ -268,7 +268,7 @@ class ModeFollower:
 
 @dataclass(eq=False)
 class AllocationApiChoice:
-    """Which allocation API serves."""
+    """The choice of the allocation API that serves this node."""
 
     settings: Settings
     _note: Callable[[str, str, str | None], None]

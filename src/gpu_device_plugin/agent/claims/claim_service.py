@@ -19,7 +19,9 @@ import structlog
 from gpu_device_plugin.agent.claims.preparation import ClaimParts, Preparation
 from gpu_device_plugin.disk.state_file import ClaimsRecord
 from gpu_device_plugin.domain.grants.claims import (
+    DeviceHealth,
     OfferedDevice,
+    PoolHealth,
     allocated_cards,
     cards_behind_claims,
     cards_for_claims,
@@ -56,7 +58,7 @@ class ClaimEndpoint:
         self._server: ClaimServer | None = None
         self._is_offering = False
         self._had_claims = False
-        self._told: Sequence[tuple[str, str]] = ()
+        self._told: Sequence[DeviceHealth] = ()
         self.handover = Handover(parts)
 
     @property
@@ -140,12 +142,12 @@ class ClaimEndpoint:
 
         return ClaimServer(self._kubelet_dir, self)
 
-    def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
-        """Our pool, and each of its devices with what is wrong with it, or ""."""
+    def health(self) -> PoolHealth:
+        """The health of the devices that claims can get."""
         state = self._parts.node_store.read()
-        return state.node, self._told
+        return PoolHealth(state.node, self._told)
 
-    def offered(self) -> list[OfferedDevice]:
+    def devices_to_offer(self) -> list[OfferedDevice]:
         """The cards as claims may get them now."""
         state = self._parts.node_store.read()
         try:
@@ -162,14 +164,16 @@ class ClaimEndpoint:
         return found
 
     def _offer(self) -> None:
-        devices = self.offered()
+        devices = self.devices_to_offer()
         state = self._parts.node_store.read()
         if state.allocation_api is AllocationApi.DRA:
-            self.handover.offered(device.card.uuid for device in devices)
+            self.handover.note_offer(device.card.uuid for device in devices)
         self._parts.claims.offer(devices, self._parts.cards.driver_version)
         faults = state.faults.items()
         of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
-        told = [(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices]
+        told = [
+            DeviceHealth(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices
+        ]
         if told != self._told and self._server is not None:
             self._told = told
             self._server.tell_health()
@@ -183,7 +187,7 @@ class ClaimEndpoint:
         """How long the work waits for news."""
         if not self._parts.claims.is_written:
             return OFFER_SECONDS
-        return self.handover.settle_seconds if self.handover.is_waiting else CHECK_SECONDS
+        return self.handover.scheduler_lag_seconds if self.handover.is_waiting else CHECK_SECONDS
 
     async def _until_woken(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
@@ -197,7 +201,7 @@ class Handover:
 
     Attributes:
         is_offered: Whether the API server may have one of our slices, also of an earlier run.
-        settle_seconds: How long after the taint the scheduler may still have allocated.
+        scheduler_lag_seconds: How long after the taint the scheduler may still have allocated.
         read_seconds: Least time between two readings of the claims.
         ask_seconds: How often an API server that takes no offers is asked again; claims are read
             at least as often.
@@ -209,7 +213,7 @@ class Handover:
         self.withheld: frozenset[str] = frozenset()
         self.is_offered = False
         self._may_be_written = False
-        self.settle_seconds = self.read_seconds = 5.0
+        self.scheduler_lag_seconds = self.read_seconds = 5.0
         self.ask_seconds = 60.0
         self._asked_at = 0.0
         self._seen: frozenset[str] | None = None
@@ -257,14 +261,14 @@ class Handover:
                 mode.note_claims_refused("")
         return self.ask_seconds if mode.allocation_api_choice.refused else None
 
-    def offered(self, uuids: Iterable[str]) -> None:
+    def note_offer(self, uuids: Iterable[str]) -> None:
         """These cards are offered for claims now."""
         self._written_at = None
         self._remember(frozenset(uuids), is_offered=True)
 
     async def advance(self) -> bool:
         """Give back what no claim is allocated on; returns whether anything was."""
-        if not self.is_waiting or not self._has_settled():
+        if not self.is_waiting or not self._is_scheduler_done():
             return False
         if not self.withheld:
             # The last claim has ended, and the API server has none of our slices any more.
@@ -299,7 +303,7 @@ class Handover:
         self._read_at = now
         return True
 
-    def _has_settled(self) -> bool:
+    def _is_scheduler_done(self) -> bool:
         """Whether nothing new has been allocated for a while of what is withheld."""
         if not self._parts.claims.is_written:
             self._written_at = None
@@ -307,7 +311,7 @@ class Handover:
         now = asyncio.get_running_loop().time()
         if self._written_at is None:
             self._written_at = now
-        return not self.withheld or now - self._written_at >= self.settle_seconds
+        return not self.withheld or now - self._written_at >= self.scheduler_lag_seconds
 
     def _remember(self, withheld: frozenset[str], *, is_offered: bool) -> None:
         if (withheld, is_offered) != (self.withheld, self.is_offered):

@@ -92,19 +92,19 @@ class Preparation:
                 found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
                 raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
             pod = claim.pod
-            return await self._prepared(claim)
+            return await self._prepare_claim(claim)
         except GpuPluginError as error:
             self._parts.recorder.claim_refused(ref, pod, error)
             raise
 
-    async def _prepared(self, claim: Claim) -> Sequence[PreparedDevice]:
+    async def _prepare_claim(self, claim: Claim) -> Sequence[PreparedDevice]:
         _check_owner(claim)
-        ours = self._ours(claim)
+        own = self._own_cards(claim)
         # The gate: the device plugin's calls decide on the same ledger.
         async with self._parts.gate.lock, self._one_at_a_time:
             prepared: list[PreparedDevice] = []
-            for part in await self._parts_of(claim, ours):
-                grant = await self._reserved(part)
+            for part in await self._parts_of(claim, own):
+                grant = await self._reserve(part)
                 prepared += prepare_devices(part, self._write(part.ref, grant))
         failpoint("prepare.before-answer")
         return prepared
@@ -160,10 +160,10 @@ class Preparation:
             if known is None or claim is None or claim.pod is None:
                 return
             async with self._parts.gate.lock, self._one_at_a_time:
-                for part in parts_of(claim, self._ours(claim)):
+                for part in parts_of(claim, self._own_cards(claim)):
                     # Not given back meanwhile, and no other claim of that name.
                     if part.ref.uid == uid and self._parts.cdi.read(uid):
-                        await self._reserved(part, known[1])
+                        await self._reserve(part, known[1])
 
     def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
         """The CDI file of a claim that holds a grant; what stands in it."""
@@ -182,7 +182,7 @@ class Preparation:
         grants = self._parts.admission.ledger.grants.values()
         return {grant.holder.claim: grant for grant in grants if grant.holder.claim}
 
-    async def _reserved(self, claim: Claim, slice_id: str = "") -> Grant:
+    async def _reserve(self, claim: Claim, slice_id: str = "") -> Grant:
         pod = claim.pod or PodRef(claim.ref.namespace, "")
         name = claim.name_in_pod or claim.ref.name
         holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
@@ -212,27 +212,27 @@ class Preparation:
             holder, needed, uuids, slice_id, is_shared=is_shared
         )
 
-    def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
+    def _own_cards(self, claim: Claim) -> Sequence[AllocatedDevice]:
         """The claim's cards of this node. RequestError: none, one twice, or an unknown one."""
         state = self._state()
-        ours = [each for each in claim.devices if each.driver == DRIVER and each.pool == state.node]
-        if not ours:
+        own = [each for each in claim.devices if each.driver == DRIVER and each.pool == state.node]
+        if not own:
             told = ", ".join(f"{d.driver} {d.pool}/{d.device}" for d in claim.devices) or "nothing"
             raise _refused(
                 f"claim {claim.ref} holds no device of {DRIVER} on node {state.node}, but {told}"
             )
-        names, known = [each.device for each in ours], cards_by_name(state)
+        names, known = [each.device for each in own], cards_by_name(state)
         if unknown := [name for name in names if name not in known]:
             raise _refused(f"claim {claim.ref}: node {state.node} has no {', '.join(unknown)}")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise _refused(
                 f"claim {claim.ref} has {', '.join(twice)} of node {state.node} more than once"
             )
-        return ours
+        return own
 
-    async def _parts_of(self, claim: Claim, ours: Sequence[AllocatedDevice]) -> Sequence[Claim]:
+    async def _parts_of(self, claim: Claim, own: Sequence[AllocatedDevice]) -> Sequence[Claim]:
         """Its requests, each of one container alone: of two, the second card would hide the first."""
-        found, pod = parts_of(claim, ours), claim.pod
+        found, pod = parts_of(claim, own), claim.pod
         if len(found) == 1 or pod is None or self._held().keys() >= {p.ref.uid for p in found}:
             return found
         spec = await self._spec(pod)

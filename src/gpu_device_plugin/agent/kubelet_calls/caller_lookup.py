@@ -56,9 +56,9 @@ class CallerLookup:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
         self._seen = frozenset([entry.pod.key for entry in listed])
 
-    def remember_too(self, settled: Iterable[PodRef]) -> None:
+    def remember_too(self, steady: Iterable[PodRef]) -> None:
         """Pods that were there at two passes in a row, so none of them is just being admitted."""
-        names = frozenset(pod.key for pod in settled)
+        names = frozenset(pod.key for pod in steady)
         self._seen |= names
         # One that is gone may be made again under its name, with another spec.
         self._fetched = {key: spec for key, spec in self._fetched.items() if key in names}

@@ -150,7 +150,7 @@ def find_long_list(schemes: Schemes, node_store: NodeStore) -> str | None:
 async def find_unreadable(
     labels: SecurityLabels, writer: Writer, node_store: NodeStore
 ) -> str | None:
-    """Where slices are enforced, containers must be allowed to read our directories."""
+    """The trouble with SELinux labels of our directories, which containers must be allowed to read where slices are enforced."""
     try:
         if node_store.read().isolates:
             await writer.run(labels.ensure)

@@ -34,16 +34,24 @@ class Readiness:
     def _without_resources(self, state: NodeState) -> ReadyState | None:
         """What there is to say before it is known what to offer, or if that is nothing."""
         if not self.has_read_state:
-            return False, f"state: {self.state_dir} is not read yet; its disk is slow or stuck"
+            return ReadyState(
+                is_ready=False,
+                text=f"state: {self.state_dir} is not read yet; its disk is slow or stuck",
+            )
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
-            return True, f"ready: withdrawn from this node, which is to be uninstalled; {kept}"
+            return ReadyState(
+                is_ready=True,
+                text=f"ready: withdrawn from this node, which is to be uninstalled; {kept}",
+            )
         if state.mode is None:
             trouble = self.cluster.node_trouble or "the API server has not answered"
-            return False, f"mode: waiting for the node's labels; {trouble}"
+            return ReadyState(
+                is_ready=False, text=f"mode: waiting for the node's labels; {trouble}"
+            )
         if not self.offers(state):
             later = "" if is_served(state.mode) else ", which is not served yet"
-            return True, f"ready: mode {state.mode}{later}; no resources"
+            return ReadyState(is_ready=True, text=f"ready: mode {state.mode}{later}; no resources")
         return None
 
     def _with_resources(self, state: NodeState) -> ReadyState:
@@ -56,8 +64,8 @@ class Readiness:
         if trouble := self.claims_trouble():
             problems.append(f"claims: {trouble}")
         if problems:
-            return False, "\n".join(problems)
-        served = ", ".join(self.device_lists.served(state))
+            return ReadyState(is_ready=False, text="\n".join(problems))
+        served = ", ".join(self.device_lists.registered_resources(state))
         out = ", ".join(
             f"card {c.index if c.is_shown else c.uuid} {state.unhealthy[c.uuid]}"
             for c in state.cards
@@ -65,6 +73,5 @@ class Readiness:
         )
         by = {state.memory_by(card.uuid) for card in state.cards if state.isolates}
         enforced = "".join(f"; memory by {each}" for each in sorted(by - {USUAL_ENFORCER}))
-        return True, f"ready: mode {state.mode}, {served}{enforced}" + (
-            f"; out: {out}" if out else ""
-        )
+        tail = f"; out: {out}" if out else ""
+        return ReadyState(is_ready=True, text=f"ready: mode {state.mode}, {served}{enforced}{tail}")

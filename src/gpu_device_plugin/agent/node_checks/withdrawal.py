@@ -57,10 +57,10 @@ class Withdrawal:
         if node is None:
             return
         mark = node.annotations.get(UNINSTALL_ANNOTATION, "")
-        ours = self.cluster.installation
-        if mark and not ours:
+        own = self.cluster.installation
+        if mark and not own:
             return  # our own pod is not known yet, so it is not known whom the mark means
-        if mark and mark != ours:
+        if mark and mark != own:
             self.cluster.drop(annotation=UNINSTALL_ANNOTATION)
             mark = ""
         if mark != self.node_store.read().mark:

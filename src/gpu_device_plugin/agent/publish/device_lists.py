@@ -69,14 +69,14 @@ class DeviceLists:
         with suppress(StopIteration):
             next(each for each in self._endpoints.values() if each.is_ready).send_again()
 
-    def served(self, state: NodeState) -> tuple[str, ...]:
+    def registered_resources(self, state: NodeState) -> tuple[str, ...]:
         """The resources that are registered now."""
         return tuple(pool.resource for pool in self._pools(state))
 
     def not_ready(self, state: NodeState) -> list[str]:
         """What is still missing before the kubelet can place pods here; nothing when ready."""
         missing = []
-        for resource in self.served(state):
+        for resource in self.registered_resources(state):
             endpoint = self._endpoints.get(resource)
             if endpoint is None:
                 missing.append(f"{resource}: nothing offered yet")

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.disk.region import CardUsage
@@ -339,7 +340,12 @@ class Publisher:
         return max(0, used)
 
 
-def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple[int, float]:
+class _AckMode(NamedTuple):
+    number: int
+    held_ratio: float
+
+
+def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> _AckMode:
     """ACK's allocation mode of a card (R-580), and the held part of the memory that it gives away."""
     parts = {card.uuid: card.memory_mib}
     parts |= {each.uuid: each.memory_mib for each in card.hardware.instances}
@@ -347,7 +353,7 @@ def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> tuple
     # Who has a device for itself need not have asked for memory.
     mib = sum(u.memory_mib or u.is_exclusive * parts[uuid] for uuid, u in held.items())
     is_whole = card.uuid in held and held[card.uuid].is_exclusive
-    return (1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib))
+    return _AckMode((1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib)))
 
 
 def _unusual_enforcers(state: NodeState) -> Iterable[tuple[str, str]]:

@@ -77,9 +77,8 @@ class Reconciler:
         self._kubelet: tuple[object | None, float | None] = (None, None)
         self._absent: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
-        self._settled: tuple[
-            object, ...
-        ] = ()  # what a pass met that had nothing to do or to wait for
+        # The inputs of the last pass, if it had nothing to do and nothing to wait for.
+        self._inputs_without_work: tuple[object, ...] = ()
         self._reported = ""
         self.files = FileKeeper(self.ledger_store, self.setup, self.recorder)
         """The files of slices, also between two passes."""
@@ -153,16 +152,16 @@ class Reconciler:
         present: object = None
         with contextlib.suppress(StorageError):
             present = self.setup.files.present()
-        met = (snapshot, since, ledger, dict(self.specs()), state, present)
-        if met == self._settled:
+        inputs = (snapshot, since, ledger, dict(self.specs()), state, present)
+        if inputs == self._inputs_without_work:
             return  # as nearly always; whatever there is to do follows from one of these
-        self._settled = ()
+        self._inputs_without_work = ()
         over, is_stale = self._compare(snapshot)
         absent = self._absent or self._absent_since
         is_waiting = over or is_stale or absent or self.holders.unadopted
         is_early = since is None or _now() - since < KUBELET_SETTLE_SECONDS
         is_done = self.ledger_store.ledger is ledger and self.files.is_idle and not state.mark
-        self._settled = () if is_waiting or is_early or not is_done else met
+        self._inputs_without_work = () if is_waiting or is_early or not is_done else inputs
 
     def _compare(self, snapshot: KubeletSnapshot) -> tuple[frozenset[str], bool]:
         """Correct the grants; the slices that ended, and whether the checkpoint is known to be old."""
@@ -203,8 +202,8 @@ class Reconciler:
         """
         grants, specs = self.ledger_store.ledger.grants, self.specs()
         since, found = self._kubelet_since(), set[str]()
-        is_settled = since is not None and _now() - since >= KUBELET_SETTLE_SECONDS
-        if is_settled and snapshot.has_checkpoint:
+        is_long_up = since is not None and _now() - since >= KUBELET_SETTLE_SECONDS
+        if is_long_up and snapshot.has_checkpoint:
             found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
         if self.is_synced():
             found |= {key for key in absent if is_over(grants[key].pod, specs)}

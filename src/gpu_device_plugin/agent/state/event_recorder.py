@@ -184,11 +184,11 @@ class EventRecorder:
         self.metrics.count("slice_repairs", "DriverLimitSet")
         self.post(EventNote(grant.pod if grant.pod.name else None, "DriverLimitSet", text))
 
-    def library_made_again(self, grant: Grant, ours: str) -> None:
+    def library_made_again(self, grant: Grant, installed: str) -> None:
         """The version that a slice mounts was missing from the node."""
         text = f"version {grant.library_version} of the isolation library was missing and was installed again"
-        if grant.library_version != ours:
-            text += f" with the content of {ours}"
+        if grant.library_version != installed:
+            text += f" with the content of {installed}"
         _log.warning("library made again", **_fields(grant), text=text)
         self.metrics.count("slice_repairs", "IsolationLibraryMadeAgain")
         self.post(EventNote(None, "IsolationLibraryMadeAgain", text))

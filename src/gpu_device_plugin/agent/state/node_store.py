@@ -33,7 +33,7 @@ class Signal(Generic[T]):
 
 
 class NodeStateChange(TypedDict, total=False):
-    """What of a `NodeState` may change while the agent runs."""
+    """The fields of a `NodeState` that may change while the agent runs."""
 
     mode: NodeMode | None
     policy: PlacementPolicy

@@ -1,4 +1,4 @@
 """Fractions of cards under aliyun's names: rules, placement, room, unit ids, annotations.
 
-No other room knows these resource names.
+No other room decides by these names.
 """

@@ -73,11 +73,11 @@ class AliyunScheme(FractionDecisions):
         )
 
     def serves(self, resource: str, state: NodeState) -> bool:
-        """By the node's mode."""
+        """Whether the node's mode has this resource."""
         return state.mode is not None and resource in resources_of(state.mode)
 
     def check_size(self, state: NodeState) -> None:
-        """By the number of units."""
+        """Refuse a node whose units do not fit into one message of the kubelet's."""
         if state.mode is not None:
             check_message(state.cards, state.unit, state.mode)
 
@@ -88,11 +88,11 @@ class AliyunScheme(FractionDecisions):
     def annotations(
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
     ) -> Mapping[str, str]:
-        """In both published generations (R-540)."""
+        """The annotations in both published generations (R-540)."""
         return pod_annotations(grants, state.cards, assume_time_ns) | whole_cards(grants)
 
     def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
-        """By the claim's name; one of whole cards by its request, or of the only container that asks."""
+        """The container, by the claim's name; for whole cards by its request, or the only one that asks."""
         shape = parse_claim_name(grant.holder.claim_name)
         if shape is None:
             at = requesting_container(grant.holder.claim.partition(".")[2])
@@ -127,7 +127,7 @@ class AliyunScheme(FractionDecisions):
         return Capacity(MiB(units * mib), mib, core, CORE_STEP_PERCENT, slots)
 
     def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
-        """In units and percent, the same of each card; refused if mode or unit are others by now."""
+        """The demand in units and percent, the same of each card; refused where mode or unit have changed."""
         terms, first, cards = state.terms, devices[0], len(devices)
         unit, divides_cores = terms.unit.mib, terms.mode is NodeMode.CORE_MEM
         amounts = {(each.memory_mib, each.core_percent) for each in devices}
@@ -231,7 +231,7 @@ class AliyunScheme(FractionDecisions):
     def adopt(
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
     ) -> tuple[Grant, ...]:
-        """By the units' ids, which tell card and amount.
+        """Grants made from the units' ids, which tell card and amount.
 
         Units of a card that is away wait for it: a grant without it could never be served.
         """

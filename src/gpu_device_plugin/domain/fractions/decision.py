@@ -29,7 +29,7 @@ from gpu_device_plugin.errors import DoesNotFitError
 
 
 class FractionDecisions(WeChooseDevices):
-    """What of the scheme chooses cards and units."""
+    """The part of the scheme that chooses cards and units."""
 
     def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""
@@ -59,7 +59,7 @@ class FractionDecisions(WeChooseDevices):
         )
 
     def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
-        """In equal parts on the cards decided on."""
+        """The units of a call, in equal parts on the cards decided on."""
         call, caller = offer.call, pending.caller
         if caller.container is None:
             # The pod spec is not known, so only the size of each call can be checked.
@@ -71,7 +71,7 @@ class FractionDecisions(WeChooseDevices):
         return chosen
 
     def check_given(self, caller: Caller, offer: Offer, state: NodeState) -> None:
-        """In equal parts on as many cards as asked."""
+        """Refuse ids that do not lie in equal parts on as many cards as asked."""
         needed, _ = _demands_of(caller, offer.call, state)
         ids = offer.call.must_include
         numbers = cards_of(ids)
@@ -80,7 +80,7 @@ class FractionDecisions(WeChooseDevices):
             raise _unequal_parts(ids, needed.cards)
 
     def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
-        """In equal parts on the cards decided on."""
+        """Refuse ids that do not lie in equal parts on the cards decided on."""
         if not lie_equally_on(pending.chosen.cards, ids):
             raise _unequal_parts(ids, len(pending.chosen.cards))
 

@@ -139,7 +139,7 @@ _REQUEST = re.compile(r"container-([0-9]{1,3})-request-[0-9]{1,3}", re.ASCII)
 
 
 def requesting_container(request: str) -> int | None:
-    """Of a request that kube-scheduler names: the position among init containers and then the others.
+    """The position of a request that kube-scheduler names, among init containers and then the others.
 
     >>> requesting_container("container-1-request-0")
     1

@@ -235,7 +235,7 @@ def try_rooms(
 def _score(
     asked: CheckedRequest, before: Sequence[Room], trial: "_Trial", free_cpu_milli: int
 ) -> Score:
-    """By how full (binpack) or empty (spread) the pod's cards are with it, or how little it spoils (fgd)."""
+    """The node's score: how full (binpack) or empty (spread) the pod's cards are with it, or how little it spoils (fgd)."""
     on = [room for room in trial.rooms if room.card.uuid in trial.uuids]
     free = sum(r.free_mem for r in on) / max(1, sum(r.card.capacity(r.unit) for r in on))
     found = scores_by_fullness(free)

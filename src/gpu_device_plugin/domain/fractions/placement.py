@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.node.pods import ContainerKind
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a container goes."""
+    """The cards that a container goes to."""
 
     cards: tuple[Card, ...]
     why: str
@@ -46,7 +46,7 @@ def scores_by_fullness(free: _Free) -> dict[PlacementPolicy, _Free]:
 def _preference(
     policy: PlacementPolicy, rooms: Sequence[Room], demand: Demand
 ) -> Callable[[Room], tuple[float, int]]:
-    """What of the cards that fit comes first: the least."""
+    """The sort key of the cards that fit; the card with the lowest key is chosen."""
     match policy:
         case PlacementPolicy.BINPACK:
             return lambda room: (room.free_mem, room.free_core)
@@ -138,7 +138,7 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 MOST_TRIES = 200
 _Left = tuple[UnitsAndPercent, UnitsAndPercent]
-"""What of a card is free, and what the next container can reuse of an init container's."""
+"""The free part of a card, and the part that the next container can reuse of an init container's."""
 _ContainerAsk = tuple[ContainerKind, Demand]
 _Cards = tuple[int, ...]
 """Positions in the list of rooms."""

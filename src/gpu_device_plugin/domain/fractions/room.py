@@ -47,7 +47,7 @@ class Room:
 
     @property
     def amounts(self) -> tuple[int, ...]:
-        """What of an answer is the card's and not its node's: cards that agree in it are alike."""
+        """The values that describe the card and not its node; cards with equal values get equal answers."""
         return (
             self.free_mem,
             self.free_core,
@@ -65,7 +65,7 @@ class Room:
 
     @property
     def free_milli(self) -> int:
-        """What is free of the card in thousandths, of memory or compute what is less.
+        """The free part of the card in thousandths: that of memory or of compute, the smaller one.
 
         Nothing, where no further pod may come.
         """
@@ -94,7 +94,7 @@ class Room:
         )
 
     def left_milli(self, demand: Demand) -> int:
-        """What of the card would be free, as in `free_milli`, with a container of this demand on it."""
+        """The part of the card that would be free, as in `free_milli`, with a container of this demand on it."""
         core, is_new = max(demand.core_percent, self.least_core), not self.holds_pod
         alone = demand.is_exclusive
         return self.without(demand.units_per_card, core, int(is_new), is_closed=alone).free_milli

@@ -45,7 +45,7 @@ class ClaimedSlice(NamedTuple):
 
 
 def claim_of_spec(uid: str, spec: Mapping[str, object]) -> ClaimedSlice | None:
-    """Whose a CDI file is; None where it does not tell."""
+    """The claim that a CDI file was made for; None where the file does not say."""
     told = spec.get("annotations")
     told = told if isinstance(told, Mapping) else {}
     namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")

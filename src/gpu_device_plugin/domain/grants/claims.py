@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MiB
@@ -61,6 +62,20 @@ class PreparedDevice:
 
     of: AllocatedDevice
     cdi_ids: tuple[str, ...] = ()
+
+
+class DeviceHealth(NamedTuple):
+    """A device of our pool, and what is wrong with it, or ""."""
+
+    name: str
+    fault: str
+
+
+class PoolHealth(NamedTuple):
+    """Our pool, named after the node, and its devices."""
+
+    pool: str
+    devices: Sequence[DeviceHealth]
 
 
 @dataclass(frozen=True, slots=True)

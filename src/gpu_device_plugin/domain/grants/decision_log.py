@@ -67,7 +67,7 @@ _OF_ONE_POD = 100
 
 
 class _Key(NamedTuple):
-    """Whose decisions; `owner` is the pod where it has none."""
+    """The owner that decisions are counted under; `owner` is the pod where it has none."""
 
     namespace: str
     owner: str

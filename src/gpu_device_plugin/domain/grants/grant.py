@@ -190,7 +190,7 @@ class Grant:
 
     @property
     def pod(self) -> PodRef:
-        """Whose it is."""
+        """The pod that holds it."""
         return self.holder.pod
 
     @property

@@ -91,7 +91,7 @@ def _holding(entry: HeldUnits) -> tuple[str, str, frozenset[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What of a node does not fit what a scheme is to offer, and what waits, card by card."""
+    """Why a node does not fit what a scheme is to offer, and what waits, card by card."""
 
     problem: str = ""
     left_out: tuple[str, ...] = ()

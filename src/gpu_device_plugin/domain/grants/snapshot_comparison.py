@@ -15,7 +15,7 @@ _Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
 
 
 def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
-    """In how many places our grants and the kubelet's List differ; 0 is good.
+    """The number of places in which our grants and the kubelet's List differ; 0 is good.
 
     A place is one resource of one container. Ordinary init containers are left out, because
     List never shows them.

@@ -1,4 +1,4 @@
 """Whole cards, replicas and MIG instances under NVIDIA's names, and its configuration.
 
-No other room knows these resource names.
+No other room decides by these names.
 """

@@ -30,7 +30,7 @@ class MigStrategy(StrEnum):
 
 
 class IdStrategy(StrEnum):
-    """By what a device is named to the container runtime."""
+    """The kind of name that a device has for the container runtime."""
 
     UUID = "uuid"
     INDEX = "index"
@@ -53,7 +53,7 @@ class SharingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What of a resource an entry replicates: the first `count`, `references` (`0`, `0:1`, UUIDs), or all."""
+    """The devices of a resource that an entry replicates: the first `count`, `references` (`0`, `0:1`, UUIDs), or all."""
 
     count: int = 0
     references: tuple[str, ...] = ()

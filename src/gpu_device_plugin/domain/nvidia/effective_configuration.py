@@ -1,4 +1,4 @@
-"""What of a configuration counts on a node now: by its mode, by what pods hold, by its IMEX channels."""
+"""The part of a configuration that counts on a node now: by its mode, by what pods hold, by its IMEX channels."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ def offers_in_mode(configuration: Configuration, state: NodeState) -> Offers:
 def labels_configuration(
     configuration: Configuration, cards: Iterable[Card], mode: NodeMode | None
 ) -> Configuration:
-    """What of the configuration labels may tell: nobody shares a card that is divided."""
+    """The part of the configuration that labels may show: nobody shares a card that is divided."""
     if mode is NodeMode.TOPOLOGY:
         return Configuration()
     if mode is NodeMode.MIG:

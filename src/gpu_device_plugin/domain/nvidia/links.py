@@ -23,7 +23,7 @@ are linked at random need more.
 NVLINK_POINTS = 100
 """Points of each NVLink."""
 PCI_POINTS: Mapping[int, int] = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
-"""By nvmlGpuTopologyLevel_t: one board, one switch, switches, host bridge, NUMA node, system."""
+"""Points by nvmlGpuTopologyLevel_t: one board, one switch, switches, host bridge, NUMA node, system."""
 
 
 def points_of(level: int, nvlinks: int) -> int:

@@ -83,7 +83,7 @@ class NvidiaScheme(KubeletChoosesDevices):
         return resource in self.resources
 
     def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
-        """By mode and strategy; a card changes sides only when no pod holds anything of it."""
+        """Whether mode and strategy offer the card's MIG instances; a card changes only when no pod holds any of it."""
         held = {uuid for grant in self._held() for uuid in grant.devices}
         if card.uuid in held:
             return False
@@ -155,7 +155,7 @@ class NvidiaScheme(KubeletChoosesDevices):
         return f"{resource}: {amount}"
 
     def prefer(self, call: Call, available: Collection[str], state: NodeState) -> Sequence[str]:
-        """By links, or over the cards."""
+        """Prefers cards by their links, or spreads over the cards."""
         policy = self._configuration().allocation_policy
         return choose_preferred(
             self._devices(call.resource, state), available, call.must_include, call.size, policy
@@ -191,7 +191,7 @@ class NvidiaScheme(KubeletChoosesDevices):
         return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
 
     def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
-        """By the list strategies."""
+        """What the container receives, by the list strategies."""
         devices = self._devices_of_call(call, state)
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
         configuration = with_channels(self._configuration(), state.imex_channels)

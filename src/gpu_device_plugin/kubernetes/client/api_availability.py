@@ -24,13 +24,13 @@ class RetryPace:
         away_seconds: Least time between two requests of the whole node while the API is away;
             up to half as much again is added by chance, so that nodes do not come in step.
         first_seconds: First pause of a loop whose own request was refused.
-        settle_seconds: Time for the watch to show a write before it is compared again.
+        watch_lag_seconds: Time for the watch to show a write before it is compared again.
     """
 
     away_seconds: float = 1.0
     first_seconds: float = 1.0
     longest_seconds: float = 5.0
-    settle_seconds: float = 5.0
+    watch_lag_seconds: float = 5.0
 
     def pause(self, failures: int, longest_seconds: float | None = None) -> float:
         """Seconds to wait after the given number of failures in a row, with jitter."""

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_device_plugin.errors import AccessError
-from gpu_device_plugin.kubernetes.client.kubeconfig import Context, named, one_line, read_context
+from gpu_device_plugin.kubernetes.client.kubeconfig import (
+    Context,
+    join_paths,
+    one_line,
+    read_context,
+)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -73,7 +78,7 @@ async def load_credentials(
             credentials = _from_context(found)
         return replace(credentials, impersonation=impersonation)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
+        raise AccessError(f"kubeconfig {join_paths(files)}: {one_line(error)}") from error
 
 
 def in_cluster(environment: Mapping[str, str], directory: Path) -> Credentials:
@@ -121,7 +126,7 @@ def _from_context(context: Context) -> Credentials:
 
 
 def _impersonation(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """By the user's keys `as`, `as-uid`, `as-groups` and `as-user-extra`."""
+    """The user to impersonate, by the keys `as`, `as-uid`, `as-groups` and `as-user-extra`."""
     extra = (user.get("as-user-extra") or {}).items()
     asked = [("User", user.get("as")), ("Uid", user.get("as-uid"))]
     asked += [("Group", group) for group in user.get("as-groups") or ()]
@@ -186,9 +191,9 @@ async def _through_login_plugin(files: Sequence[Path], context: str) -> Credenti
             is_checked=bool(settings.verify_ssl),
         )
     except (config.ConfigException, OSError, ValueError, ssl.SSLError) as error:
-        raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
+        raise AccessError(f"kubeconfig {join_paths(files)}: {one_line(error)}") from error
     if not header and certificate is None:  # the client only logs why
-        raise AccessError(f"kubeconfig {named(files)}: its login plugin gave no credentials")
+        raise AccessError(f"kubeconfig {join_paths(files)}: its login plugin gave no credentials")
     return Credentials(
         str(settings.host).rstrip("/"),
         tls,

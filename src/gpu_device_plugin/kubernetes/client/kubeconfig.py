@@ -66,7 +66,7 @@ def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) 
     found = tuple(path for path in tried if path.is_file())
     if not found and not environment.get("KUBERNETES_SERVICE_HOST"):
         raise AccessError(
-            f"no kubeconfig: {named(tried)} is not there; name one with --kubeconfig or KUBECONFIG"
+            f"no kubeconfig: {join_paths(tried)} is not there; name one with --kubeconfig or KUBECONFIG"
         )
     return found
 
@@ -92,7 +92,7 @@ def read_context(files: Sequence[Path], name: str = "") -> Context:
     except OSError as error:
         raise AccessError(f"kubeconfig {error.filename}: {error.strerror}") from error
     except (msgspec.MsgspecError, AccessError) as error:
-        raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
+        raise AccessError(f"kubeconfig {join_paths(files)}: {one_line(error)}") from error
 
 
 def _decoded(content: bytes) -> _Kubeconfig:
@@ -133,7 +133,7 @@ def _called(items: Sequence[tuple[_Named, Path]], name: str, what: str) -> tuple
     raise AccessError(f"no {what} is called {name!r}; there are: {there}")
 
 
-def named(files: Sequence[Path]) -> str:
+def join_paths(files: Sequence[Path]) -> str:
     """The files in an error's text."""
     return ", ".join(map(str, files))
 

@@ -58,7 +58,7 @@ async def list_items(
     api: ApiServer, path: str, kind: type[_Object], query: Mapping[str, str] | None = None
 ) -> AsyncIterator[_Object]:
     """Every object of a list, page by page."""
-    async for answer in pages(partial(_asked, api), path, query or {}):
+    async for answer in pages(partial(_ask, api), path, query or {}):
         page: ListOf[_Object] = decode_answer(check_answer(answer, path), ListOf[kind])  # type: ignore[valid-type]
         for item in page.items or ():
             yield item
@@ -73,13 +73,13 @@ async def read_object(
     """
     request = Request("GET", path)
     if deadline_seconds is None:
-        answer = await _asked(api, request)
+        answer = await _ask(api, request)
     else:
         answer = await api.call(request, deadline_seconds=deadline_seconds)
     return None if answer.is_not_found else decode_answer(check_answer(answer, f"GET {path}"), kind)
 
 
-async def _asked(api: ApiServer, request: Request) -> Answer:
+async def _ask(api: ApiServer, request: Request) -> Answer:
     """The answer; a server that asks us to come later is asked again then, as kubectl does it."""
     for _ in range(_MOST_WAITS):
         with suppress(ThrottledError):

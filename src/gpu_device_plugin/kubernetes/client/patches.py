@@ -126,7 +126,7 @@ class PatchQueue(Generic[Key]):
         pace = self._api.availability.pace
         if answer.is_success:
             work.failures = 0
-            self._wait(key, work, self._now() + pace.settle_seconds)
+            self._wait(key, work, self._now() + pace.watch_lag_seconds)
             self._earliest[key] = self._now() + pace.first_seconds
             return
         work.failures += 1

@@ -13,7 +13,7 @@ _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class User(msgspec.Struct, frozen=True):
-    """Whose a token is, as the API server says it."""
+    """The user that a token belongs to, as the API server says."""
 
     username: str = ""
     uid: str = ""
@@ -48,8 +48,8 @@ class _Review(msgspec.Struct):
 
 
 async def user_of(api: ApiServer, token: str) -> User | None:
-    """Whose token it is, or None where the API server does not accept it."""
-    found = await _reviewed(api, _TOKENS, "Token", {"token": token})
+    """The user that the token belongs to, or None where the API server does not accept it."""
+    found = await _review(api, _TOKENS, "Token", {"token": token})
     return found.user if found.authenticated else None
 
 
@@ -62,10 +62,10 @@ async def is_allowed(api: ApiServer, user: User, right: Right) -> bool:
         "extra": user.extra or {},
         "resourceAttributes": asdict(right),
     }
-    return (await _reviewed(api, _ACCESS, "SubjectAccess", spec)).allowed
+    return (await _review(api, _ACCESS, "SubjectAccess", spec)).allowed
 
 
-async def _reviewed(api: ApiServer, path: str, kind: str, spec: dict[str, Any]) -> _Status:
+async def _review(api: ApiServer, path: str, kind: str, spec: dict[str, Any]) -> _Status:
     group = path.removeprefix("/apis/").rpartition("/")[0]
     body = {"apiVersion": group, "kind": f"{kind}Review", "spec": spec}
     answer = check_answer(await api.call(Request("POST", path, {}, body)), path)

@@ -163,18 +163,18 @@ def read_review(body: bytes) -> Review:
     return Review(asked.uid, asked.namespace or pod.metadata.namespace, applicant, lists)
 
 
-def allowed(uid: str) -> bytes:
+def allow_pod(uid: str) -> bytes:
     """The answer for a pod that stays as it is."""
     return _answer(uid, {"allowed": True})
 
 
-def denied(uid: str, text: str) -> bytes:
+def deny_pod(uid: str, text: str) -> bytes:
     """The answer for a pod that may not be, with the reason for people."""
     result = {"code": _FORBIDDEN, "reason": "Forbidden", "message": bounded(text)}
     return _answer(uid, {"allowed": False, "status": result})
 
 
-def patched(
+def patch_pod(
     review: Review, admitted: Admitted, resources: Mapping[str, Mapping[str, Any]] | None = None
 ) -> bytes:
     """The answer for a pod that is changed, as a JSON patch (RFC 6902); refused where that is too long.
@@ -192,11 +192,11 @@ def patched(
         {"op": "add", "path": path, "value": value} for path, value in (resources or {}).items()
     ]
     if not patch:
-        return allowed(review.uid)
+        return allow_pod(review.uid)
     plain = msgspec.json.encode(patch)
     if len(plain) > _MOST_PATCH_BYTES:
         why = f"the pod would need a patch of {len(plain)} bytes, and {_MOST_PATCH_BYTES} are sent"
-        return denied(review.uid, f"{why}: use fewer terms in spec.affinity")
+        return deny_pod(review.uid, f"{why}: use fewer terms in spec.affinity")
     encoded = base64.b64encode(plain).decode("ascii")
     return _answer(review.uid, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
 

@@ -46,7 +46,7 @@ class EventNote:
 
     @property
     def source(self) -> str:
-        """Whose notes take turns with others': an owner's, a pod's, or the node's."""
+        """The name under which notes queue, so that no owner, pod or node keeps others waiting."""
         return self.owner or str(self.about or "")
 
     @property

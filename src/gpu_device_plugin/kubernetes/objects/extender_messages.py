@@ -6,6 +6,7 @@ bytes that came. What cannot be read is a ClusterError whose text names what is 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -148,6 +149,13 @@ class Preemption:
     victims: Mapping[str, Victims]
 
 
+class PodBinding(NamedTuple):
+    """Bind this pod to this node."""
+
+    pod: PodRef
+    node: str
+
+
 def read_question(body: bytes) -> Question:
     """The body of a filter or prioritize call."""
     try:
@@ -166,13 +174,13 @@ def read_question(body: bytes) -> Question:
     )
 
 
-def read_binding(body: bytes) -> tuple[PodRef, str]:
-    """Pod and node of a bind call."""
+def read_binding(body: bytes) -> PodBinding:
+    """The body of a bind call."""
     try:
         args = _binding.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterError(f"the body is no ExtenderBindingArgs: {error}") from error
-    return PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node
+    return PodBinding(PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
 
 
 def read_preemption(body: bytes) -> Preemption:

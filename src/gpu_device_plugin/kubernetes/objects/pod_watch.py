@@ -154,5 +154,5 @@ def _request(pod: Pod, resources: Collection[str]) -> PodRequest:
 
 
 def pod_path(ref: PodRef) -> str:
-    """Where the API server has a pod."""
+    """The path of a pod at the API server."""
     return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

@@ -181,7 +181,7 @@ class SurveyedPod(Pod):
 
     @property
     def metrics_port(self) -> int:
-        """Where its agent serves metrics; 0 where it names no such port."""
+        """The port at which its agent serves metrics; 0 where it names no such port."""
         ports = (self.agent.ports if self.agent else None) or ()
         return next((p.container_port for p in ports if p.name == _METRICS), 0)
 
