@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,8 +75,7 @@ async def measure() -> Chapter:
         stack.push_async_callback(end_controller, process)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         caller = Caller(session, ports, process.pid)
-        stack.enter_context(caller.alone)
-        rounds = _Rounds(caller, server, names, drawn)
+        rounds = _Rounds(stack.enter_context(closing(caller)), server, names, drawn)
         played = {
             (policy, count): await rounds.play(count, policy)
             for policy in PlacementPolicy
@@ -162,6 +161,10 @@ class Caller:
     def alone(self) -> socket.socket:
         """A kept connection of its own."""
         return socket.create_connection(self._address)
+
+    def close(self) -> None:
+        """Ends the connection of its own."""
+        self.alone.close()
 
     @property
     def processor_seconds(self) -> float:

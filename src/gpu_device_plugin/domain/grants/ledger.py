@@ -74,11 +74,7 @@ class Ledger:
     _by_pod: dict[str | PodKey, dict[str, list[Grant]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-<<<<<<< HEAD
     """By a pod's uid, and by its namespace and name; then by container."""
-=======
-    """Grants by their pod's uid, and by its namespace and name."""
->>>>>>> mend1
 
     def hold(self, grant: Grant) -> "Ledger":
         """The ledger with `grant` added, or replacing the one with the same slice id."""
