@@ -95,7 +95,7 @@ async def test_in_a_pid_namespace_the_child_is_gone_with_its_parent(node: Simula
 
 def test_an_event_just_after_a_probe_brings_the_next_one_soon(node: SimulatedNode) -> None:
     """A wait without another event followed, and the next probe came at its usual time."""
-    pace = ("--wait-seconds", "2", "--probe-seconds", "3600")
+    pace = ("--wait-seconds", "2", "--probe-seconds", "3600", "--reopen-seconds", "3600")
     with child("--library", str(node.library), *pace) as process:
         assert process.stdout
         kinds = (json.loads(line)["kind"] for line in process.stdout)
@@ -127,7 +127,7 @@ def test_opening_the_simulated_driver_again_is_given_no_more_time_than_any_call(
     node: SimulatedNode,
 ) -> None:
     """It opens at once, and was allowed 30 s: so a hang in that moment was told after 30 s."""
-    pace = ("--wait-seconds", "0.05", "--probe-seconds", "0.1")
+    pace = ("--wait-seconds", "0.05", "--reopen-seconds", "0.1")
     with child("--library", str(node.library), *pace) as process:
         assert process.stdout is not None
         kinds: list[str] = []
@@ -141,7 +141,7 @@ def test_opening_the_simulated_driver_again_is_given_no_more_time_than_any_call(
 
 def test_a_simulated_node_that_nobody_changes_is_opened_once(node: SimulatedNode) -> None:
     """It was opened every 10 s, changed or not."""
-    pace = ("--wait-seconds", "0.02", "--probe-seconds", "0.02")
+    pace = ("--wait-seconds", "0.02", "--probe-seconds", "0.02", "--reopen-seconds", "0.02")
     with child("--library", str(node.library), *pace) as process:
         assert process.stdout is not None
         kinds: list[str] = []

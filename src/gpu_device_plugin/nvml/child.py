@@ -79,6 +79,7 @@ class ChildPace:
 
     wait_seconds = 1.0  # longest wait for an event, and so between two signs of life
     probe_seconds = 5.0  # between two probes of the cards
+    reopen_seconds = 10.0  # between two openings of the simulated driver
     slices = ""  # directory of the slices, where gpu-limit-hook leaves marks
 
 
@@ -119,6 +120,7 @@ class Child:
     def _watch(self, driver: nvml.Driver, around: tuple[object, ...]) -> None:
         """Report until the simulated driver has to be opened again."""
         self._tell(**driver.inventory())
+        opened_at = time.monotonic()
         probed_at = -self._pace.probe_seconds
         reopen = ""
         is_wanted = False
@@ -129,7 +131,8 @@ class Child:
                 reopen = "failing" if self._probe(driver) else ""
                 if driver.has_changed() or nvml.surroundings(self._kernel_module) != around:
                     reopen = "changed"
-            if driver.is_simulated and reopen == "changed":
+            is_old = now - opened_at >= self._pace.reopen_seconds
+            if driver.is_simulated and (reopen == "changed" or (is_old and driver.is_other_node())):
                 self._events(driver, 0)
                 return
             # An event soon after a probe keeps its claim to the next one over the waits until then.
@@ -173,7 +176,7 @@ class Child:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the child; returns its exit status."""
-    paces = ("wait-seconds", "probe-seconds")
+    paces = ("wait-seconds", "probe-seconds", "reopen-seconds")
     names = [f"{name}=" for name in ("library", "kernel-module", "parent", "slices", *paces)]
     given, _ = getopt(sys.argv[1:] if arguments is None else list(arguments), "", names)
     chosen, pace = dict(given), ChildPace()

@@ -97,11 +97,8 @@ class Driver:
         return [self._probe_card(uuid, handle, places) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
-        """Whether the driver's version, a card's MIG mode, instances or NVLink domain differ from what was reported.
-
-        Of the simulated driver anything: no PCI bus shows its cards.
-        """
-        if driver_version() != self.version or _generation() != self._generation:
+        """Whether the driver's version, a card's MIG mode, instances or NVLink domain differ from what was reported."""
+        if driver_version() != self.version:
             return True
         for card in self.cards:
             # A card that does not answer is reported by its probe.
@@ -109,6 +106,10 @@ class Driver:
                 if self._differs(str(card["uuid"]), is_mig=bool(card["is_mig"])):
                     return True
         return False
+
+    def is_other_node(self) -> bool:
+        """Whether the simulated node was changed: no PCI bus shows its cards."""
+        return _generation() != self._generation
 
     def _differs(self, uuid: str, *, is_mig: bool) -> bool:
         handle = self._handles[uuid]

@@ -55,7 +55,7 @@ class Deadlines:
     probe_seconds: float = 5.0
     reopen_seconds: float = 10.0
     """Before NVML is opened again for a card that fails, and longer each time that this did not
-    help."""
+    help; and between two looks at whether the simulated driver's node was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +259,7 @@ class NvmlSource:
             *("--kernel-module", str(self._kernel.module)),
             *("--wait-seconds", str(pace.wait_seconds)),
             *("--probe-seconds", str(pace.probe_seconds)),
+            *("--reopen-seconds", str(pace.reopen_seconds)),
             *library,
             *self._slices,
         ]
