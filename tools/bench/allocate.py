@@ -19,7 +19,7 @@ kubelet, which is Python; the real one is not. So both pairs are six calls over 
 GetPreferredAllocation the same client sends that List too, and decodes nothing: the row without the Lists takes its median
 off twice, so it has left what the agent's own side of a List costs. The stand-in names all units of a container at once, a real kubelet each
 by itself: a List of 110 pods then takes the agent 0.5 ms of processor time to read, and 0.3 ms in the stand-in's form (2.1 and
-0.9 ms before what a pod held at the last List was known by its bytes; 2026-11-23, on this machine, best of five times 100)."""
+0.9 ms before what a pod held at the last List was known by its bytes; 2026-11-23, on this machine, best of five times 100). The List of a real kubelet was not timed."""
 
 
 async def measure(node: BenchNode) -> Chapter:

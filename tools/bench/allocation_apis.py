@@ -60,7 +60,8 @@ policies), without any kubelet: {nodes} nodes of {cards} V100, as allocatable an
 created over 8 connections; also {at_once} at once. Timed from the first creation until no pod is without a node; one run of each, and
 all pods are deleted before the next. Default limits are those of the components' clients (kube-controller-manager 20 requests a second, kube-scheduler 50);
 raised ones are 300 for both. Each further row keeps what the rows before it changed, but for percentageOfNodesToScore; the rows after "the
-recipe" show what the rest costs, and cannot be had with this chart. The node lifecycle controller is off, which would call nodes without a
+recipe" show what the rest costs. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default; the others cannot be
+had with this chart, and without the policy for claims kube-scheduler writes the finalizer itself again. The node lifecycle controller is off, which would call nodes without a
 kubelet lost. Processor time is that of each program from the first creation on, divided by the pods: these programs and the client that
 creates the pods share the machine's cores, so it bounds the rate.
 What rewriting costs: {creations} creations each as dry runs (all of admission, no write), in turn in a namespace with the label and in one
