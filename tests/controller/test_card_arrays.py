@@ -210,3 +210,18 @@ def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
     assert scores(full, empty) == [0.8, 0.1]
     assert scores(empty, replace(empty, own=0.2, common=0.8)) == [0.9, 0.2]
     assert scores() == []
+
+
+def test_a_node_that_changes_while_others_are_decided_is_decided_by_itself() -> None:
+    """A binding between two steps of an answer is not told for the nodes that were like its node."""
+    ledger = ClusterLedger(PlacementPolicy.BINPACK)
+    told = {"index": 0, "uuid": "GPU-0", "memory_mib": 16160, "healthy": True}
+    cards = json.dumps({"mode": "core_mem", "unit_mib": 1024, "cards": [told]})
+    for name in ("n1", "n2"):
+        ledger.node_changed(name, ClusterNode(name, cards, {}))
+    for _ in ledger.count():
+        pass
+    assert ledger.still_alike(["n1", "n2"]) == [["n1", "n2"]]
+    ledger.node_changed("n1", ClusterNode("n1", cards.replace("16160", "8192"), {}))
+    assert ledger.still_alike(["n1", "n2"]) == [["n2"], ["n1"]]
+    assert ledger.still_alike(["n1"]) == [["n1"]]

@@ -209,6 +209,12 @@ class ClusterLedger:
                 self._arrays.drop(name)
             yield
 
+    def still_alike(self, names: list[str]) -> list[list[str]]:
+        """These nodes, which `judge` found alike; each that has changed since then by itself."""
+        changed = [[name] for name in names if name in self._stale]
+        same = [name for name in names if name not in self._stale] if changed else names
+        return [*([same] if same else []), *changed]
+
     def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
         """Whether and how well a pod fits each of these nodes, as last counted."""
         own = self._reserved_on.get(checks.pod.ref)

@@ -100,7 +100,8 @@ class Extender:
             await turns.give()
         found = self._ledger.judge(question.names, checks)
         for alike in found.left:
-            found.decide(alike, self._ledger.fit(alike[0], checks))
+            for same in self._ledger.still_alike(alike):
+                found.decide(same, self._ledger.fit(same[0], checks))
             await turns.give()
         return found
 
