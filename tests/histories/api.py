@@ -115,11 +115,11 @@ class Api(FakeApiServer):
         end = loop.time() + float(asked.query.get("timeoutSeconds", "300"))
         while epoch == self._epoch:
             changed, until = self._changed, end
-            shown = loop.time() - self.faults.lag_seconds
             upto = at
             for version in self._newer(at):
-                if self._changed_at[version] > shown:
-                    until = min(until, self._changed_at[version] + self.faults.lag_seconds)
+                shown = self._changed_at[version] + self.faults.lag_seconds
+                if shown > loop.time():  # so compared that the wait for it is never over at once
+                    until = min(until, shown)
                     break
                 upto = version
             for line in tuple(self._lines(asked, at, upto)) if upto > at else ():
