@@ -79,7 +79,7 @@ class ChildPace:
 
     wait_seconds = 1.0  # longest wait for an event, and so between two signs of life
     probe_seconds = 5.0  # between two probes of the cards
-    reopen_seconds = 10.0  # between two openings of the simulated driver
+    reopen_seconds = 10.0  # between two looks at whether the simulated node was changed
     slices = ""  # directory of the slices, where gpu-limit-hook leaves marks
 
 
@@ -120,7 +120,7 @@ class Child:
     def _watch(self, driver: nvml.Driver, around: tuple[object, ...]) -> None:
         """Report until the simulated driver has to be opened again."""
         self._tell(**driver.inventory())
-        opened_at = time.monotonic()
+        looked_at = time.monotonic()
         probed_at = -self._pace.probe_seconds
         reopen = ""
         is_wanted = False
@@ -131,8 +131,9 @@ class Child:
                 reopen = "failing" if self._probe(driver) else ""
                 if driver.has_changed() or nvml.surroundings(self._kernel_module) != around:
                     reopen = "changed"
-            is_old = now - opened_at >= self._pace.reopen_seconds
-            if driver.is_simulated and (reopen == "changed" or (is_old and driver.is_other_node())):
+            is_due = now - looked_at >= self._pace.reopen_seconds
+            looked_at = now if is_due else looked_at
+            if driver.is_simulated and (reopen == "changed" or (is_due and driver.is_other_node())):
                 self._events(driver, 0)
                 return
             # An event soon after a probe keeps its claim to the next one over the waits until then.
