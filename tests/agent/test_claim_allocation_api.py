@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.agent.agent_parts import running
 from tests.agent.claim_node import ClaimsOnly, Node, node_at
 from tools.harness.claim_kubelet import ClaimKubelet
 from tools.harness.waiting import until
@@ -49,12 +50,8 @@ def node(tmp_path: Path) -> Node:
 async def serving_claims(node: Node) -> AsyncIterator[None]:
     """The front at work."""
     node.wiring.claim_endpoint.begin()
-    task = asyncio.ensure_future(node.wiring.claim_endpoint.run())
-    try:
+    async with running(node.wiring.claim_endpoint.run()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
 
 
 async def test_a_prepared_claim_has_a_durable_grant_files_and_a_cdi_file(node: Node) -> None:

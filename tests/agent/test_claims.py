@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.agent.agent_parts import settings_below
 from tests.held import fraction
 
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import Sources
@@ -29,7 +30,6 @@ from gpu_device_plugin.domain.node.pods import (
     PodRequest,
 )
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
-from gpu_device_plugin.settings.agent_settings import load_settings
 
 CARDS = tuple(
     Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", MiB(16160)) for i in range(2)
@@ -44,12 +44,7 @@ def claim(name: str) -> Holder:
 @pytest.fixture
 def wiring(short_dir: Path) -> Wiring:
     """The agent's parts without a kubelet, on a node of two cards whose library is there."""
-    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
-    directories = {name: str(short_dir / name) for name in names}
-    for path in directories.values():
-        Path(path).mkdir()
-    directories["cdi_dir"] = str(short_dir / "cdi")
-    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
+    settings = settings_below(short_dir, cdi_dir=str(short_dir / "cdi"))
     edges = replace(real_edges(settings), cluster=lambda *_: NoCluster())
     wiring = Wiring(settings, edges)
     version = short_dir / "library_dir" / "0.0.1"

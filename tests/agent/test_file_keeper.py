@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.agent.agent_parts import settings_below
 from tests.held import fraction
 
 from gpu_device_plugin.agent.admission.container_setup import slice_spec
@@ -14,7 +15,6 @@ from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.settings.agent_settings import load_settings
 
 SLICE, VERSION = "0123456789abcdef", "0.1.0-0123456789ab"
 GRANT = fraction(
@@ -27,14 +27,7 @@ UP_SINCE, LATER = 0.0, 1000.0
 @pytest.fixture
 def wiring(short_dir: Path) -> Wiring:
     """The parts of an agent whose ledger is empty, beside files of one slice and a library version."""
-    directories = {
-        name: str(short_dir / name)
-        for name in ("state_dir", "run_dir", "library_dir", "kubelet_dir")
-    }
-    for path in directories.values():
-        Path(path).mkdir()
-    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
-    wiring = Wiring(settings)
+    wiring = Wiring(settings_below(short_dir))
     wiring.setup.files.make(SliceSpec(SLICE, "limits", ("GPU-a",)))
     (short_dir / "library_dir" / VERSION).mkdir()
     return wiring

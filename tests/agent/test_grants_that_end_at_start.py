@@ -1,10 +1,11 @@
 """A grant that ended while its container's start was checked stays ended."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.agent.agent_parts import settings_below
 from tests.held import changed, fraction
 
 from gpu_device_plugin.agent.node_edges import real_edges
@@ -14,7 +15,6 @@ from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError, UnknownPodError
-from gpu_device_plugin.settings.agent_settings import load_settings
 
 POD = PodRef("default", "p", "uid-p")
 UNCHECKED = fraction(
@@ -53,13 +53,7 @@ async def wired(
     short_dir: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]
 ) -> Wiring:
     """The agent's parts without a kubelet, holding one grant that nobody has checked yet."""
-    directories: Mapping[str, str] = {
-        name: str(short_dir / name)
-        for name in ("state_dir", "run_dir", "library_dir", "kubelet_dir")
-    }
-    for path in directories.values():
-        Path(path).mkdir()
-    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
+    settings = settings_below(short_dir)
     api = Api(fetch_spec)
     edges = replace(real_edges(settings), cluster=lambda _signals, _on_drop: api)
     api.wiring = wiring = Wiring(settings, edges)

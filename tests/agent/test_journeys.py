@@ -4,17 +4,17 @@ It is an Allocate's list of ids, an XID, the reference of a claim, and what a co
 not every value that is made from it: a fault of a card, a grant of a claim, what a node offers.
 """
 
-import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tests.agent.agent_parts import running
 from tests.agent.claim_node import ClaimsOnly, node_at
 from tests.conftest import MakeNode
 from tools.harness.claim_kubelet import ClaimKubelet
@@ -94,17 +94,6 @@ def followed(is_it: IsIt, *, has_threads: bool = False) -> Iterator[Journey]:
     finally:
         sys.setprofile(before)
         threading.setprofile(of_threads)
-
-
-@asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """A part of the agent at work."""
-    task = asyncio.ensure_future(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
 
 
 async def test_the_ids_of_an_allocate_pass_through_few_files(short_dir: Path) -> None:

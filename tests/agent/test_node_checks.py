@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.agent.agent_parts import settings_below
 from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.check_table import node_checks
@@ -13,7 +14,6 @@ from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, find
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.domain.node.modes import NodeMode
-from gpu_device_plugin.settings.agent_settings import load_settings
 
 FAULT = "LabelsMissing"
 
@@ -40,11 +40,7 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
     short_dir: Path,
 ) -> None:
     """In modes that mount nothing from there it is no matter."""
-    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
-    for name in names:
-        (short_dir / name).mkdir()
-    directories = {name: str(short_dir / name) for name in names}
-    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
+    settings = settings_below(short_dir)
     policy = Policy(short_dir)
     wiring = Wiring(settings, kernel=policy.kernel)
 

@@ -4,13 +4,14 @@ The shipped parts of the agent serve it, beside the first one and on other cards
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from tests.agent.agent_parts import running
 from tests.agent.whole_cards import WHOLE_CARD, WholeCards
 from tests.held import fraction
 from tools.harness.rig import stored_grants
@@ -264,17 +265,6 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: P
     made = await wiring.admission.grant(pending, call, scheme, view)
 
     assert set(wiring.ledger_store.ledger.grants) == {"whole", made.slice_id}
-
-
-@asynccontextmanager
-async def running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Beside the body."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 ListPods: TypeAlias = Callable[[], Awaitable[list[ListedPod]]]
