@@ -276,4 +276,4 @@ async def test_a_lost_grant_that_is_made_again_names_the_driver_still() -> None:
         assert await rig.exit_code() == 75
         await rig.start_agent(memory_enforcer="driver", cdi_dir=rig.root / "cdi")
         await rig.until_page("the probe was of driver 615.71.09", 20)
-        assert rig.kubelet.allocatable(MEM) == 0
+        await until(lambda: rig.kubelet.allocatable(MEM) == 0, 20)
