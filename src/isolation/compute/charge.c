@@ -210,7 +210,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 
 uint64_t charge_over_ns(const struct meter *meter)
 {
-	return meter->launched_ns + meter->out_ns + GAP_NS;
+	return meter->launched_ns + meter->out_ns + meter->more_ns + GAP_NS;
 }
 
 /*
