@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 from tests.kubernetes.test_cluster_watch import SlowAnswer
-from tools.harness.api_server import FakeApiServer, running
+from tools.harness.api_server import StandInApiServer, running
 from tools.harness.objects import node, path, pod
 
 from gpu_device_plugin.controller.binder import Binder, View
@@ -32,7 +32,7 @@ _CALL = {"PodName": "new", "PodNamespace": "ns", "PodUID": "uid-new", "Node": "n
 class Replica:
     """A binder, its ledger, and what the Lease says."""
 
-    server: FakeApiServer
+    server: StandInApiServer
     ledger: ClusterLedger
     left_seconds: float = 4.0
     leads: bool = True

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
-from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.objects import held, path, pod
 from tools.harness.page.clusters import place, small
 from tools.harness.waiting import until
@@ -29,7 +29,7 @@ from gpu_device_plugin.web.page.page_server import Refusal
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-Exposed = tuple[FakeApiServer, "Users", str]
+Exposed = tuple[StandInApiServer, "Users", str]
 
 
 TOKEN = "good-token"  # noqa: S105 of no cluster
@@ -46,7 +46,7 @@ class Users:
             "team": {"list pods -n vision", "list events -n vision"},
         }
 
-    def __call__(self, seen: Seen) -> web.Response | None:
+    def __call__(self, seen: ApiRequest) -> web.Response | None:
         if seen.path == TOKENS:
             token = seen.body["spec"]["token"]
             user = {"username": _NAMES.get(token, ""), "groups": ["g"], "extra": {"k": ["v"]}}
@@ -68,7 +68,7 @@ class Users:
 
 
 @pytest.fixture
-async def exposed() -> AsyncIterator[tuple[FakeApiServer, Users, str]]:
+async def exposed() -> AsyncIterator[tuple[StandInApiServer, Users, str]]:
     """The page on every address, its API server and who that knows."""
     async with running() as (server, api):
         small(server)

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 from tools.bench.machine import resident_mib
 from tools.bench.rows import Chapter, Row, at_most, quantile, shown
-from tools.harness.api_server import FakeApiServer, kubeconfig, running
+from tools.harness.api_server import StandInApiServer, kubeconfig, running
 from tools.harness.objects import held, node, path, pod
 from tools.harness.ports import free_port
 
@@ -129,7 +129,7 @@ def _two(seconds: Sequence[float]) -> str:
     return f"{1000 * quantile(seconds, 0.5):.2f} ms, {1000 * quantile(seconds, 0.99):.2f} ms"
 
 
-def _fill(server: FakeApiServer, drawn: random.Random) -> Sequence[str]:
+def _fill(server: StandInApiServer, drawn: random.Random) -> Sequence[str]:
     """Nodes and pods; the names of the nodes."""
     names = [f"n{number:05}" for number in range(_NODES)]
     for name in names:
@@ -246,7 +246,7 @@ async def start_controller(
 @dataclass
 class _Rounds:
     caller: Caller
-    server: FakeApiServer
+    server: StandInApiServer
     names: Sequence[str]
     drawn: random.Random
 
@@ -281,7 +281,7 @@ class _Rounds:
         return whole, own
 
 
-async def _burst(caller: Caller, server: FakeApiServer) -> float:
+async def _burst(caller: Caller, server: StandInApiServer) -> float:
     """Seconds for these pods of 1 unit and 5 %, all for one empty node of eight cards."""
     await server.put("/api/v1/nodes/burst", node("burst", _CARDS))
     pods = [pod(f"burst-{number}", 1, 5) for number in range(_BURST)]
