@@ -21,7 +21,7 @@ from gpu_device_plugin.simulation.api_server import ApiRequest, Json, StandInApi
 
 __all__ = ["FakeApiServer", "Json", "Seen", "kubeconfig", "running", "status", "working"]
 Seen = ApiRequest
-QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=0.1)
+QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=2.0)
 
 
 class FakeApiServer(StandInApiServer):
