@@ -489,6 +489,7 @@ async def test_totals_count_the_pods_of_a_namespace_or_with_a_label_alone(cluste
     assert json.loads((await cluster.run("totals", "-n", "none", "-o", "json")).output) == {
         "totals": []
     }
+    assert (await cluster.run("totals", "-n", "none")).output == "no pod holds anything\n"
     every = (await cluster.run("totals", "-A", "-o", "json")).output
     assert {each["name"] for each in json.loads(every)["totals"]} == {"ns", "other"}
 

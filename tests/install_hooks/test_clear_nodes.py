@@ -112,5 +112,5 @@ async def test_agents_that_stay_are_named_and_nothing_is_removed() -> None:
         await put_node(server, "a", ANSWERED)
         await put_agents(server, "agents", GONE, "a")
         with pytest.raises(ClusterError, match="DaemonSet gpu/agents"):
-            await clear(api, 0.5)
+            await clear(api, 2)
         assert UNINSTALL_ANNOTATION in kept(server, "a")[0]

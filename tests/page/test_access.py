@@ -68,13 +68,14 @@ class Users:
 
 
 @pytest.fixture
-async def exposed() -> AsyncIterator[tuple[StandInApiServer, Users, str]]:
+async def exposed(request: pytest.FixtureRequest) -> AsyncIterator[Exposed]:
     """The page on every address, its API server and who that knows."""
     async with running() as (server, api):
         small(server)
         users = Users()
         server.fault = users
-        page = Page(PageSettings("0.0.0.0:0"), api, PageTimes(kept_seconds=2.0, beat_seconds=0.05))
+        times = PageTimes(kept_seconds=getattr(request, "param", 2.0), beat_seconds=0.05)
+        page = Page(PageSettings("0.0.0.0:0"), api, times)
         async with working(page.run):
             await until(lambda: page.server.port and page.readiness()[0])
             yield server, users, f"http://127.0.0.1:{page.server.port}"
@@ -196,6 +197,7 @@ async def test_who_may_not_list_what_it_shows_is_told_what_is_missing(exposed: E
     assert "gpu-000" not in text
 
 
+@pytest.mark.parametrize("exposed", [600.0], indirect=True)
 async def test_who_may_list_it_reads_it_and_the_api_server_is_asked_once(exposed: Exposed) -> None:
     server, _, url = exposed
     for page in ("/", "/pod/batch/big-1", "/"):

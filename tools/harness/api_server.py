@@ -25,7 +25,7 @@ from gpu_device_plugin.kubernetes.client.credentials import Credentials
 from tools.harness.ports import free_port
 
 Json = dict[str, Any]
-QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=0.1)
+QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=2.0)
 _LOOPBACK = "127.0.0.1"
 _NAMESPACE = re.compile(r"/namespaces/[^/]+(?=/)")
 

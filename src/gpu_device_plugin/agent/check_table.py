@@ -13,6 +13,7 @@ from pathlib import Path
 from gpu_device_plugin.agent.node_checks.node_checks import (
     Check,
     Exposure,
+    LostDevices,
     NodeChecks,
     Severity,
     find_long_list,
@@ -63,6 +64,12 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "CardsExposed",
             lambda: exposure.find(cluster.runtime_class),
             _OTHER_RUNTIME,
+            Severity.WARNING,
+        ),
+        Check(
+            "DevicesDenied",
+            LostDevices().find,
+            "delete this pod and those whose programs fail; docs/install.md (daemon-reload) prevents it",
             Severity.WARNING,
         ),
     )

@@ -106,7 +106,7 @@ class OverviewScreen:
         table = _table(group, right=("pods", "GiB", "compute, cards", "whole devices"))
         for name, total in found.items():
             table.add_row(name, str(len(total.pods)), total.gib, total.cards, str(total.devices))
-        self._console.print(table)
+        self._console.print(table if found else "no pod holds anything")
 
     def capacity(self, capacities: Sequence[NodeCapacity], asked: str) -> None:
         """How many more pods fit, node by node."""
