@@ -154,7 +154,7 @@ async def test_a_choice_that_the_node_cannot_fulfil_keeps_it_from_offering_until
         assert rig.kubelet.allocatable(MEM) == 0
         probe(rig)
         await rig.until_ready()
-        await until(lambda: rig.kubelet.allocatable(MEM), 20)
+        await rig.until_offered(slice_of(60, 400, 4), 20)
         await rig.admit("p", slice_of(2, 30))
         assert rig.grant("p").memory_enforcer is MemoryEnforcer.DRIVER
 

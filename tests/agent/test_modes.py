@@ -83,9 +83,8 @@ async def test_without_a_known_label_and_without_the_api_the_agent_waits() -> No
         await rig.until_page("waiting for the node's labels")
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         await rig.api.start()
-        await rig.until_ready()
 
-        assert rig.kubelet.allocatable(MEM) == 60
+        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
 
 
 async def test_the_last_known_label_serves_while_the_api_is_away() -> None:
@@ -99,7 +98,7 @@ async def test_the_last_known_label_serves_while_the_api_is_away() -> None:
         await rig.start_agent()
         await rig.until_ready()
 
-        assert rig.allocatable() == {MEM: 60, CORE: 0, COUNT: 4}
+        await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4})
 
 
 async def test_placement_follows_its_label() -> None:
@@ -159,7 +158,7 @@ async def test_a_pods_own_placement_stands_over_its_nodes() -> None:
 async def test_128_mib_units_are_served_in_every_mode() -> None:
     """R-404, R-405, R-407: 126 units on a V100, 16 of them 2 GiB; with isolation 16 pods a card."""
     async with running_rig(memory_unit="128MiB") as rig:
-        assert rig.allocatable() == {MEM: 4 * 126, CORE: 400, COUNT: 4}
+        await rig.until_offered({MEM: 4 * 126, CORE: 400, COUNT: 4})
         await rig.admit("a", slice_of(16, 30))
         grant = rig.grant("a")
         # floor(16160 x 16 / 126)
@@ -203,7 +202,7 @@ async def test_a_unit_change_waits_for_word_of_the_pods_whose_grants_were_lost()
         await rig.start_agent(mode="share", memory_unit="128MiB")
         await rig.until_ready()
 
-        assert rig.allocatable() == {MEM: 60, CORE: 0, COUNT: 4}
+        await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4})
         await until(lambda: rig.events("UnitSwitchRefused"), 10)
         assert (
             fraction_of(rig.grant("holder")).unit_mib,
@@ -222,9 +221,8 @@ async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() ->
         await until(lambda: rig.events("OtherPlugin"), FOLLOW_SECONDS)
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         await rig.set_labels()
-        await rig.until_ready()
 
-        assert rig.kubelet.allocatable(MEM) == 60
+        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
 
 
 async def test_another_plugin_on_a_disabled_node_is_no_fault_until_the_node_is_enabled() -> None:

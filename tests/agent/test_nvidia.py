@@ -385,8 +385,7 @@ async def test_names_that_we_registered_in_an_earlier_run_are_not_another_plugin
         await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
         await rig.stop_agent()
         await rig.start_agent(mode="default")
-        await rig.until_ready()
-        assert rig.kubelet.allocatable(MEM) == 60
+        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
         assert not rig.events("OtherPlugin")
         other = {**counted, "status": {"capacity": {SEVENTH: "4"}, "nodeInfo": {}}}
         await rig.api.put(f"/api/v1/nodes/{NODE}", other)
@@ -425,7 +424,8 @@ async def test_feature_labels_are_written_to_node_and_file_and_removed_when_off(
         assert found["nvidia.com/gpu.family"] == "theirs"
         assert found["nvidia.com/gpu.machine"] == "PowerEdge-R750"
         assert found["nvidia.com/mig-1g.5gb.count"] == "56"
-        assert "nvidia.com/gpu.family" in rig.events("FeatureLabelsTaken")[0]["message"]
+        await until(lambda: "nvidia.com/gpu.family" in str(rig.events("FeatureLabelsTaken")), 20)
+        await until(out.exists, 20)
         lines = out.read_text().splitlines()
         assert f"{PRODUCT}={found[PRODUCT]}" in lines
         assert any(line.startswith("nvidia.com/gfd.timestamp=") for line in lines)

@@ -16,7 +16,7 @@ from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 async def test_four_v100_cards_are_60_400_4() -> None:
     """R-108, R-109: the documented figures, as the kubelet counts them."""
     async with running_rig() as rig:
-        assert rig.allocatable() == {MEM: 60, CORE: 400, COUNT: 4}
+        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4})
 
 
 async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent() -> None:

@@ -140,7 +140,7 @@ async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_gra
         await rig.start_agent()
         await rig.until_ready()
 
-        assert rig.grant("p") == before
+        await until(lambda: rig.grants() == [before], 20, rig.grants)
         assert list(rig.state.glob("grants.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
 

@@ -14,6 +14,8 @@ import pytest
 from tests.agent.agent_parts import running
 from tests.agent.whole_cards import WHOLE_CARD, WholeCards
 from tests.held import fraction
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
 from tools.harness.rig import stored_grants
 from tools.harness.waiting import until
 
@@ -43,8 +45,6 @@ from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.nvml.nvml_source import NvmlSource
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 MEM, CORE, COUNT = (str(each) for each in (Resource.MEM, Resource.CORE, Resource.COUNT))
 ALL = {MEM: 30, CORE: 200, COUNT: 2, WHOLE_CARD: 2}

@@ -82,7 +82,7 @@ async def test_an_empty_node_is_left_as_it_was_found() -> None:
         await rig.start_agent()
         await rig.until_ready()
         await until(lambda: CARDS_ANNOTATION in told(rig), 10)
-        assert rig.allocatable() == ALL
+        await rig.until_offered(ALL)
         await label_with_a_series(rig)
         await mark(rig, "installation-1")
 
@@ -91,7 +91,7 @@ async def test_an_empty_node_is_left_as_it_was_found() -> None:
         assert CARDS_ANNOTATION not in told(rig)
         assert not set(NODE_LABELS) & set(rig.api.objects[PATH]["metadata"].get("labels") or {})
         await until(lambda: SERIES_ANNOTATION not in told(rig), 20)
-        assert MODEL_LABEL not in rig.api.objects[PATH]["metadata"]["labels"]
+        await until(lambda: MODEL_LABEL not in rig.api.objects[PATH]["metadata"]["labels"], 20)
         await until(lambda: rig.events("Withdrawing"), 20)
         await rig.stop_agent()
         left = [path for path in (*rig.state.glob("*"), *rig.run.glob("*")) if path.name != "lock"]
@@ -142,7 +142,7 @@ async def test_what_a_pod_that_has_ended_left_goes_as_well() -> None:
             DONE_SECONDS,
             lambda: rig.log.read_text()[-3000:],
         )
-        assert rig.grants() == []
+        await until(lambda: rig.grants() == [], 20)
         assert not (rig.run / "slices" / slice_id).exists()
 
 
@@ -161,7 +161,7 @@ async def test_a_node_that_offers_nothing_does_not_wait_for_a_stale_checkpoint()
         await mark(rig, "installation-1")
 
         assert await until_withdrawn(rig) == ()
-        assert rig.grants() == []
+        await until(lambda: rig.grants() == [], 20)
         assert not (rig.run / "slices" / slice_id).exists()
 
 

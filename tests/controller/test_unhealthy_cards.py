@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.controller.replica import Running, a_controller
-from tools.harness.api_server import FakeApiServer
+from tools.harness.api_server import StandInApiServer
 from tools.harness.objects import Json, node, pod
 from tools.harness.waiting import until
 
@@ -12,7 +12,7 @@ from gpu_device_plugin.controller.unhealthy_cards import OURS
 _PATH = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n1"
 
 
-def listed(server: FakeApiServer) -> str | None:
+def listed(server: StandInApiServer) -> str | None:
     """The cards that the ConfigMap names; None where there is none."""
     found = server.objects.get(_PATH)
     return found["data"]["gpus"] if found else None

@@ -16,14 +16,14 @@ from tests.histories.loop import Process, in_process
 from tests.histories.machine import Machine
 from tests.histories.pods import NODE, Pods
 from tests.histories.shapes import CORE, FIT_WITH_COMPUTE, FIT_WITHOUT_COMPUTE, MEM
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_registry import CHECKPOINT_NAME
 
 from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.settings.agent_settings import Settings
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 MODE_LABEL = "ack.node.gpu.schedule"

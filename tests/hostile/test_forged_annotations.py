@@ -9,7 +9,7 @@ import pytest
 from tests.controller.replica import Running, a_controller
 from tests.domain.words import grant
 from tests.held import changed
-from tools.harness.api_server import Seen, status
+from tools.harness.api_server import ApiRequest, status
 from tools.harness.objects import Json, held, node, pod
 from tools.harness.rig import NODE, Rig, running_rig, slice_of
 from tools.harness.waiting import until
@@ -289,7 +289,7 @@ def holdings_at(rig: Rig) -> dict[str, Holding]:
 def full(rig: Rig) -> Any:
     """The API server's answer to a patch by which a pod's annotations would become too large."""
 
-    def fault(seen: Seen) -> Any:
+    def fault(seen: ApiRequest) -> Any:
         if seen.method != "PATCH" or seen.path not in rig.api.objects:
             return None
         changed = (seen.body.get("metadata") or {}).get("annotations") or {}

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from tools.harness.claim_rig import allocate, claim_rig, held, kill, prepare
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
 from tools.harness.rig import Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import ConfigError, KubeletError
 from gpu_device_plugin.install_hooks.cleanup import Outcome, Places, clean
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 
 def places(rig: Rig) -> Places:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer, Seen, running, status
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, status
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.node_annotations import (
@@ -25,7 +25,7 @@ DAEMONSET = "/apis/apps/v1/namespaces/gpu/daemonsets/agents"
 PATIENCE_SECONDS = 30
 
 
-async def install(server: FakeApiServer, *nodes: str) -> None:
+async def install(server: StandInApiServer, *nodes: str) -> None:
     """A DaemonSet with a pod on each node, and a pod of somebody else."""
     await server.put(DAEMONSET, {"metadata": {"name": "agents", "uid": UID}})
     for node in nodes:
@@ -42,7 +42,7 @@ def pod(name: str, node: str, owner: str) -> dict[str, Any]:
     }
 
 
-def marks(server: FakeApiServer) -> dict[str, str]:
+def marks(server: StandInApiServer) -> dict[str, str]:
     """Node -> the mark that it carries."""
     found = {}
     for path, node in server.objects.items():
@@ -52,7 +52,7 @@ def marks(server: FakeApiServer) -> dict[str, str]:
     return found
 
 
-async def answer(server: FakeApiServer, node: str, mark: str, *kept: str) -> None:
+async def answer(server: StandInApiServer, node: str, mark: str, *kept: str) -> None:
     """As the node's agent does."""
     made = json.loads(json.dumps(server.objects[f"/api/v1/nodes/{node}"]))
     notes = made["metadata"].setdefault("annotations", {})
@@ -149,7 +149,7 @@ async def test_it_gives_up_at_once_where_it_has_no_right() -> None:
         await install(server)
         forbidden = [status(403, "may not get daemonsets") for _ in range(2)]
 
-        def denied_twice(_: Seen) -> web.Response | None:
+        def denied_twice(_: ApiRequest) -> web.Response | None:
             return forbidden.pop() if forbidden else None
 
         server.fault = denied_twice

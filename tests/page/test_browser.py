@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tools.harness.api_server import FakeApiServer, running
+from tools.harness.api_server import StandInApiServer, running
 from tools.harness.objects import held, path, pod
 from tools.harness.page.browser import Browser, browser
 from tools.harness.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
@@ -22,7 +22,7 @@ SHOWN = "[...document.querySelectorAll('.node:not([hidden])')].map(n => n.datase
 FOCUS = (
     "document.activeElement.id || document.activeElement.dataset.pod || document.activeElement.name"
 )
-Seen = tuple[FakeApiServer, Browser, str]
+Seen = tuple[StandInApiServer, Browser, str]
 BOTH = pytest.mark.parametrize("seen", ["chromium", "firefox"], indirect=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.objects import held, node, path, pod
 from tools.harness.page.clusters import (
     PROMETHEUS,
@@ -34,7 +34,7 @@ from gpu_device_plugin.page.drawing import PageParts
 from gpu_device_plugin.page.run_page import Page, PageSettings, run_page
 from gpu_device_plugin.web import http_server as web_server
 
-Cluster = tuple[FakeApiServer, ApiServer]
+Cluster = tuple[StandInApiServer, ApiServer]
 
 
 @pytest.fixture
@@ -365,7 +365,7 @@ async def test_without_an_answer_of_prometheus_use_is_absent_with_a_hint(
 ) -> None:
     server, api = cluster
 
-    def proxied(seen: Seen) -> web.Response | None:
+    def proxied(seen: ApiRequest) -> web.Response | None:
         text = answer.text or ""
         asked = "services/prometheus" in seen.path
         return web.Response(status=answer.status, text=text) if asked else None

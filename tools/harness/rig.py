@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tools.harness import forked
-from tools.harness.api_server import FakeApiServer, kubeconfig
-from tools.harness.ports import free_port
-from tools.harness.waiting import until
 
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import StateError
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import PodAdmission, StandInContainer, StandInPod
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+from tools.harness import forked
+from tools.harness.api_server import StandInApiServer, kubeconfig
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import PodAdmission, StandInContainer, StandInPod
+from tools.harness.ports import free_port
+from tools.harness.waiting import until
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 NODE = "n1"
@@ -53,7 +53,7 @@ class Rig:
         self._module = module
         self.kubelet = StandInKubelet(root / "k", seed=1)
         self.cards: SimulatedNode
-        self.api = FakeApiServer()
+        self.api = StandInApiServer()
         self.state, self.run, self.library = root / "state", root / "run", root / "lib"
         self.process: asyncio.subprocess.Process | forked.ForkedProcess | None = None
         self.environment: dict[str, str] = {}

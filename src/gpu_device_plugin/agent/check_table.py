@@ -1,6 +1,8 @@
 """Which checks a node runs: for each the reason, what finds it, and its cure.
 
-Each reason stands in docs/operations.md too, to which `kubectl gpu doctor` points.
+Each reason stands in docs/operations.md too, to which `kubectl gpu doctor` points. Not here are faults that the part which
+offers cards must set or end in that same step, because a check may come 5 s later: OtherPlugin (mode_follower), ConfigurationMissing
+(configuration_follower), LayoutNotServed (LayoutCheck), IsolationLibraryMissing (library_installer), CdiDirNotWritable (claim_service).
 """
 
 import os

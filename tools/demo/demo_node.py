@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.demo.demo_pods import CONTAINER, Role
 from gpu_device_plugin.disk.native_library import DIRECTORY_VARIABLE
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
@@ -20,10 +19,11 @@ from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.overview.slice_use import series
 from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
-from gpu_device_plugin.simulation.api_server import StandInApiServer
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, PodAdmission
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+from tools.demo.demo_pods import CONTAINER, Role
+from tools.harness.api_server import StandInApiServer
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import ContainerStart, PodAdmission
 
 # Loaded before any fork: between fork and exec nothing may take a lock.
 _LIBC = ctypes.CDLL(None)
