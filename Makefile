@@ -23,7 +23,7 @@ help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to what a pod receives
-	@$(BIN)/gpu-device-plugin demo
+	@$(BIN)/python -m tools.demo
 
 test: $(STAMP) $(NATIVE) ## After an edit: units, properties, contracts, one test of each fault class
 	@echo "==> tests"

@@ -16,9 +16,9 @@ from tests.agent.boxes import Boxes
 from tests.kubelet.rig import Rig
 from tests.told import compile_program
 from tools.harness.isolation.box import native_directory
+from tools.harness.kubelet import StandInKubelet
 
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.simulated_node import Choices, SimulatedNode
 
 MakeNode = Callable[..., SimulatedNode]

@@ -30,13 +30,13 @@ WORD = re.compile(r"[A-Z][A-Za-z0-9]*")
 def raised_reasons() -> frozenset[str]:
     """Every word of the agent; one that is made up while running is told by its fixed part.
 
-    Simulation, demo and command line only repeat words of others.
+    Simulation and command line only repeat words of others.
     """
     # Health.reason returns them from constants of another module.
     found = {"Absent", "NVMLUnanswered"}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).parts
-        if parts[0] in {"simulation", "cli", "demo"} or "_proto" in parts:
+        if parts[0] in {"simulation", "cli"} or "_proto" in parts:
             continue
         found |= set(Reasons(ast.parse(path.read_text(encoding="utf-8"))).found())
     return frozenset(word for word in found if WORD.fullmatch(word))

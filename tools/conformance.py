@@ -49,6 +49,15 @@ def rows(page: str) -> list[Row]:
     return [Row(*cells) for cells in lines if len(cells) == len(Row._fields) and cells[0].isdigit()]
 
 
+def counted(page: str) -> str:
+    """The page, with how many rows ran in its first line."""
+    found = rows(page)
+    ran = sum(not row.result.startswith(NOT_RUN) for row in found)
+    return re.sub(
+        r"^Runs so far: .*$", f"Runs so far: {ran} of {len(found)} rows.", page, flags=re.MULTILINE
+    )
+
+
 def why_not(row: Row) -> str:
     """Why this machine cannot run it; empty if it can."""
     cgroup = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1 hybrid"
@@ -56,7 +65,18 @@ def why_not(row: Row) -> str:
         return "the tests' nodes run containerd only ([CRI-O](#cri-o))"
     if row.cgroup != cgroup:
         return f"the machine has cgroup {cgroup}"
-    return "" if shutil.which(row.oci) else f"no {row.oci} (apt install {row.oci})"
+    if shutil.which(row.oci) is None:
+        return f"no {row.oci} (apt install {row.oci})"
+    # One without this command knows no OCI version as new as containerd's.
+    if subprocess.run([row.oci, "features"], capture_output=True, check=False).returncode:
+        return f"the machine's {row.oci} {version(row.oci)} is too old ([crun](#crun))"
+    return ""
+
+
+def version(runtime: str) -> str:
+    """Of an OCI runtime."""
+    told = subprocess.run([runtime, "--version"], capture_output=True, text=True, check=True)
+    return told.stdout.split()[2]
 
 
 def run(row: Row) -> str:
@@ -69,9 +89,8 @@ def run(row: Row) -> str:
     sys.stdout.write(done.stdout)
     found, bad = _SUMMARY.search(done.stdout), ", ".join(_BAD.findall(done.stdout))
     result = found[1] if found else f"no test ended; exit code {done.returncode}"
-    told = subprocess.run([row.oci, "--version"], capture_output=True, text=True, check=True)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
-    versions = f"containerd {CONTAINERD}, {row.oci} {told.stdout.split()[2]}"
+    versions = f"containerd {CONTAINERD}, {row.oci} {version(row.oci)}"
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return f"{today}, {machine}, {versions}: {result}{bad and f' ({bad})'}"
 
@@ -87,7 +106,7 @@ def main(numbers: list[str]) -> None:
         if not reason or row.result.startswith(NOT_RUN):
             result = NOT_RUN + reason if reason else run(row)
             text = PAGE.read_text().replace(str(row), str(row._replace(result=result)))
-            PAGE.write_text(text)
+            PAGE.write_text(counted(text))
 
 
 if __name__ == "__main__":

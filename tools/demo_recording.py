@@ -87,6 +87,5 @@ def _spans(text: Text, y: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    program = str(Path(sys.executable).with_name("gpu-device-plugin"))
-    words = ["env", "FORCE_COLOR=1", f"COLUMNS={_COLUMNS}", program, "demo"]
+    words = ["env", "FORCE_COLOR=1", f"COLUMNS={_COLUMNS}", sys.executable, "-m", "tools.demo"]
     Path(sys.argv[1]).write_text(svg(recorded(words)))

@@ -5,6 +5,7 @@ extensions = ["myst_parser"]
 root_doc = "docs/site/index"
 include_patterns = ["docs/**.md", "*.md", "charts/gpu-device-plugin/README.md", "samples/*.md", "src/**/README.md"]
 myst_heading_anchors = 4  # as GitHub makes them
+myst_enable_extensions = ["html_image"]  # else the site lacks the files of <img>
 html_theme = "furo"
 html_title = project
 html_copy_source = False

@@ -74,10 +74,8 @@ async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agen
         await rig.until_offered(THREE)
         await until(lambda: rig.events("XID48"), 10)
         assert "reset the card with `nvidia-smi --gpu-reset`" in str(rig.events("XID48"))
-        await rig.stop_agent()
-        await rig.start_agent(recovery_seconds=1)
-        await rig.until_ready()
-        assert rig.allocatable() == THREE
+        await rig.restart_agent(recovery_seconds=1)
+        await rig.until_offered(THREE)
         rig.cards.restore(2)
 
         await rig.until_offered(ALL, 30)
@@ -154,6 +152,7 @@ async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_off
         await rig.admit("p", slice_of(2, 30))
         units = rig.grant("p").ids(Resource.MEM)
         await rig.stop_agent()
+        await rig.until_offered({MEM: 0, CORE: 0, COUNT: 0})
         rig.cards.hang()
         offered: set[int] = set()
         await rig.start_agent()
@@ -253,7 +252,7 @@ async def test_without_a_driver_the_agent_runs_on_and_says_what_is_missing() -> 
 async def test_cards_of_different_size_are_counted_by_their_own() -> None:
     """One T4 (14 units) and one V100 (15 units)."""
     async with running_rig("mixed") as rig:
-        assert rig.allocatable() == {MEM: 29, CORE: 200, COUNT: 2}
+        await rig.until_offered({MEM: 29, CORE: 200, COUNT: 2})
 
 
 async def test_a_missing_isolation_library_makes_the_cards_unhealthy_with_an_event() -> None:
@@ -277,9 +276,8 @@ async def test_a_card_that_shows_less_than_was_granted_keeps_its_slices_as_they_
         await rig.stop_agent()
         driver_library.set_fields(rig.cards.state, ["cards.0.memory_total_mib=15000"])
         await rig.start_agent()
-        await rig.until_ready()
+        await rig.until_offered({MEM: 59, CORE: 400, COUNT: 4}, 20)
 
-        assert rig.kubelet.allocatable(MEM) == 59
         assert limits.read_text() == before
 
 
@@ -291,8 +289,7 @@ async def test_a_slice_keeps_its_limits_while_its_card_is_away() -> None:
         before = limits.read_text()
         await rig.stop_agent()
         rig.cards.unplug(0)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         assert limits.read_text() == before
 
@@ -301,16 +298,14 @@ async def test_a_damaged_cards_file_gives_no_card_another_number() -> None:
     """Numbers stand in the units that running pods hold: grants and the kubelet tell them."""
     async with running_rig(is_started=False) as rig:
         rig.cards.unplug(0)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("old", slice_of(8, 30))
         card = rig.card_of("old")
         await rig.stop_agent()
         rig.cards.plug(0)
         path = rig.state / "cards"
         path.write_bytes(path.read_bytes()[:-1] + b"X")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("new", slice_of(8, 30))
 
         assert rig.card_of("new") != card

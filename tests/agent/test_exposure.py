@@ -1,5 +1,8 @@
 """The agent is itself the probe for what containers without a request see (R-722)."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,39 @@ def test_a_privileged_agent_proves_nothing(tmp_path: Path) -> None:
     assert not exposure(tmp_path, bounds="000001ffffffffff").is_proven(DEFAULT_RUNTIME)
 
 
+DEVICE_RULES = Path("/sys/fs/cgroup/devices")
+DENIED = """
+import os, sys
+from pathlib import Path
+from gpu_device_plugin.agent.node_checks.node_checks import LostDevices
+
+check, group = LostDevices(Path("/dev/full")), Path(sys.argv[1])
+(group / "cgroup.procs").write_text(str(os.getpid()))
+before = check.find()
+(group / "devices.deny").write_text("c 1:7 rwm")
+print(before, LostDevices(Path("/dev/full")).find(), check.find(), sep="|")
+"""
+
+
+@pytest.mark.skipif(
+    not os.access(DEVICE_RULES / "devices.deny", os.F_OK) or os.geteuid() != 0,
+    reason="needs root and the device cgroup of version 1",
+)
+def test_a_device_that_the_cgroup_denies_later_is_told() -> None:
+    """As systemd does it to a container whose devices NVIDIA's hook has added; one that was never allowed is no news."""
+    group = DEVICE_RULES / f"gpu-device-plugin-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        command = [sys.executable, "-c", DENIED, str(group)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    finally:
+        group.rmdir()
+    before, never_allowed, after = done.stdout.strip().split("|")
+
+    assert (before, never_allowed) == ("None", "None")
+    assert "may no longer open /dev/full" in after
+
+
 async def test_a_container_without_limits_beside_slices_is_named() -> None:
     """One whose isolation the operator lets it switch off; whole cards never meet slices on a card."""
     async with running_rig(honor_cgpu_disable=True) as rig:
@@ -58,8 +94,7 @@ async def test_a_container_without_limits_beside_slices_is_named() -> None:
         assert rig.card_of("free") == rig.card_of("held")
 
         def told() -> str:
-            notes = rig.api.objects["/api/v1/nodes/n1"]["metadata"].get("annotations", {})
-            return str(notes.get("gpu-device-plugin/holdings", ""))
+            return rig.annotations().get("gpu-device-plugin/holdings", "")
 
         await until(lambda: told().count("slices") == 2, 20)
         assert told().count('"enforcers":[["nobody","nobody"]]') == 1

@@ -29,22 +29,19 @@ async def test_the_label_chooses_the_unit_and_another_label_starts_the_agent_aga
         directory = settings_of(rig, small=SMALL)
         await rig.set_labels(settings="small")
         await rig.start_agent(node_settings_dir=directory)
-        await rig.until_ready()
-        assert rig.kubelet.allocatable(MEM) == 4 * 126
+        await until(lambda: rig.kubelet.allocatable(MEM) == 4 * 126, 40)
 
         await rig.set_labels()
         assert await rig.exit_code() == RESTART
         await rig.start_agent(node_settings_dir=directory)
-        await rig.until_ready()
-        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
+        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 40)
 
 
 async def test_the_choice_is_remembered_while_the_api_server_is_away() -> None:
     async with running_rig(is_started=False) as rig:
         directory = settings_of(rig, small=SMALL)
         await rig.set_labels(settings="small")
-        await rig.start_agent(node_settings_dir=directory)
-        await rig.until_ready()
+        await rig.serve(node_settings_dir=directory)
         await rig.stop_agent()
         await rig.api.stop()
         await rig.start_agent(node_settings_dir=directory)
@@ -62,15 +59,13 @@ async def test_a_node_of_which_nothing_is_known_waits_for_the_api_server() -> No
         assert rig.process is not None
         rig.process.send_signal(signal.SIGHUP)
         await rig.api.start()
-        await rig.until_ready()
-        assert rig.kubelet.allocatable(MEM) == 4 * 126
+        await until(lambda: rig.kubelet.allocatable(MEM) == 4 * 126, 40)
 
 
 async def test_a_label_that_names_no_settings_stops_the_start_and_not_a_running_agent() -> None:
     async with running_rig(is_started=False) as rig:
         directory = settings_of(rig, small=SMALL)
-        await rig.start_agent(node_settings_dir=directory)
-        await rig.until_ready()
+        await rig.serve(node_settings_dir=directory)
         await rig.set_labels(settings="large")
         await until(lambda: "the settings stay as they are" in rig.log.read_text(), 20)
         assert rig.is_running

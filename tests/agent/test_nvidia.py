@@ -50,12 +50,7 @@ async def annotated(rig: Rig, name: str, seconds: float = 20) -> dict[str, Any]:
     path = f"/api/v1/namespaces/default/pods/{name}"
 
     def text() -> str:
-        found: str = (
-            rig.api.objects[path]["metadata"]
-            .get("annotations", {})
-            .get("gpu-device-plugin/devices", "")
-        )
-        return found
+        return rig.annotations(path).get("gpu-device-plugin/devices", "")
 
     await until(lambda: bool(text()), seconds, lambda: rig.log.read_text()[-3000:])
     found: dict[str, Any] = json.loads(text())
@@ -258,8 +253,7 @@ async def test_a_card_put_into_mig_mode_changes_sides_when_nobody_holds_anything
     async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
         for index in range(8):
             rig.cards.cut(index, None)
-        await rig.start_agent(mode="core_mem", mig_strategy="mixed")
-        await rig.until_ready()
+        await rig.serve(mode="core_mem", mig_strategy="mixed")
         assert (await rig.admit("holder", {MEM: 1, CORE: 5})).is_admitted
         card = rig.card_of("holder")
         index = [each.uuid for each in rig.cards.view().cards].index(card)
@@ -385,8 +379,7 @@ async def test_names_that_we_registered_in_an_earlier_run_are_not_another_plugin
         await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
         await rig.stop_agent()
         await rig.start_agent(mode="default")
-        await rig.until_ready()
-        assert rig.kubelet.allocatable(MEM) == 60
+        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
         assert not rig.events("OtherPlugin")
         other = {**counted, "status": {"capacity": {SEVENTH: "4"}, "nodeInfo": {}}}
         await rig.api.put(f"/api/v1/nodes/{NODE}", other)
@@ -425,7 +418,8 @@ async def test_feature_labels_are_written_to_node_and_file_and_removed_when_off(
         assert found["nvidia.com/gpu.family"] == "theirs"
         assert found["nvidia.com/gpu.machine"] == "PowerEdge-R750"
         assert found["nvidia.com/mig-1g.5gb.count"] == "56"
-        assert "nvidia.com/gpu.family" in rig.events("FeatureLabelsTaken")[0]["message"]
+        await until(lambda: "nvidia.com/gpu.family" in str(rig.events("FeatureLabelsTaken")), 20)
+        await until(out.exists, 20)
         lines = out.read_text().splitlines()
         assert f"{PRODUCT}={found[PRODUCT]}" in lines
         assert any(line.startswith("nvidia.com/gfd.timestamp=") for line in lines)

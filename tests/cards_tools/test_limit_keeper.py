@@ -18,7 +18,9 @@ from tests.isolation.test_limit_hook import cgroup_tree
 from tools.harness.cluster.waiting import wait_for
 from tools.harness.waiting import until
 
+from gpu_device_plugin.agent.node_checks import admin_socket
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
+from gpu_device_plugin.cards_tools import limit_keeper
 from gpu_device_plugin.cards_tools.limit_keeper import LimitKeeper
 from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.disk.slice_files import place_of
@@ -112,8 +114,10 @@ class Place:
 
 
 @pytest.fixture
-def place(make_node: MakeNode, tmp_path: Path) -> Iterator[Place]:
-    """On driver 615."""
+def place(make_node: MakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """On driver 615; an answer waits for its hook, however busy the machine is."""
+    monkeypatch.setattr(limit_keeper, "_ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(admin_socket, "_ANSWER_SECONDS", 120.0)
     place = Place(make_node("v100", cards=2, driver_version="615.71.09"), tmp_path)
     yield place
     for each in place.made:
@@ -213,6 +217,7 @@ async def test_a_hook_that_hangs_holds_up_neither_the_answer_nor_other_questions
     )
     (stand_in / "gpu-limit-hook").chmod(0o755)
     monkeypatch.setenv("GPU_DEVICE_PLUGIN_NATIVE", str(stand_in))
+    monkeypatch.setattr(limit_keeper, "_ANSWER_SECONDS", 0.2)
     async with place.keeper() as told:
         place.container()
         assert await told("limit", _SLICE) == {_SLICE: "under way"}

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from tests.simulator.programs import end, hear, start
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
 from tools.harness.rig import NODE, Rig, running_rig
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS
 from gpu_device_plugin.nvml.card_session import profile_number
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 GPU = "nvidia.com/gpu"
 OCCUPY = 'control("gpusim_occupy", 0, ctypes.c_uint32(0xffffffff), ctypes.c_uint64(MIB)); say("holds"); sys.stdin.read()'

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from tests.cli.test_overview import AGENT, Cluster, agents, ready
 from tests.cli.test_overview import cluster as cluster
-from tools.harness.api_server import Json, Seen, status
+from tools.harness.api_server import ApiRequest, Json, status
 from tools.harness.objects import node, pod
 
 LISTS = {
@@ -20,7 +20,7 @@ LISTS = {
 }
 
 
-def refusing(*paths: str) -> Callable[[Seen], web.Response | None]:
+def refusing(*paths: str) -> Callable[[ApiRequest], web.Response | None]:
     """A fault: these lists are forbidden."""
     return lambda seen: status(403, "Forbidden") if seen.path in paths else None
 

@@ -27,7 +27,6 @@ COMMANDS = (
     "cleanup",
     "clear-nodes",
     "controller",
-    "demo",
     "limit-keeper",
     "mig",
     "mps-daemon",
@@ -137,7 +136,7 @@ def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
     [
         (("agent", "--bogus"), "--bogus"),
         (("bogus",), "bogus"),
-        (("dmo",), "Did you mean 'demo'?"),
+        (("simulat",), "Did you mean 'simulate'?"),
         (("agent",), "--node-name (NODE_NAME)"),
         (("agent", "--node-name", "n", "--mode", "cgpuu"), "--mode: 'cgpuu'"),
         (("agent", "--node-name", "n", "--recovery-seconds", "0"), "--recovery-seconds"),
@@ -149,7 +148,6 @@ def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
         (("recover",), "INDEX|UUID"),
         (("simulate", "create", "--profile", "v1000"), "v1000"),
         (("simulate", "xid", "79", "--card", "0", "--state", "/nowhere"), "/nowhere"),
-        (("demo", "--keep"), "--keep"),
     ],
 )
 def test_a_wrong_word_is_named_and_is_exit_code_2(
@@ -290,9 +288,9 @@ def test_the_version_is_told_in_both_ways(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("module", "others"),
     [
-        ("cli.main", {"grpc", "aiohttp", "gpu_device_plugin.demo", "gpu_device_plugin.simulation"}),
+        ("cli.main", {"grpc", "aiohttp", "gpu_device_plugin.simulation"}),
         ("nvml.child", {"argparse", "dataclasses", "typing", "uuid"}),
-        ("agent.run_agent", {"numpy", "gpu_device_plugin.controller", "gpu_device_plugin.demo"}),
+        ("agent.run_agent", {"numpy", "gpu_device_plugin.controller"}),
     ],
 )
 def test_the_agent_does_not_load_what_only_others_need(module: str, others: set[str]) -> None:

@@ -16,7 +16,15 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 from rich.console import Console
 from tests.overview.test_inspection import view
-from tools.harness.api_server import FakeApiServer, Json, Seen, kubeconfig, running, status, working
+from tools.harness.api_server import (
+    ApiRequest,
+    Json,
+    StandInApiServer,
+    kubeconfig,
+    running,
+    status,
+    working,
+)
 from tools.harness.objects import held, node, path, pod
 from tools.harness.page.clusters import place
 from tools.harness.waiting import until
@@ -54,7 +62,7 @@ SCHEDULER_SAYS = "0/3 nodes are available: 3 Insufficient cpu. no new claims to 
 class Cluster:
     """A small cluster and a kubeconfig for it."""
 
-    def __init__(self, server: FakeApiServer, config: Path) -> None:
+    def __init__(self, server: StandInApiServer, config: Path) -> None:
         self.server = server
         self._config = config
 
@@ -481,6 +489,7 @@ async def test_totals_count_the_pods_of_a_namespace_or_with_a_label_alone(cluste
     assert json.loads((await cluster.run("totals", "-n", "none", "-o", "json")).output) == {
         "totals": []
     }
+    assert (await cluster.run("totals", "-n", "none")).output == "no pod holds anything\n"
     every = (await cluster.run("totals", "-A", "-o", "json")).output
     assert {each["name"] for each in json.loads(every)["totals"]} == {"ns", "other"}
 
@@ -551,7 +560,7 @@ async def test_top_shows_use_against_what_is_granted(cluster: Cluster) -> None:
         f'gpu_device_plugin_slice_enforcers{{{labels},memory="library",compute="library"}} 1.0\n'
     )
 
-    def proxied(seen: Seen) -> web.Response | None:
+    def proxied(seen: ApiRequest) -> web.Response | None:
         if seen.path.endswith("/pods/agent-gpu-a:9445/proxy/metrics"):
             return web.Response(text=page)
         return None
@@ -573,7 +582,7 @@ async def test_top_asks_prometheus_where_it_is_named(cluster: Cluster) -> None:
     }
     answer = {"data": {"result": [{"metric": metric, "value": [1, "2258632704"]}]}}
 
-    def proxied(seen: Seen) -> web.Response | None:
+    def proxied(seen: ApiRequest) -> web.Response | None:
         asked = seen.path.endswith("/namespaces/mon/services/prom:9090/proxy/api/v1/query")
         return web.json_response(answer) if asked else None
 
@@ -855,7 +864,7 @@ async def test_who_asks_may_be_somebody_else_and_does_not_wait_for_ever(tmp_path
     app.router.add_get("/{path:.*}", silent)
     async with TestServer(app) as server:
         config = kubeconfig(tmp_path / "config", str(server.make_url("")), {"as": "jane"})
-        cluster = Cluster(FakeApiServer(), config)
+        cluster = Cluster(StandInApiServer(), config)
         with pytest.raises(ClusterError, match=r"does not answer GET .* in time"):
             await cluster.run("map", "--as", "dev", "--request-timeout", "300ms")
         assert asked == {"dev"}
@@ -907,7 +916,7 @@ async def test_a_server_that_asks_to_come_later_is_asked_again_then(cluster: Clu
     for refusals, words in ((5, "2 nodes, 5 cards"), (99, "429 too many; again in")):
         left = iter(range(refusals))
 
-        def busy(seen: Seen, left: Iterator[int] = left) -> web.Response | None:
+        def busy(seen: ApiRequest, left: Iterator[int] = left) -> web.Response | None:
             is_busy = seen.path == "/api/v1/pods" and next(left, None) is not None
             return status(429, "too many", "0") if is_busy else None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tests.cli.test_overview import AGENT, Cluster, asking_devices, put_set, ready
-from tools.harness.api_server import Seen, kubeconfig, running, status
+from tools.harness.api_server import ApiRequest, kubeconfig, running, status
 from tools.harness.objects import Json, claiming, held, node, pod
 
 from gpu_device_plugin.cli.overview import inspect_cgpu
@@ -303,7 +303,7 @@ async def test_doctor_says_nothing_of_allocation_apis_to_a_cluster_that_has_no_c
     """Kubernetes 1.29 has none of their kinds, and a user may not read namespaces."""
     unknown = ("mutatingadmissionpolicies", "resourceclaimtemplates")
 
-    def older(seen: Seen) -> web.Response | None:
+    def older(seen: ApiRequest) -> web.Response | None:
         if seen.path.endswith("/namespaces"):
             return status(403, "forbidden")
         return status(404, "not found") if seen.path.endswith(unknown) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer, Seen, kubeconfig, running, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, kubeconfig, running, working
 from tools.harness.objects import Json, path
 from tools.harness.waiting import until
 
@@ -23,7 +23,7 @@ from gpu_device_plugin.settings.controller_settings import ControllerSettings
 class Running:
     """A controller and the cluster that it follows."""
 
-    server: FakeApiServer
+    server: StandInApiServer
     controller: Controller
     session: aiohttp.ClientSession
 
@@ -67,7 +67,7 @@ async def a_controller(
     nodes: tuple[Json, ...],
     pods: tuple[Json, ...] = (),
     *,
-    fault: Callable[[Seen], web.Response | None] = lambda _: None,
+    fault: Callable[[ApiRequest], web.Response | None] = lambda _: None,
     until_ready: bool = True,
     **chosen: Any,
 ) -> AsyncIterator[Running]:
@@ -85,7 +85,7 @@ async def a_controller(
 
 @asynccontextmanager
 async def a_replica(
-    server: FakeApiServer,
+    server: StandInApiServer,
     folder: Path,
     name: str,
     times: Times | None = None,

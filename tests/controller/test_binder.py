@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 from tests.kubernetes.test_cluster_watch import SlowAnswer
-from tools.harness.api_server import FakeApiServer, running
+from tools.harness.api_server import StandInApiServer, running
 from tools.harness.objects import node, path, pod
 
+from gpu_device_plugin.controller import binder
 from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
@@ -32,7 +33,7 @@ _CALL = {"PodName": "new", "PodNamespace": "ns", "PodUID": "uid-new", "Node": "n
 class Replica:
     """A binder, its ledger, and what the Lease says."""
 
-    server: FakeApiServer
+    server: StandInApiServer
     ledger: ClusterLedger
     left_seconds: float = 4.0
     leads: bool = True
@@ -90,13 +91,16 @@ async def test_the_lead_is_looked_at_directly_before_the_request(*, loses_it: bo
         assert replica.ledger.reserved == (0 if loses_it else 1)
 
 
-async def test_a_binding_is_given_up_before_another_replica_can_bind() -> None:
+async def test_a_binding_is_given_up_before_another_replica_can_bind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The API server then carries it out no more; until that is certain its room stays reserved."""
+    monkeypatch.setattr(binder, "_BIND_SECONDS", 600.0)
     async with a_replica() as replica:
         replica.left_seconds = 0.05
         slow = SlowAnswer({})
         replica.server.fault = lambda seen: slow if seen.method == "POST" else None
-        async with asyncio.timeout(3):  # without the bound it would be 4 s
+        async with asyncio.timeout(60):  # without the bound it would be ten minutes
             assert "pods/new/binding" in await replica.bind()
         assert replica.ledger.reserved == 1
         slow.go_on.set()

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 from structlog.testing import capture_logs
-from tools.harness.api_server import FakeApiServer, running, working
+from tools.harness.api_server import StandInApiServer, running, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.controller.webhook_certificates import SECRET, Certificates
@@ -50,7 +50,7 @@ class Clock:
         return self.now
 
 
-def held(server: FakeApiServer) -> dict[str, bytes]:
+def held(server: StandInApiServer) -> dict[str, bytes]:
     """What the Secret has."""
     return {k: base64.b64decode(v) for k, v in server.objects[_PATH]["data"].items()}
 

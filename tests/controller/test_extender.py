@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.controller.replica import a_controller
-from tools.harness.api_server import Seen, status
+from tools.harness.api_server import ApiRequest, status
 from tools.harness.objects import UNITS, claiming, held, node, path, pod
 from tools.harness.waiting import until
 
@@ -304,7 +304,7 @@ async def test_a_binding_that_is_refused_gives_its_room_back(tmp_path: Path) -> 
 
 
 def _refuse_bindings_of(name: str) -> Any:
-    def fault(seen: Seen) -> web.Response | None:
+    def fault(seen: ApiRequest) -> web.Response | None:
         if seen.path.endswith(f"/{name}/binding"):
             return web.json_response({"message": "over quota", "code": 403}, status=403)
         return None
@@ -317,7 +317,7 @@ async def test_a_binding_whose_answer_got_lost_counts_by_what_the_pod_says(tmp_p
     new = pod("new", 15, 100)
     async with a_controller(tmp_path, (node("n1", 1),), (new,)) as found:
 
-        def fault(seen: Seen) -> web.Response | None:
+        def fault(seen: ApiRequest) -> web.Response | None:
             if not seen.path.endswith("/binding"):
                 return None
             found.server.objects[path(new)]["spec"]["nodeName"] = "n1"
@@ -333,7 +333,7 @@ async def test_a_pod_that_changed_since_is_read_again_and_bound(tmp_path: Path) 
     async with a_controller(tmp_path, (node("n1"),), (new,)) as found:
         refused: list[str] = []
 
-        def fault(seen: Seen) -> web.Response | None:
+        def fault(seen: ApiRequest) -> web.Response | None:
             if seen.path.endswith("/binding") and not refused:
                 refused.append(seen.path)
                 return web.json_response({"message": "has been modified", "code": 409}, status=409)
@@ -405,7 +405,7 @@ async def test_a_binding_that_nobody_answers_keeps_its_room(tmp_path: Path) -> N
     first, second = pod("first", 15, 100), pod("second", 15, 100)
     async with a_controller(tmp_path, (node("n1", 1),), (first, second)) as found:
 
-        def fault(seen: Seen) -> web.Response | None:
+        def fault(seen: ApiRequest) -> web.Response | None:
             is_first = seen.path.endswith("/first/binding")
             return web.json_response({}, status=502) if is_first else None
 
@@ -440,7 +440,7 @@ async def test_a_binding_that_is_throttled_gives_its_room_back(tmp_path: Path) -
 
 
 def _answer_bindings_of(name: str, code: int) -> Any:
-    def fault(seen: Seen) -> web.Response | None:
+    def fault(seen: ApiRequest) -> web.Response | None:
         return status(code, "no time") if seen.path.endswith(f"/{name}/binding") else None
 
     return fault

@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 from tests.controller.replica import Running, a_controller
 from tests.controller.reviews import Json, applied, review
-from tools.harness.api_server import Seen, status
+from tools.harness.api_server import ApiRequest, status
 from tools.harness.objects import node
 from tools.harness.waiting import until
 
@@ -251,7 +251,7 @@ async def test_nothing_is_answered_before_the_rules_are_known(tmp_path: Path) ->
     """A pod must not slip past a profile that is not read yet; the failurePolicy decides."""
     is_refused = asyncio.Event()
 
-    def refuse(seen: Seen) -> web.Response | None:
+    def refuse(seen: ApiRequest) -> web.Response | None:
         is_map = "configmaps" in seen.path and not is_refused.is_set()
         return status(403, "no list for you") if is_map else None
 

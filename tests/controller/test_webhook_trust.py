@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.controller.webhook_certificates import WebhookTrust
@@ -24,7 +24,7 @@ def configuration() -> dict[str, Any]:
     }
 
 
-def bundles(server: FakeApiServer) -> set[bytes]:
+def bundles(server: StandInApiServer) -> set[bytes]:
     """What the entries trust."""
     found = server.objects.get(PATH, {}).get("webhooks", ())
     return {base64.b64decode(each["clientConfig"].get("caBundle", "")) for each in found}
@@ -59,7 +59,7 @@ async def test_what_is_right_is_not_written_again_and_a_refusal_is_tried_again()
     """No write a look."""
     is_refused = [True]
 
-    def refuse(seen: Seen) -> web.Response | None:
+    def refuse(seen: ApiRequest) -> web.Response | None:
         return status(403, "no") if seen.method == "PUT" and is_refused[0] else None
 
     async with running() as (server, api):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.sweeps import sweep
 
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 600.0
 
 
@@ -28,10 +29,11 @@ def tmp() -> Iterator[Path]:
 def playing(tmp: Path, *program: str) -> Iterator[subprocess.Popen[str]]:
     """A demo, or another program, in a process of its own, whose temporary files lie in `tmp`."""
     process = subprocess.Popen(
-        [sys.executable, *(program or ("-m", "gpu_device_plugin", "demo"))],
+        [sys.executable, *(program or ("-m", "tools.demo"))],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=ROOT,
         env={
             **os.environ,
             "TMPDIR": str(tmp),
@@ -180,11 +182,11 @@ def test_a_path_too_long_for_sockets_is_named(tmp: Path) -> None:
 
 
 BROKEN = """
-from gpu_device_plugin.demo import run_demo as run, story
-from gpu_device_plugin.cli.main import main
+from tools.demo import run_demo as run, story
+from tools.demo.__main__ import main
 run.PROFILE = "mixed"
 story.START_SECONDS = story.SOON_SECONDS = 3.0
-main(["demo"])
+raise SystemExit(main())
 """
 
 

@@ -6,21 +6,16 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tools.demo import enforcement_chapter, gpu_program
+from tools.demo.demo_node import DemoNode, Surroundings
+from tools.demo.demo_output import Promises, Teller
+from tools.demo.demo_pods import CORE_MEM_NODE, FIRST, PROFILE
+from tools.demo.enforcement_chapter import GpuProcess, environment, node_environment, run_in_slices
+from tools.harness.api_server import StandInApiServer
+from tools.harness.kubelet_pods import ContainerStart
 
-from gpu_device_plugin.demo import enforcement_chapter, gpu_program
-from gpu_device_plugin.demo.demo_node import DemoNode, Surroundings
-from gpu_device_plugin.demo.demo_output import Promises, Teller
-from gpu_device_plugin.demo.demo_pods import CORE_MEM_NODE, FIRST, PROFILE
-from gpu_device_plugin.demo.enforcement_chapter import (
-    GpuProcess,
-    environment,
-    node_environment,
-    run_in_slices,
-)
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
-from gpu_device_plugin.simulation.api_server import StandInApiServer
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 

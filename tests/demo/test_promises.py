@@ -1,6 +1,6 @@
 """The promise: what is expected and what is seen are compared, and shown, in the same words."""
 
-from gpu_device_plugin.demo.demo_output import show_value, wait_for
+from tools.demo.demo_output import show_value, wait_for
 
 
 def test_values_are_shown_without_brackets() -> None:

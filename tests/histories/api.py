@@ -12,9 +12,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer
-
-from gpu_device_plugin.simulation.api_server import ApiRequest, status
+from tools.harness.api_server import ApiRequest, StandInApiServer, status
 
 _LATENCY_SECONDS = (0.001, 0.01)
 
@@ -36,7 +34,7 @@ class Faults:
     lag_seconds: float = 0.0
 
 
-class Api(FakeApiServer):
+class Api(StandInApiServer):
     """The stand-in API server without its socket, with latency and lag; see `answer`.
 
     Attributes:

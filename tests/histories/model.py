@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 from tests.histories.pods import Life, looked_at, path_of
 from tests.histories.shapes import CARDS_LABEL, CORE, COUNT, MEM
+from tools.harness.kubelet_pods import StandInPod
+from tools.harness.kubelet_registry import CHECKPOINT_NAME
 
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, GrantStore
@@ -18,8 +20,6 @@ from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
-from gpu_device_plugin.simulation.kubelet_pods import StandInPod
-from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 
 OFFERED = {"core_mem": (15, 100, 1), "cgpu": (15, 0, 1), "share": (15, 0, 1), "disabled": (0, 0, 0)}
 """Units a card, by mode: memory of 1 GiB, compute, count."""

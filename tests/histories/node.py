@@ -16,14 +16,15 @@ from tests.histories.loop import Process, in_process
 from tests.histories.machine import Machine
 from tests.histories.pods import NODE, Pods
 from tests.histories.shapes import CORE, FIT_WITH_COMPUTE, FIT_WITHOUT_COMPUTE, MEM
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_registry import CHECKPOINT_NAME
+from tools.harness.rig import put_library
 
 from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.settings.agent_settings import Settings
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 MODE_LABEL = "ack.node.gpu.schedule"
@@ -102,10 +103,7 @@ class Node:
         context = {"name": "x", "context": {"cluster": "c"}}
         config = {"current-context": "x", "contexts": [context], "clusters": [cluster]}
         (root / "kubeconfig").write_text(json.dumps(config))
-        library = root / "lib" / "0.0.1"
-        library.mkdir(parents=True)
-        (library / "libgpuslice.so").write_bytes(b"")
-        (library / "ld.so.preload").write_text("")
+        put_library(root / "lib" / "0.0.1")
         self.api.store(NODE_PATH, {"metadata": {"name": NODE, "uid": "node-uid", "labels": {}}})
         await self.kubelet.start()
         self.pods.readmit()

@@ -10,12 +10,12 @@ from typing import Any
 from tests.histories.api import Api
 from tests.histories.machine import Machine
 from tests.histories.shapes import CORE, MEM
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import ContainerStart, StandInPod
 
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, StandInPod
 
 NODE = "n1"
 _RETRY_SECONDS = 5.0

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
+
 from gpu_device_plugin.domain.node.pods import ContainerKind
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 CARDS_LABEL = "aliyun.com/gpu-count"

@@ -14,7 +14,7 @@ from tests.agent.test_claim_allocation_api import serving_claims
 from tests.agent.test_claim_rebuild import lose_grants
 from tests.controller.replica import a_controller
 from tests.hostile.work import lines_run
-from tools.harness.api_server import FakeApiServer, running, working
+from tools.harness.api_server import StandInApiServer, running, working
 from tools.harness.objects import UNITS, Json, held, node, path, pod
 from tools.harness.waiting import until
 
@@ -72,7 +72,7 @@ async def test_people_see_nothing_that_such_a_pod_says_of_itself() -> None:
     cards = cluster_cards(nodes, pods)
     shown = [(card.free_units, card.holders) for view in cards.nodes for card in view.cards]
     assert shown == [(UNITS, ()), (UNITS, ())]
-    assert [view.waiting for view in cards.nodes] == [(), ()]
+    assert [view.waiting for view in cards.nodes] == [{}, {}]
     assert cards.summary.endswith("0 of 30 units held (0 %)")
 
 
@@ -122,7 +122,7 @@ def claim(name: str, **changed: Any) -> Json:
     }
 
 
-async def fetched(server: FakeApiServer, api: Any, made: Json) -> Claim:
+async def fetched(server: StandInApiServer, api: Any, made: Json) -> Claim:
     """What the agent makes of it."""
     await server.put(f"{CLAIMS}/{made['metadata']['name']}", made)
     found = await fetch_claim(api, "ns", made["metadata"]["name"], 5)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tools.harness.api_server import FakeApiServer, Json, Seen, running, working
+from tools.harness.api_server import ApiRequest, Json, StandInApiServer, running, working
 from tools.harness.objects import pod
 from tools.harness.waiting import until
 
@@ -35,7 +35,7 @@ def a_pod(name: str, *, phase: str = "Running", fat: int = 250 * 1024) -> Json:
     return {**made, "status": {"phase": phase}}
 
 
-def fill(server: FakeApiServer, pods: int, **chosen: Any) -> None:
+def fill(server: StandInApiServer, pods: int, **chosen: Any) -> None:
     """So many such pods."""
     for number in range(pods):
         server.preload(f"{_PATH}p{number:04}", a_pod(f"p{number:04}", **chosen))
@@ -196,7 +196,7 @@ async def test_a_list_that_was_asked_for_while_another_is_under_way_comes_at_onc
             await until(lambda: watch.is_synced)
             asked: list[asyncio.Future[None]] = []
 
-            def again(_: Seen) -> None:
+            def again(_: ApiRequest) -> None:
                 if len(asked) < 2:
                     asked.append(asyncio.ensure_future(watch.catch_up()))
 

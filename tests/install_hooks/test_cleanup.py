@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from tools.harness.claim_rig import allocate, claim_rig, held, kill, prepare
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
 from tools.harness.rig import Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import ConfigError, KubeletError
 from gpu_device_plugin.install_hooks.cleanup import Outcome, Places, clean
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 
 def places(rig: Rig) -> Places:
@@ -49,8 +49,7 @@ async def test_an_agent_that_is_installed_again_serves_what_stayed() -> None:
         await left_behind(rig, "stays")
         grant = rig.grant("stays")
         await clean(places(rig), is_forced=False)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         start = await rig.kubelet.start_container(rig.uid("stays"), "main-0")
 
         assert rig.grant("stays").slice_id == grant.slice_id

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tools.harness.api_server import FakeApiServer, running
+from tools.harness.api_server import StandInApiServer, running
 from tools.harness.objects import claiming
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -20,7 +20,7 @@ GIB, SMALL = MemoryUnit.GIB, MemoryUnit.MIB128
 
 
 async def node(
-    server: FakeApiServer,
+    server: StandInApiServer,
     name: str,
     mode: str,
     unit_mib: int,
@@ -41,7 +41,7 @@ async def node(
     await server.put("/apis/apps/v1/namespaces/gpu/daemonsets/agents", daemonset)
 
 
-async def pod(server: FakeApiServer, name: str, at: str, mem: int = 2, **status: Any) -> None:
+async def pod(server: StandInApiServer, name: str, at: str, mem: int = 2, **status: Any) -> None:
     """A pod with so many units of memory."""
     limits = {"aliyun.com/gpu-mem": str(mem)} if mem else {"cpu": "1500m"}
     spec = {"nodeName": at, "containers": [{"name": "main", "resources": {"limits": limits}}]}
@@ -49,13 +49,13 @@ async def pod(server: FakeApiServer, name: str, at: str, mem: int = 2, **status:
     await server.put(f"/api/v1/namespaces/default/pods/{name}", made)
 
 
-async def settings(server: FakeApiServer, mode: str) -> None:
+async def settings(server: StandInApiServer, mode: str) -> None:
     """The ConfigMap of the release that is there."""
     made = {"metadata": {"name": "agents"}, "data": {"config.yaml": f"mode: {mode}\nnew_key: 1\n"}}
     await server.put("/api/v1/namespaces/gpu/configmaps/agents", made)
 
 
-async def refusal(server: FakeApiServer, api: Any, mode: NodeMode, unit: MemoryUnit) -> str:
+async def refusal(server: StandInApiServer, api: Any, mode: NodeMode, unit: MemoryUnit) -> str:
     """The text of the refusal."""
     with pytest.raises(ConfigError) as refused:
         await check_upgrade(Fleet(api, "gpu", "agents"), mode, unit)

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from tools.harness import waiting
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
@@ -12,8 +14,6 @@ from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.domain.node.pools import DeviceGroup
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubelet.registration import Endpoint
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 MEM = str(Resource.MEM)
 CORE = str(Resource.CORE)

@@ -7,13 +7,13 @@ from typing import Any
 import grpc
 import pytest
 from tests.kubelet.rig import MEM, Rig, container, pod
+from tools.harness.kubelet_pods import StandInContainer
 
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.podresources import PodResources
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, group, mem_cards, pod, until
+from tools.harness.kubelet import StandInKubelet
 
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.kubelet.registration import EndpointPhase
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
 
 
 async def test_both_resources_become_allocatable(rig: Rig) -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from tools.harness.api_server import Seen, running, working
+from tools.harness.api_server import ApiRequest, running, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.fractions.fragmentation import Processors
@@ -71,7 +71,7 @@ async def test_a_pod_that_was_read_while_a_list_was_under_way_outlives_that_list
             ref = PodRef("ns", "new", "new")
             learned = ClusterPod(old.request, "n1", {}, "1")
 
-            def fault(seen: Seen) -> None:
+            def fault(seen: ApiRequest) -> None:
                 if seen.path == "/api/v1/pods" and "watch" not in seen.query:
                     watch.learn(ref, learned)
 
@@ -107,7 +107,7 @@ async def test_an_answer_that_comes_after_newer_news_changes_nothing(*, is_delet
             await until(lambda: view.pods.get("new"))
             answer = SlowAnswer(server.objects[path])
             server.fault = lambda seen: answer if seen.path == path else None
-            read = asyncio.ensure_future(watch.read(PodRef("ns", "new", "new"), 5))
+            read = asyncio.ensure_future(watch.read(PodRef("ns", "new", "new"), 60))
             await until(lambda: server.seen("GET", path))
             if is_deleted:
                 await server.delete(path)
@@ -186,7 +186,7 @@ async def test_a_list_may_take_longer_than_a_call_while_bytes_keep_coming(
         monkeypatch.setattr(method, "__kwdefaults__", {"deadline_seconds": 0.2})
     body = {"metadata": {"resourceVersion": "100"}, "items": [a_pod("slow")]}
 
-    def fault(seen: Seen) -> web.Response | None:
+    def fault(seen: ApiRequest) -> web.Response | None:
         is_list = seen.path == "/api/v1/pods" and "watch" not in seen.query
         return Drip(body=json.dumps(body).encode()) if is_list else None
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer, Seen, running, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ClusterError
@@ -21,11 +21,11 @@ POD = "/api/v1/namespaces/ns/pods/p"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
-def of_a_proxy(_: Seen) -> web.Response:
+def of_a_proxy(_: ApiRequest) -> web.Response:
     return web.Response(status=404, text="<html>no such page</html>")
 
 
-def of_nothing(_: Seen) -> None:
+def of_nothing(_: ApiRequest) -> None:
     return None
 
 
@@ -63,7 +63,7 @@ async def test_a_404_of_a_proxy_does_not_end_a_wish_for_an_object() -> None:
             await until(lambda: given_up == [POD])
 
 
-def label(server: FakeApiServer, path: str) -> Patch | None:
+def label(server: StandInApiServer, path: str) -> Patch | None:
     """What is missing of the label."""
     labels = server.objects.get(path, {"metadata": {}})["metadata"].get("labels", {})
     return None if "a" in labels else Patch(path, {"labels": {"a": "b"}})

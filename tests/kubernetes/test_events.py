@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from tools.harness.api_server import FakeApiServer, running, status, working
+from tools.harness.api_server import StandInApiServer, running, status, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
 
 
-def events(server: FakeApiServer) -> list[Any]:
+def events(server: StandInApiServer) -> list[Any]:
     """All Events at the server."""
     return [value for path, value in server.objects.items() if "/events/" in path]
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tools.harness.api_server import Seen, running, status, working
+from tools.harness.api_server import ApiRequest, running, status, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -96,7 +96,7 @@ async def patches_until_labelled(*refusals: int) -> int:
     async with running() as (server, api):
         codes = iter(refusals)
 
-        def fault(seen: Seen) -> Any:
+        def fault(seen: ApiRequest) -> Any:
             code = next(codes, None) if seen.method == "PATCH" else None
             return None if code is None else status(code, "try again")
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from tools.harness.api_server import Seen, running, status, working
+from tools.harness.api_server import ApiRequest, running, status, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
@@ -227,9 +227,9 @@ async def test_a_refused_list_is_told_until_it_is_served() -> None:
 async def test_a_node_asks_at_most_once_a_turn_while_the_api_is_away() -> None:
     """Three loops that share one client do not make three times the requests."""
     async with running() as (server, api):
-        turns: list[Seen] = []
+        turns: list[ApiRequest] = []
 
-        def refuse(seen: Seen) -> Any:
+        def refuse(seen: ApiRequest) -> Any:
             turns.append(seen)
             return status(503, "starting")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web import BaseRequest, Response
-from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
@@ -41,7 +41,7 @@ def device(number: int, **taints: str) -> OfferedDevice:
 @asynccontextmanager
 async def at_work(
     node_uid: Callable[[], str] = lambda: "u",
-) -> AsyncIterator[tuple[FakeApiServer, ResourceSlices]]:
+) -> AsyncIterator[tuple[StandInApiServer, ResourceSlices]]:
     """The server, and the writer at work."""
     async with running() as (server, api):
         slices = ResourceSlices(api, "n1", node_uid)
@@ -49,13 +49,13 @@ async def at_work(
             yield server, slices
 
 
-def names(server: FakeApiServer) -> list[str]:
+def names(server: StandInApiServer) -> list[str]:
     """The devices that stand at the server."""
     found = server.objects.get(PATH)
     return [each["name"] for each in found["spec"]["devices"]] if found else []
 
 
-def owners(server: FakeApiServer) -> list[str]:
+def owners(server: StandInApiServer) -> list[str]:
     """Uids of the owners of the slice that stands at the server."""
     found = server.objects.get(PATH, {"metadata": {}})
     return [owner["uid"] for owner in found["metadata"].get("ownerReferences", ())]
@@ -265,7 +265,7 @@ async def test_a_list_that_is_refused_for_a_moment_is_asked_for_again_at_once() 
         server.preload(PATH, {"metadata": meta, "spec": spec})
         refused = [LIST] * 3
 
-        def fault(seen: Seen) -> Response | None:
+        def fault(seen: ApiRequest) -> Response | None:
             is_refused = seen.method == "GET" and seen.path in refused
             if is_refused:
                 refused.pop()

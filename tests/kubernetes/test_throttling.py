@@ -4,7 +4,7 @@ import time
 
 import pytest
 from aiohttp import web
-from tools.harness.api_server import Seen, running, status, working
+from tools.harness.api_server import ApiRequest, running, status, working
 from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ClusterError, ThrottledError
@@ -83,7 +83,7 @@ async def test_what_waits_for_its_turn_is_sent_when_the_server_said() -> None:
     """Not before the time of Retry-After, and then without being asked again."""
     moments: list[float] = []
 
-    def once(_: Seen) -> web.Response | None:
+    def once(_: ApiRequest) -> web.Response | None:
         moments.append(time.monotonic())
         return status(429, "too many requests", "1") if len(moments) == 1 else None
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
-from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.objects import held, path, pod
 from tools.harness.page.clusters import place, small
 from tools.harness.waiting import until
@@ -29,7 +29,7 @@ from gpu_device_plugin.web.page.page_server import Refusal
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-Exposed = tuple[FakeApiServer, "Users", str]
+Exposed = tuple[StandInApiServer, "Users", str]
 
 
 TOKEN = "good-token"  # noqa: S105 of no cluster
@@ -46,7 +46,7 @@ class Users:
             "team": {"list pods -n vision", "list events -n vision"},
         }
 
-    def __call__(self, seen: Seen) -> web.Response | None:
+    def __call__(self, seen: ApiRequest) -> web.Response | None:
         if seen.path == TOKENS:
             token = seen.body["spec"]["token"]
             user = {"username": _NAMES.get(token, ""), "groups": ["g"], "extra": {"k": ["v"]}}
@@ -68,13 +68,14 @@ class Users:
 
 
 @pytest.fixture
-async def exposed() -> AsyncIterator[tuple[FakeApiServer, Users, str]]:
+async def exposed(request: pytest.FixtureRequest) -> AsyncIterator[Exposed]:
     """The page on every address, its API server and who that knows."""
     async with running() as (server, api):
         small(server)
         users = Users()
         server.fault = users
-        page = Page(PageSettings("0.0.0.0:0"), api, PageTimes(kept_seconds=2.0, beat_seconds=0.05))
+        times = PageTimes(kept_seconds=getattr(request, "param", 2.0), beat_seconds=0.05)
+        page = Page(PageSettings("0.0.0.0:0"), api, times)
         async with working(page.run):
             await until(lambda: page.server.port and page.readiness()[0])
             yield server, users, f"http://127.0.0.1:{page.server.port}"
@@ -196,6 +197,7 @@ async def test_who_may_not_list_what_it_shows_is_told_what_is_missing(exposed: E
     assert "gpu-000" not in text
 
 
+@pytest.mark.parametrize("exposed", [600.0], indirect=True)
 async def test_who_may_list_it_reads_it_and_the_api_server_is_asked_once(exposed: Exposed) -> None:
     server, _, url = exposed
     for page in ("/", "/pod/batch/big-1", "/"):

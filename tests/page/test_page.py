@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer, Seen, running, status, working
+from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.objects import held, node, path, pod
 from tools.harness.page.clusters import (
     PROMETHEUS,
@@ -34,7 +34,7 @@ from gpu_device_plugin.page.drawing import PageParts
 from gpu_device_plugin.page.run_page import Page, PageSettings, run_page
 from gpu_device_plugin.web import http_server as web_server
 
-Cluster = tuple[FakeApiServer, ApiServer]
+Cluster = tuple[StandInApiServer, ApiServer]
 
 
 @pytest.fixture
@@ -153,11 +153,11 @@ def test_the_last_hour_is_a_line_of_steps_and_bounded() -> None:
     """A minute a step to the right, the highest at the top; nothing noted means nothing changed."""
     history = History()
     for minute, mib in ((0, 100), (10, 50), (11, 25), (11, 100)):
-        history.note(minute * 60 + 5, [("ns", NamespaceTotal(mib=mib))])
+        history.note(minute * 60 + 5, {"ns": NamespaceTotal(mib=mib)})
     assert history.line("ns") == "49,0 49,0 59,0 59,8 60,8 60,0"
     assert history.line("other") == "49,16 49,16 59,16 59,16 60,16 60,16"
     for minute in range(1000):
-        history.note(minute * 60, [(f"ns-{n}", NamespaceTotal(mib=n)) for n in range(1000)])
+        history.note(minute * 60, {f"ns-{n}": NamespaceTotal(mib=n) for n in range(1000)})
     assert len(history.line("ns-49").split()) == 120
     assert set(history.line("ns-50").split()) == {f"{x},16" for x in range(1, 61)}
 
@@ -365,7 +365,7 @@ async def test_without_an_answer_of_prometheus_use_is_absent_with_a_hint(
 ) -> None:
     server, api = cluster
 
-    def proxied(seen: Seen) -> web.Response | None:
+    def proxied(seen: ApiRequest) -> web.Response | None:
         text = answer.text or ""
         asked = "services/prometheus" in seen.path
         return web.Response(status=answer.status, text=text) if asked else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.settings.test_config_choice import CHOICES
-from tools.harness.api_server import FakeApiServer, kubeconfig
+from tools.harness.api_server import StandInApiServer, kubeconfig
 from tools.harness.cluster.binaries import nvidia_path
 
 pytestmark = pytest.mark.long
@@ -22,7 +22,7 @@ async def test_the_same_choice(
     tmp_path: Path, files: str, label: str, settings: dict[str, str], wanted: str
 ) -> None:
     """Where there is none, theirs ends: the agent keeps the file before."""
-    api, sources, chosen = FakeApiServer(), tmp_path / "files", tmp_path / "chosen"
+    api, sources, chosen = StandInApiServer(), tmp_path / "files", tmp_path / "chosen"
     (sources / "..data").mkdir(parents=True)
     for name in files.split():
         (sources / name).write_text("version: v1")

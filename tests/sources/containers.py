@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.agent.boxes import Boxes
+from tools.harness.kubelet_pods import PodAdmission
 from tools.harness.rig import Rig
-
-from gpu_device_plugin.simulation.kubelet_pods import PodAdmission
 
 
 async def apply(rig: Rig, manifest: Mapping[str, Any], name: str = "") -> PodAdmission:

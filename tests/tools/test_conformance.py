@@ -2,7 +2,7 @@
 
 from itertools import combinations, product
 
-from tools.conformance import PAGE, Row, rows
+from tools.conformance import PAGE, Row, counted, rows
 
 
 def test_every_pair_of_versions_stands_in_a_row() -> None:
@@ -12,6 +12,12 @@ def test_every_pair_of_versions_stands_in_a_row() -> None:
         pairs = {(getattr(row, one), getattr(row, other)) for row in found}
         ones, others = zip(*pairs, strict=True)
         assert pairs == set(product(set(ones), set(others)))
+
+
+def test_the_page_begins_with_how_many_rows_ran() -> None:
+    page = PAGE.read_text()
+    assert counted(page) == page
+    assert counted(page.replace("not run: no run yet", "today: 1 passed")) != page
 
 
 def test_a_row_is_written_as_it_was_read() -> None:

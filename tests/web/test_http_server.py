@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from tools.harness.ports import free_port
 
 from gpu_device_plugin.errors import ConfigError, EdgeError
 from gpu_device_plugin.web.http_server import ReadyState, WebServer, parse_address
@@ -76,8 +77,7 @@ async def test_healthz_is_about_life_only() -> None:
 
 async def test_every_interface_is_served_where_no_host_is_given() -> None:
     """On IPv4, and on IPv6 where the machine has it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     async with serving(Node(), f":{port}"):
         assert (await get(f"http://127.0.0.1:{port}/healthz"))[0] == 200
 

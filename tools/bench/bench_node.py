@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tools.bench.machine import file_system
+from tools.harness.kubelet_registry import PluginLink
 from tools.harness.rig import CORE, MEM, Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
-from gpu_device_plugin.simulation.kubelet_registry import PluginLink
 
 DISK = Path("build/bench")
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 - where a node's /run would be
@@ -138,8 +138,7 @@ async def bench_node(profile: str = "h200") -> AsyncIterator[BenchNode]:
             rig.state, rig.run = Path(disk), Path(memory)
             rig.environment |= AS_IN_IMAGE
             await rig.set_labels(schedule="core_mem")
-            await rig.start_agent()
-            await rig.until_ready()
+            await rig.serve()
             yield BenchNode(rig, file_system(rig.state), file_system(rig.run))
 
 

@@ -14,12 +14,11 @@ from tools.bench.bench_node import AS_IN_IMAGE, CallerProcess
 from tools.bench.machine import children, cpu_seconds, resident_mib
 from tools.bench.rows import Chapter, Row, quantile, shown
 from tools.harness.cluster.binaries import NVIDIA, NVIDIA_COMMANDS, nvidia_path
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_registry import PluginLink
 from tools.harness.nvidia_plugin.programs import NvidiaPlugin, both
 from tools.harness.nvidia_plugin.seen import counted, listed
 from tools.harness.rig import Rig
-
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_registry import PluginLink
 
 _GPU = "nvidia.com/gpu"
 _ALLOCATES, _LISTS, _STARTS = 500, 200, 9

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from tools.bench.rows import Chapter, at_most, median, quantile, shown
-from tools.harness.api_server import FakeApiServer, running
+from tools.harness.api_server import StandInApiServer, running
 from tools.harness.objects import held, pod
 from tools.harness.page.browser import Browser, browser
 from tools.harness.page.clusters import fill, place, served
@@ -48,7 +48,7 @@ async def measure() -> Chapter:
     )
 
 
-async def _one_change(server: FakeApiServer, tab: Browser, number: int) -> float:
+async def _one_change(server: StandInApiServer, tab: Browser, number: int) -> float:
     on = f"gpu-{(number * 37) % NODES:03}"
     began = time.perf_counter()
     await _write(server, f"one-{number}", on)
@@ -56,7 +56,7 @@ async def _one_change(server: FakeApiServer, tab: Browser, number: int) -> float
     return time.perf_counter() - began
 
 
-async def _all_nodes(server: FakeApiServer, tab: Browser) -> float:
+async def _all_nodes(server: StandInApiServer, tab: Browser) -> float:
     began = time.perf_counter()
     for number in range(NODES):
         await _write(server, f"all-{number}", f"gpu-{number:03}")
@@ -64,7 +64,7 @@ async def _all_nodes(server: FakeApiServer, tab: Browser) -> float:
     return time.perf_counter() - began
 
 
-async def _write(server: FakeApiServer, name: str, on: str) -> None:
+async def _write(server: StandInApiServer, name: str, on: str) -> None:
     value = place(pod(name, 1, on=on, annotations=held(7, 1, 0)), "bench")
     await server.put(f"/api/v1/namespaces/bench/pods/{name}", value)
 

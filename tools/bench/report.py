@@ -8,36 +8,37 @@ from tools.bench.machine import Machine
 from tools.bench.rows import Chapter
 
 DOCUMENT = Path("docs/benchmarks.md")
-_HEAD = """\
-# Benchmarks
+_METHOD = """\
+## Method
 
-Written by `make bench`; do not edit. Medians unless said otherwise, quantiles by nearest rank;
-both figures of a ratio come from one run. What misses its target is marked so. Nothing here needed a GPU,
-but for the section of `make gpu` at the end, where there is one: cards are simulated by the NVML
-stand-in, kubelet and API server are the small ones of our tests except where a real cluster is named.
-The agent is always the real process, over real sockets. A chapter can be measured alone; each says
-when, and how busy the machine was just before.
+`make bench` writes this page; do not edit it. Figures are medians unless they say otherwise, quantiles are by nearest rank, and
+both figures of a ratio come from one run. A figure that misses its target is marked. Cards are simulated, except in the last section,
+which `make gpu` writes on a machine with a card. The agent is always the real process, on real sockets; kubelet and API server are
+stand-ins, except where a chapter names a real cluster. Each chapter says when it was measured and how busy the machine was before.
 """
 _REAL_CARD = "real card"
 _IN_SHORT = (
-    ("Allocate, p50", "Giving a pod its units takes {}, and a flush of the disk is in it."),
+    ("Allocate, p50", "A pod gets its units in {}, one flush of the disk included."),
     ("a pod's start as a whole, median", "A pod's whole start, beside NVIDIA's plugin: {}."),
     ("exec to first list, median", "An agent that starts again offers its units after {}."),
-    ("agent, resident, 109 pods", "The agent of a node with 109 pods takes {} of memory"),
-    ("the same, 109 pods", "and, while nothing happens, {} of CPU."),
+    ("agent, resident, 109 pods", "The agent of a node with 109 pods uses {} of memory"),
+    ("the same, 109 pods", "and, while idle, {} of CPU."),
     (
         "500 pods placed, device plugin, raised limits",
-        "By the device plugin API {} pods were placed",
+        "Pods placed: {} through the device plugin API",
     ),
     (
         "500 pods placed, claims, raised limits",
-        "and by claims {}; docs/dra.md has faster settings.",
+        "and {} through claims; [dra.md](dra.md) has faster settings.",
     ),
-    ("added to a launch, both caps (events with it)", "In a container the caps add {} to a launch"),
+    (
+        "added to a launch, both caps (events with it)",
+        "In a container the limits add {} to a launch",
+    ),
     ("added to an allocation, p50", "and {} to an allocation, on an H100."),
     (
         "shares of 90 tenants in 45 mixes: largest error",
-        "A tenant's share of time is off by {} at the most, in mixes that the library was made with.",
+        "A tenant's share of compute time is off by {} at most, in mixes that the library was tuned on.",
     ),
 )
 """Row -> the sentence that says its figure to people who do not audit."""
@@ -62,7 +63,7 @@ def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequen
             missing = f"## {name}\n\nNot measured yet: `python -m tools.bench {name}`.\n"
             section = _marked(name, "\n".join(measured.get(name, [missing])))
             text = text.removesuffix(kept).rstrip("\n") + "\n\n" + section + "\n" + kept
-    head = [_HEAD, *machine.lines(), "", in_short(text), text.lstrip("\n")]
+    head = ["# Benchmarks\n", in_short(text), _METHOD, *machine.lines(), "", text.lstrip("\n")]
     DOCUMENT.write_text("\n".join(head), encoding="utf-8")
 
 

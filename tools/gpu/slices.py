@@ -57,25 +57,26 @@ def _missing() -> str | None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return "mounting needs root and unshare"
     try:
-        importlib.import_module("gpu_device_plugin.demo.demo_node")
+        importlib.import_module("tools.demo.demo_node")
     except ImportError as error:
         return f"the agent cannot be imported: {error}"
     return None
 
 
 async def _measure(place: Place) -> list[Row]:
-    from gpu_device_plugin.demo.demo_node import DemoNode, Surroundings
-    from gpu_device_plugin.demo.demo_pods import Role
+    from tools.demo.demo_node import DemoNode, Surroundings
+    from tools.demo.demo_pods import Role
+    from tools.harness.api_server import StandInApiServer, kubeconfig
+
     from gpu_device_plugin.domain.node.modes import NodeMode
-    from gpu_device_plugin.simulation.api_server import StandInApiServer
 
     async with contextlib.AsyncExitStack() as stage:
         root = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix="g-")))
         api = StandInApiServer()
         stage.push_async_callback(api.stop)
         await api.start()
-        api.write_kubeconfig(root / "kubeconfig")
-        around = Surroundings(root, api, root / "kubeconfig", root / "library", has_selftest=False)
+        config = kubeconfig(root / "kubeconfig", api.url, {})
+        around = Surroundings(root, api, config, root / "library", has_selftest=False)
         library = f"{place.base.get('LD_LIBRARY_PATH')}/libnvidia-ml.so.1"
         settings = {"--nvml-library": library} if place.is_simulated else {}
         node = DemoNode("local", NodeMode.CORE_MEM, around, None, settings)

@@ -1,31 +1,48 @@
-"""The stand-in API server with more kinds of objects, faults on request, and a list of what arrived.
+"""A stand-in API server: as much of Kubernetes as an agent and a controller read and write.
 
-It forgets old changes on `compact`, after which a watch from before gets 410.
+Objects as JSON in memory, on loopback: list with selectors and pages, watch, get, merge patch, create, replace,
+delete, bind; faults on request, and a list of what arrived. No access control, no validation, no history older
+than itself; it forgets changes on `compact`, after which a watch from before gets 410.
 """
 
 import asyncio
+import bisect
+import copy
 import json
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from tools.harness.ports import free_port
 
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
 from gpu_device_plugin.kubernetes.client.credentials import Credentials
-from gpu_device_plugin.simulation.api_server import ApiRequest, Json, StandInApiServer, status
+from tools.harness.ports import free_port
 
-__all__ = ["FakeApiServer", "Json", "Seen", "kubeconfig", "running", "status", "working"]
-Seen = ApiRequest
-QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=0.1)
+Json = dict[str, Any]
+QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=2.0)
+_LOOPBACK = "127.0.0.1"
+_NAMESPACE = re.compile(r"/namespaces/[^/]+(?=/)")
 
 
-class FakeApiServer(StandInApiServer):
-    """The server; `put` and `delete` change its objects as other clients would.
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """One request that arrived."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+    authorization: str
+
+
+class StandInApiServer:
+    """The server and its objects, by path; callers change them as kubectl and the kubelet would.
 
     Attributes:
         requests: Everything that arrived.
@@ -45,19 +62,81 @@ class FakeApiServer(StandInApiServer):
         r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|(?:namespaces/[^/]+/)?resourceclaim(?:s|templates)))"
         r"(?:/(?P<name>[^/]+))?(?:/binding)?"
     )
+    """Paths of lists; of objects where the group `name` matches."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.requests: list[Seen] = []
-        self.fault: Callable[[Seen], web.Response | None] = lambda _: None
+        self.objects: dict[str, Json] = {}
+        self.requests: list[ApiRequest] = []
+        self.fault: Callable[[ApiRequest], web.Response | None] = lambda _: None
         self.has_dra = True
         self.page_size = 0
+        self.port = 0
+        self._changes: list[tuple[int, str, str, Json, Json | None]] = []
+        self._version, self._oldest, self._epoch = 100, 0, 0
+        self._changed = asyncio.Event()
+        self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen, on the same port as before if there was one."""
+        """Listen on a port of loopback: on the same as before if there was one."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
+        await self._runner.setup()
         # Not of the kernel's range: while it is stopped, nobody else's connection takes its port.
         self.port = self.port or free_port()
-        await super().start()
+        await web.TCPSite(self._runner, _LOOPBACK, self.port, reuse_address=True).start()
+
+    async def stop(self) -> None:
+        """Go away: watches break off, connections are refused; objects stay."""
+        self._epoch += 1
+        self._tell()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{_LOOPBACK}:{self.port}"
+
+    def store(self, path: str, value: Mapping[str, Any]) -> Json:
+        """Create the object at `path` (as in a GET), or replace it."""
+        self._version += 1
+        kind = "MODIFIED" if path in self.objects else "ADDED"
+        stored: Json = json.loads(json.dumps(value))
+        meta = stored.setdefault("metadata", {})
+        meta.setdefault("name", path.rpartition("/")[2])
+        meta["resourceVersion"] = str(self._version)
+        self._changes.append((self._version, kind, path, stored, self.objects.get(path)))
+        self.objects[path] = stored
+        self._tell()
+        return stored
+
+    def patch(self, path: str, patch: Mapping[str, Any]) -> Json:
+        """Merge into the object at `path`."""
+        return self.store(path, merge_patch(self.objects[path], patch))
+
+    def remove(self, path: str) -> Json:
+        """Delete the object at `path`; returns what it was."""
+        gone = self.objects.pop(path)
+        self._version += 1
+        gone["metadata"]["resourceVersion"] = str(self._version)
+        self._changes.append((self._version, "DELETED", path, gone, None))
+        self._tell()
+        return gone
+
+    def get(self, path: str) -> Json:
+        """The object at `path` as it is now; empty where there is none."""
+        return copy.deepcopy(self.objects.get(path, {}))
+
+    def events(self, kind: str, name: str) -> list[Json]:
+        """Events about one object, oldest first."""
+        found = [v for p, v in self.objects.items() if "/events/" in p]
+        return [
+            copy.deepcopy(event)
+            for event in found
+            if (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == (kind, name)
+        ]
 
     async def drop_watches(self) -> None:
         """Break every watch connection."""
@@ -89,45 +168,80 @@ class FakeApiServer(StandInApiServer):
         self._changes.append((self._version, kind, path, value, None))
         self._tell()
 
-    def seen(self, method: str, path: str = "") -> list[Seen]:
+    def seen(self, method: str, path: str = "") -> list[ApiRequest]:
         """Requests of `method` whose path contains `path`."""
         return [each for each in self.requests if each.method == method and path in each.path]
 
-    def _refusal(self, asked: Seen) -> web.Response | None:
+    def _tell(self) -> None:
+        """Let every watch look for changes."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        asked = ApiRequest(
+            request.method,
+            request.path,
+            dict(request.query),
+            json.loads(body) if body else None,
+            request.headers.get("Authorization", ""),
+        )
+        if "watch" in asked.query:
+            refusal = self._refusal(asked)
+            return refusal if refusal is not None else await self._watch(request, asked)
+        return self.respond(asked)
+
+    def respond(self, asked: ApiRequest) -> web.Response:
+        """The answer to a request that is no watch."""
+        refusal = self._refusal(asked)
+        if refusal is not None:
+            return refusal
+        if asked.method == "POST":
+            return self._create(asked)
+        match = self.served.fullmatch(asked.path)
+        return self._one(asked) if match and match["name"] else self._list(asked)
+
+    def _refusal(self, asked: ApiRequest) -> web.Response | None:
+        """An answer to send instead of the real one."""
         self.requests.append(asked)
-        fault = self.fault(asked)
-        if fault is None and "resourceslices" in asked.path and not self.has_dra:
-            return status(404, "the server could not find the requested resource")
-        return fault if fault is not None else super()._refusal(asked)
+        is_served = self.served.fullmatch(asked.path) and (
+            self.has_dra or "resourceslices" not in asked.path
+        )
+        missing = status(404, "the server could not find the requested resource")
+        return self.fault(asked) or (None if is_served else missing)
 
-    def _one(self, asked: Seen) -> web.Response:
+    def _one(self, asked: ApiRequest) -> web.Response:
         found = self.objects.get(asked.path)
-        if found is not None and asked.method == "DELETE":
+        if found is None:
+            return status(404, f"{asked.path} not found")
+        if asked.method == "DELETE":
             return web.json_response(self.remove(asked.path))
-        if found is not None and asked.method == "PUT":
-            version = asked.body["metadata"].get("resourceVersion")
-            if version and version != found["metadata"]["resourceVersion"]:
-                return status(409, "the object has been modified")
-            return web.json_response(self.store(asked.path, asked.body))
-        return super()._one(asked)
+        if asked.method == "PUT":
+            return self._replace(asked, found)
+        if asked.method == "PATCH":
+            uid = asked.body.get("metadata", {}).get("uid")
+            if uid is not None and uid != found["metadata"].get("uid"):
+                return status(422, f"metadata.uid: Invalid value: {uid!r}: field is immutable")
+            found = self.patch(asked.path, asked.body)
+        return web.json_response(found)
 
-    def remove(self, path: str) -> Json:
-        """The same; returns what it was."""
-        gone = self.objects.pop(path)
-        self._version += 1
-        gone["metadata"]["resourceVersion"] = str(self._version)
-        self._changes.append((self._version, "DELETED", path, gone, None))
-        self._tell()
-        return gone
+    def _replace(self, asked: ApiRequest, found: Json) -> web.Response:
+        version = asked.body["metadata"].get("resourceVersion")
+        if version and version != found["metadata"]["resourceVersion"]:
+            return status(409, "the object has been modified")
+        return web.json_response(self.store(asked.path, asked.body))
 
-    def _create(self, asked: Seen) -> web.Response:
+    def _create(self, asked: ApiRequest) -> web.Response:
         if asked.path.endswith("/binding"):
             return self._bind(asked)
         if "dryRun" in asked.query:
             return web.json_response(asked.body, status=201)
-        return super()._create(asked)
+        path = f"{asked.path}/{asked.body['metadata']['name']}"
+        if path in self.objects:
+            return status(409, f"{path} already exists")
+        return web.json_response(self.store(path, asked.body), status=201)
 
-    def _bind(self, asked: Seen) -> web.Response:
+    def _bind(self, asked: ApiRequest) -> web.Response:
         """As the API server does it: node and annotations at once, by uid and version."""
         path, meta = asked.path.removesuffix("/binding"), asked.body["metadata"]
         found = self.objects.get(path)
@@ -145,19 +259,105 @@ class FakeApiServer(StandInApiServer):
         self.patch(path, changed)
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
-    def _list_answer(self, asked: Seen, items: list[Json], meta: Json) -> web.Response:
+    def _list(self, asked: ApiRequest) -> web.Response:
+        items = [v for p, v in self.objects.items() if is_listed(p, v, asked.path, asked.query)]
+        meta = {"resourceVersion": str(self._version)}
         if "limit" in asked.query:
             start = int(asked.query.get("continue", 0))
             end = start + min(int(asked.query["limit"]), self.page_size or len(items) + 1)
             meta |= {"continue": str(end)} if end < len(items) else {}
             items = items[start:end]
-        return super()._list_answer(asked, items, meta)
+        # client-go takes the list of nodes only by its own name.
+        kind = "NodeList" if asked.path == "/api/v1/nodes" else "List"
+        names = {"kind": kind, "apiVersion": "v1"}
+        return web.json_response({**names, "metadata": meta, "items": items or None})
+
+    async def _watch(self, request: web.Request, asked: ApiRequest) -> web.StreamResponse:
+        epoch, at = self._epoch, int(asked.query.get("resourceVersion", "0"))
+        if at < self._oldest:
+            return status(410, "too old resource version")
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        with suppress(ConnectionResetError):  # the client has gone
+            while epoch == self._epoch:
+                changed, upto = self._changed, self._version  # more may change while a write waits
+                for line in tuple(self._lines(asked, at, upto)):
+                    await response.write(line[:7])  # lines arrive in pieces, as on a network
+                    await response.write(line[7:])
+                at = upto
+                await changed.wait()
+        if request.transport is not None:
+            request.transport.abort()
+        return response
+
+    def _lines(self, asked: ApiRequest, after: int, upto: int) -> Iterator[bytes]:
+        """What a watch shows of the changes of these versions."""
+        begin = bisect.bisect_right(self._changes, after, key=lambda change: change[0])
+        for version, kind, path, value, before in islice(self._changes, begin, None):
+            if version > upto:
+                return
+            told = None
+            if is_listed(path, value, asked.path, asked.query):
+                told = {"type": kind, "object": value}
+            elif before is not None and is_listed(path, before, asked.path, asked.query):
+                meta = {**before["metadata"], "resourceVersion": str(version)}
+                told = {
+                    "type": "DELETED",
+                    "object": {**before, "metadata": meta},
+                }  # selected no more
+            if told:
+                yield json.dumps(told).encode() + b"\n"
+
+
+def status(code: int, message: str, retry_after: str = "") -> web.Response:
+    """An error as the API server words it."""
+    body = {"kind": "Status", "status": "Failure", "message": message, "code": code}
+    headers = {"Retry-After": retry_after} if retry_after else {}
+    return web.json_response(body, status=code, headers=headers)
+
+
+def is_listed(path: str, value: Json, listed: str, query: Mapping[str, str]) -> bool:
+    """Whether the object at `path` is of the list at `listed`, and passes its selectors."""
+    collection = path.rpartition("/")[0]
+    if listed not in (collection, _NAMESPACE.sub("", collection)):
+        return False
+    labels = value["metadata"].get("labels") or {}
+    wanted = filter(None, query.get("labelSelector", "").split(","))
+    if any(labels.get(name) != text for name, _, text in (term.partition("=") for term in wanted)):
+        return False
+    if value.get("kind") in ("Bookmark", "Status"):  # no object: a watch tells it to all
+        return True
+    terms = filter(None, query.get("fieldSelector", "").split(","))
+    return all(
+        (_field(value, name.removesuffix("!")) == text) != name.endswith("!")
+        for name, _, text in (term.partition("=") for term in terms)
+    )
+
+
+def _field(value: Json, dotted: str) -> object:
+    found: Any = value
+    for key in dotted.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def merge_patch(target: object, patch: object) -> Any:
+    """JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
 
 
 @asynccontextmanager
-async def running(*, is_up: bool = True) -> AsyncIterator[tuple[FakeApiServer, ApiServer]]:
+async def running(*, is_up: bool = True) -> AsyncIterator[tuple[StandInApiServer, ApiServer]]:
     """A fake server and our client of it, paced for tests."""
-    server = FakeApiServer()
+    server = StandInApiServer()
     await server.start()
     if not is_up:
         await server.stop()

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import atexit
 import contextlib
 import json
 import os
@@ -87,6 +88,8 @@ def _server() -> tuple[str, "subprocess.Popen[bytes]"]:
     assert process.stdin
     assert process.stdout
     process.stdout.readline()
+    # It ends with its stdin, and is waited for: Python reports one that still runs at its own end.
+    atexit.register(process.__exit__, None, None, None)
     return address, process
 
 

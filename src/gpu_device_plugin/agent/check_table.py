@@ -1,6 +1,8 @@
 """Which checks a node runs: for each the reason, what finds it, and its cure.
 
-Each reason stands in docs/operations.md too, to which `kubectl gpu doctor` points.
+Each reason stands in docs/operations.md too, to which `kubectl gpu doctor` points. Not here are faults that the part which
+offers cards must set or end in that same step, because a check may come 5 s later: OtherPlugin (mode_follower), ConfigurationMissing
+(configuration_follower), LayoutNotServed (LayoutCheck), IsolationLibraryMissing (library_installer), CdiDirNotWritable (claim_service).
 """
 
 import os
@@ -11,6 +13,7 @@ from pathlib import Path
 from gpu_device_plugin.agent.node_checks.node_checks import (
     Check,
     Exposure,
+    LostDevices,
     NodeChecks,
     Severity,
     find_long_list,
@@ -61,6 +64,12 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "CardsExposed",
             lambda: exposure.find(cluster.runtime_class),
             _OTHER_RUNTIME,
+            Severity.WARNING,
+        ),
+        Check(
+            "DevicesDenied",
+            LostDevices().find,
+            "delete this pod and those whose programs fail; docs/install.md (daemon-reload) prevents it",
             Severity.WARNING,
         ),
     )

@@ -33,7 +33,6 @@ _ELSEWHERE = {
     "check-upgrade": "lifecycle",
     "cleanup": "lifecycle",
     "clear-nodes": "lifecycle",
-    "demo": "demo",
     "limit-keeper": "card_commands",
     "mig": "card_commands",
     "mps-daemon": "card_commands",
@@ -79,7 +78,7 @@ def cli() -> None:
     `agent` runs on every GPU node, `controller` once in a cluster. `page` shows the whole
     cluster in a browser. `why` and `recover` are for a person on a GPU node, or in the agent's
     pod. The chart's hooks run `uninstall`, `clear-nodes` and `check-upgrade`; `cleanup` removes
-    what an uninstall leaves on a node. `demo` and `simulate` need no GPU.
+    what an uninstall leaves on a node. `simulate` needs no GPU.
     """
 
 

@@ -8,7 +8,7 @@ import click
 
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
-EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 3, 130, 143
+EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
 _CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
 _HYPHEN, _UNBROKEN = "-", "\N{NON-BREAKING HYPHEN}"
 

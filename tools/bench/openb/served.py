@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from tools.bench.extender import Caller, end_controller, start_controller
 from tools.bench.openb.trace import Node, Pod
-from tools.harness.api_server import FakeApiServer, kubeconfig, running
+from tools.harness.api_server import StandInApiServer, kubeconfig, running
 from tools.harness.objects import path
 
 from gpu_device_plugin.domain.fractions.demands import COUNT_LABEL
@@ -24,7 +24,7 @@ _UNIT_MIB = 128
 class Served:
     """A controller of its own process (tools.bench.openb.scheduler: Extender)."""
 
-    def __init__(self, server: FakeApiServer, caller: Caller, names: Sequence[str]) -> None:
+    def __init__(self, server: StandInApiServer, caller: Caller, names: Sequence[str]) -> None:
         self._server, self._caller, self._names = server, caller, names
         self._at = {name: at for at, name in enumerate(names)}
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tools.harness.cluster.binaries import nvidia_path
+from tools.harness.kubelet import StandInKubelet
 from tools.harness.nvidia_plugin.machine import DRIVER_ROOT, entered, make_machine
 from tools.harness.rig import Rig, running_rig
 
 from gpu_device_plugin.simulation import driver_library
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 _END_SECONDS = 120.0

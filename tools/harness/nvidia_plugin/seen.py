@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_registry import PluginLink
+
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_registry import PluginLink
 
 _ANSWER_ID = "nvidia-device-plugin_"
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
-from tools.harness.api_server import FakeApiServer, Json, Seen, working
+from tools.harness.api_server import ApiRequest, Json, StandInApiServer, working
 from tools.harness.objects import held, node, pod
 from tools.harness.waiting import until
 
@@ -34,19 +34,21 @@ def place(value: Json, namespace: str, phase: str = "Running", **status: object)
     return value
 
 
-def add_pod(server: FakeApiServer, value: Json) -> None:
+def add_pod(server: StandInApiServer, value: Json) -> None:
     """Have it from before the first watch."""
     meta = value["metadata"]
     server.preload(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", value)
 
 
-def add_node(server: FakeApiServer, value: Json, *, is_ready: bool = True, **spec: object) -> None:
+def add_node(
+    server: StandInApiServer, value: Json, *, is_ready: bool = True, **spec: object
+) -> None:
     """The same for a node, which reports ready or not."""
     value |= {"spec": spec, "status": {"conditions": [{"type": "Ready", "status": str(is_ready)}]}}
     server.preload(f"/api/v1/nodes/{value['metadata']['name']}", value)
 
 
-def fill(server: FakeApiServer, nodes: int, cards: int, seed: int = 7) -> int:
+def fill(server: StandInApiServer, nodes: int, cards: int, seed: int = 7) -> int:
     """Nodes with cards, about two slices each; how many pods that made."""
     chance, count = random.Random(seed), 0  # noqa: S311 the same each time
     for n in range(nodes):
@@ -65,7 +67,7 @@ def fill(server: FakeApiServer, nodes: int, cards: int, seed: int = 7) -> int:
     return count
 
 
-def small(server: FakeApiServer) -> None:
+def small(server: StandInApiServer) -> None:
     """Eight nodes: healthy, closed, faulty, unreadable and of whole cards; pods that wait and were refused."""
     fill(server, 4, 8)
     away = node("gpu-004", 4, mode="cgpu", sick=(1,))
@@ -99,7 +101,7 @@ def small(server: FakeApiServer) -> None:
     )
 
 
-def slices_in_use(server: FakeApiServer) -> web.Response:
+def slices_in_use(server: StandInApiServer) -> web.Response:
     """What a Prometheus answers: every slice, with some use."""
     chance, result = random.Random(3), []  # noqa: S311 as above
     for path, value in server.objects.items():
@@ -123,10 +125,10 @@ def slices_in_use(server: FakeApiServer) -> web.Response:
     return web.json_response({"data": {"result": result}})
 
 
-def with_prometheus(server: FakeApiServer) -> None:
+def with_prometheus(server: StandInApiServer) -> None:
     """Have one behind the API server's proxy."""
 
-    def proxied(seen: Seen) -> web.Response | None:
+    def proxied(seen: ApiRequest) -> web.Response | None:
         return slices_in_use(server) if "services/prometheus:9090" in seen.path else None
 
     server.fault = proxied

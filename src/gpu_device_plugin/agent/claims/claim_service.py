@@ -37,7 +37,6 @@ from gpu_device_plugin.errors import ClusterError, RequestError
 if TYPE_CHECKING:
     from gpu_device_plugin.kubelet.dra_server import ClaimServer
 
-CDI_FAULT = "CdiDirNotWritable"
 CHECK_SECONDS = 30.0
 OFFER_SECONDS = 2.0
 """How often it is asked whether the API server has taken an offer."""
@@ -118,7 +117,7 @@ class ClaimEndpoint:
         serving = asyncio.ensure_future(self._server.run())
         try:
             while self.is_needed and not serving.done():
-                self._check_directory()
+                self._report_directory(self._parts.cdi.check())
                 await self._preparation.rebuild()
                 self._offer()
                 self.handover.check()
@@ -133,7 +132,7 @@ class ClaimEndpoint:
             self._server = None
             if not serving.cancelled():
                 serving.result()
-        self._parts.recorder.fault(self._parts.node_store, CDI_FAULT, None)
+        self._report_directory("")
         self._parts.claims.offer((), "")
 
     def _opened(self) -> "ClaimServer":
@@ -178,10 +177,8 @@ class ClaimEndpoint:
             self._told = told
             self._server.tell_health()
 
-    def _check_directory(self) -> None:
-        self._parts.recorder.fault(
-            self._parts.node_store, CDI_FAULT, self._parts.cdi.check() or None
-        )
+    def _report_directory(self, trouble: str) -> None:
+        self._parts.recorder.fault(self._parts.node_store, "CdiDirNotWritable", trouble or None)
 
     def _pause_seconds(self) -> float:
         """How long the work waits for news."""

@@ -13,6 +13,7 @@ files of the slice and from the processes that have these mounted.
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ _EXPOSED = (
     "containers that ask for no GPU see every card of this node if their image sets "
     "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do: the NVIDIA runtime is the default here and "
     "accepts the variable from unprivileged containers, by which this agent got the cards itself"
+)
+_DEVICES_DENIED = (
+    "this container may no longer open {}, which the container runtime gave it: the rules of its device cgroup were "
+    "set again without it, as systemctl daemon-reload does; containers that got their cards in the same way may not either"
 )
 _RUN_DIR_SHARED = (
     "the run directory has no file system of its own: a container that enlarges its files can fill "
@@ -208,6 +213,21 @@ class Exposure:
             return bool(int(bounds.split()[1], 16) >> _SYS_ADMIN & 1)
         except (OSError, StopIteration, ValueError):
             return True  # nothing is proven
+
+
+@dataclass(eq=False)
+class LostDevices:
+    """What a running container has lost, which only a restart gives back."""
+
+    node: Path = Path("/dev/nvidiactl")
+    _could_open: bool = False
+
+    def find(self) -> str | None:
+        """That the device cgroup denies what it allowed: access(2) asks it without calling the driver, which may hang."""
+        may_open = os.access(self.node, os.R_OK | os.W_OK)
+        self._could_open |= may_open
+        is_denied = self._could_open and not may_open and self.node.exists()
+        return _DEVICES_DENIED.format(self.node) if is_denied else None
 
 
 @dataclass(eq=False)

@@ -13,9 +13,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from gpu_device_plugin.demo.demo_node import DemoNode, die_with_parent
-from gpu_device_plugin.demo.demo_output import ComputeShare, GpuView, Promises, Teller
-from gpu_device_plugin.demo.demo_pods import CARD_MIB, FIRST, LATECOMER, NEIGHBOUR, Role
 from gpu_device_plugin.domain.grants.container_edits import (
     CARDS_DIR,
     CONFIG_DIR,
@@ -24,7 +21,10 @@ from gpu_device_plugin.domain.grants.container_edits import (
 )
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.driver_library import CUDA
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
+from tools.demo.demo_node import DemoNode, die_with_parent
+from tools.demo.demo_output import ComputeShare, GpuView, Promises, Teller
+from tools.demo.demo_pods import CARD_MIB, FIRST, LATECOMER, NEIGHBOUR, Role
+from tools.harness.kubelet_pods import ContainerStart
 
 AGENT_ROOT = Path(CONFIG_DIR).parent
 _PROGRAM = Path(__file__).with_name("gpu_program.py")

@@ -21,9 +21,9 @@ from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet._proto import pods_pb2
-from gpu_device_plugin.simulation.kubelet_allocation import Allocation
-from gpu_device_plugin.simulation.kubelet_book import Book, Held, read_book
-from gpu_device_plugin.simulation.kubelet_pods import (
+from tools.harness.kubelet_allocation import Allocation
+from tools.harness.kubelet_book import Book, Held, read_book
+from tools.harness.kubelet_pods import (
     ContainerStart,
     KubeletFaults,
     KubeletTimes,
@@ -31,7 +31,7 @@ from gpu_device_plugin.simulation.kubelet_pods import (
     PodAdmission,
     StandInPod,
 )
-from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME, PluginRegistry, serve
+from tools.harness.kubelet_registry import CHECKPOINT_NAME, PluginRegistry, serve
 
 _PER_SECOND = 100.0
 _BURST = 10.0

@@ -3,16 +3,8 @@
 import io
 
 from rich.console import Console
-
-from gpu_device_plugin.demo.demo_output import (
-    CardHolders,
-    CardShare,
-    ComputeShare,
-    GpuView,
-    Promise,
-    Teller,
-)
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
+from tools.demo.demo_output import CardHolders, CardShare, ComputeShare, GpuView, Promise, Teller
+from tools.harness.kubelet_pods import ContainerStart
 
 UUID = "GPU-fbe2901d-8128-59f9-9ae5-417b49a41849"
 

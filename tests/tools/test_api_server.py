@@ -7,9 +7,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tools.harness.api_server import StandInApiServer, kubeconfig
 
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
-from gpu_device_plugin.simulation.api_server import StandInApiServer
 
 POD = "/api/v1/namespaces/default/pods/a"
 EVENTS = "/api/v1/namespaces/default/events"
@@ -91,9 +91,7 @@ async def test_an_event_is_created_once(
     assert server.events("Node", "a") == []
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/v1/nodes/n9", "/apis/resource.k8s.io/v1/resourceslices", "/nodes"]
-)
+@pytest.mark.parametrize("path", ["/api/v1/nodes/n9", "/apis/batch/v1/jobs", "/nodes"])
 async def test_what_is_not_there_is_not_found(client: aiohttp.ClientSession, path: str) -> None:
     """An object, and an API that this server does not have."""
     async with client.get(path) as answer:
@@ -104,6 +102,6 @@ async def test_our_own_client_reads_the_kubeconfig(
     server: StandInApiServer, tmp_path: Path
 ) -> None:
     """No user, no TLS."""
-    server.write_kubeconfig(tmp_path / "config")
+    kubeconfig(tmp_path / "config", server.url, {})
 
     assert (await load_credentials([tmp_path / "config"])).server == server.url

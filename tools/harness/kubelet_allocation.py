@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.simulation.kubelet_book import Book, Held
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, StandInContainer, StandInPod
-from gpu_device_plugin.simulation.kubelet_registry import PluginLink, PluginRegistry
+from tools.harness.kubelet_book import Book, Held
+from tools.harness.kubelet_pods import ContainerStart, StandInContainer, StandInPod
+from tools.harness.kubelet_registry import PluginLink, PluginRegistry
 
 
 class Allocation:

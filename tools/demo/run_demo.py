@@ -9,19 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_device_plugin.demo.demo_node import RECOVERY_SECONDS, DemoNode, Surroundings
-from gpu_device_plugin.demo.demo_output import NamedOffer, Promise, Promises, Teller, wait_for
-from gpu_device_plugin.demo.demo_pods import (
-    CONTAINER,
-    CORE_MEM_NODE,
-    CROWDED_OUT,
-    NAMESPACE,
-    OFFERS,
-    PROFILE,
-    Role,
-)
-from gpu_device_plugin.demo.enforcement_chapter import run_in_slices
-from gpu_device_plugin.demo.story import START_SECONDS, Story
 from gpu_device_plugin.disk.library_versions import LIBRARY, SELFTEST
 from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -36,9 +23,22 @@ from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.errors import ConfigError, EdgeError
 from gpu_device_plugin.nvml.nvml_source import NvmlSource
-from gpu_device_plugin.simulation.api_server import StandInApiServer
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+from tools.demo.demo_node import RECOVERY_SECONDS, DemoNode, Surroundings
+from tools.demo.demo_output import NamedOffer, Promise, Promises, Teller, wait_for
+from tools.demo.demo_pods import (
+    CONTAINER,
+    CORE_MEM_NODE,
+    CROWDED_OUT,
+    NAMESPACE,
+    OFFERS,
+    PROFILE,
+    Role,
+)
+from tools.demo.enforcement_chapter import run_in_slices
+from tools.demo.story import START_SECONDS, Story
+from tools.harness.api_server import StandInApiServer, kubeconfig
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
 
 NODE = "gpu-c"
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
@@ -185,10 +185,9 @@ async def _surroundings(root: Path, stage: AsyncExitStack) -> Surroundings:
     api = StandInApiServer()
     stage.push_async_callback(api.stop)
     await api.start()
-    kubeconfig = root / "kubeconfig"
-    api.write_kubeconfig(kubeconfig)
+    config = kubeconfig(root / "kubeconfig", api.url, {})
     library_dir = root / "library" if _is_built(LIBRARY) else None
-    return Surroundings(root, api, kubeconfig, library_dir, _is_built(SELFTEST))
+    return Surroundings(root, api, config, library_dir, _is_built(SELFTEST))
 
 
 async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoNode]:

@@ -6,25 +6,6 @@ from pathlib import Path
 
 from rich.text import Text
 
-from gpu_device_plugin.demo.demo_node import DemoNode
-from gpu_device_plugin.demo.demo_output import (
-    CardHolders,
-    CardShare,
-    Promises,
-    Teller,
-    show_value,
-    wait_for,
-)
-from gpu_device_plugin.demo.demo_pods import (
-    CARDS_PER_NODE,
-    CAST,
-    CROWDED_OUT,
-    FIRST,
-    OFFERS,
-    TWO_CARDS,
-    UNITS_PER_CARD,
-    Role,
-)
 from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.container_edits import (
     CARDS_DIR,
@@ -34,7 +15,19 @@ from gpu_device_plugin.domain.grants.container_edits import (
     REGION_FILE,
     SELFTEST_FILE,
 )
-from gpu_device_plugin.simulation.kubelet_pods import PodAdmission
+from tools.demo.demo_node import DemoNode
+from tools.demo.demo_output import CardHolders, CardShare, Promises, Teller, show_value, wait_for
+from tools.demo.demo_pods import (
+    CARDS_PER_NODE,
+    CAST,
+    CROWDED_OUT,
+    FIRST,
+    OFFERS,
+    TWO_CARDS,
+    UNITS_PER_CARD,
+    Role,
+)
+from tools.harness.kubelet_pods import PodAdmission
 
 LIMITS = "limits"
 Mounts = Mapping[str, tuple[str, bool]]

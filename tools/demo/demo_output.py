@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
+from tools.harness.kubelet_pods import ContainerStart
 
 
 @dataclass(frozen=True, slots=True)

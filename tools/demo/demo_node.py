@@ -5,14 +5,12 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.demo.demo_pods import CONTAINER, Role
 from gpu_device_plugin.disk.native_library import DIRECTORY_VARIABLE
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
@@ -20,10 +18,12 @@ from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.overview.slice_use import series
 from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
-from gpu_device_plugin.simulation.api_server import StandInApiServer
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, PodAdmission
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+from tools.demo.demo_pods import CONTAINER, Role
+from tools.harness.api_server import StandInApiServer
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import ContainerStart, PodAdmission
+from tools.harness.ports import free_port
 
 # Loaded before any fork: between fork and exec nothing may take a lock.
 _LIBC = ctypes.CDLL(None)
@@ -42,7 +42,7 @@ class AgentProcess:
         self._flags = flags
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
-        self.port = _free_port()
+        self.port = free_port()
         """Where its /metrics and /readyz listen."""
 
     async def start(self) -> None:
@@ -122,12 +122,6 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 def die_with_parent() -> None:
     """Runs in the child before exec: the kernel ends it if the demo is killed outright."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 RECOVERY_SECONDS = 1

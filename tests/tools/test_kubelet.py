@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import PluginCall, StandInContainer
 
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError, RequestError
 from gpu_device_plugin.kubelet.podresources import PodResources
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import PluginCall, StandInContainer
 
 
 async def refuse(*_: object) -> None:

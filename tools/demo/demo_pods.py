@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.domain.fractions.demands import COUNT_LABEL
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.modes import NodeMode
-from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
+from tools.harness.kubelet_pods import StandInContainer, StandInPod
 
 NAMESPACE = "default"
 CONTAINER = "main"

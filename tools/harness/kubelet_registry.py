@@ -18,8 +18,8 @@ import grpc
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
-from gpu_device_plugin.simulation.kubelet_book import Book
-from gpu_device_plugin.simulation.kubelet_pods import KubeletFaults, KubeletTimes, PluginCall
+from tools.harness.kubelet_book import Book
+from tools.harness.kubelet_pods import KubeletFaults, KubeletTimes, PluginCall
 
 _SERVICE = "/v1beta1.DevicePlugin/"
 # No size options: like the real client, it takes messages of at most 4 MiB.

@@ -7,13 +7,13 @@ from typing import Any
 import grpc
 import pytest
 from tests.kubelet.rig import MEM, until
+from tools.harness.kubelet import StandInKubelet
+from tools.harness.kubelet_pods import KubeletTimes
 
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.registration import register
-from gpu_device_plugin.simulation.kubelet import StandInKubelet
-from gpu_device_plugin.simulation.kubelet_pods import KubeletTimes
 
 
 class RawPlugin:
