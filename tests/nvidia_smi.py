@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 _SOURCES = Path("/etc/apt/sources.list.d")
 _SECONDS = 60.0
@@ -17,6 +20,18 @@ _SECONDS = 60.0
 
 class UnavailableError(Exception):
     """The package cannot be had here; the text says why, without an address."""
+
+
+@contextmanager
+def unpacking(directories: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory to unpack into, removed afterwards; skips the tests of what cannot be had."""
+    place = directories.mktemp("packages")
+    try:
+        yield place
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    finally:
+        shutil.rmtree(place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.held import fraction
+from tools.harness.rig import put_library
 
 from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoClaims, NoCluster
@@ -138,10 +139,7 @@ def node_at(
     settings = load_settings(values, {}, None)
     api = ClaimsCluster(cluster)
     wiring = Wiring(settings, replace(real_edges(settings), cluster=lambda *_: api))
-    version = directory / "l" / "0.0.1"
-    version.mkdir(exist_ok=True)
-    (version / "libgpuslice.so").write_bytes(b"")
-    (version / "ld.so.preload").write_text("")
+    put_library(directory / "l" / "0.0.1")
     wiring.node_store.update(
         mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", allocation_api=serving
     )

@@ -74,9 +74,7 @@ async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agen
         await rig.until_offered(THREE)
         await until(lambda: rig.events("XID48"), 10)
         assert "reset the card with `nvidia-smi --gpu-reset`" in str(rig.events("XID48"))
-        await rig.stop_agent()
-        await rig.start_agent(recovery_seconds=1)
-        await rig.until_ready()
+        await rig.restart_agent(recovery_seconds=1)
         await rig.until_offered(THREE)
         rig.cards.restore(2)
 
@@ -291,8 +289,7 @@ async def test_a_slice_keeps_its_limits_while_its_card_is_away() -> None:
         before = limits.read_text()
         await rig.stop_agent()
         rig.cards.unplug(0)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         assert limits.read_text() == before
 
@@ -301,16 +298,14 @@ async def test_a_damaged_cards_file_gives_no_card_another_number() -> None:
     """Numbers stand in the units that running pods hold: grants and the kubelet tell them."""
     async with running_rig(is_started=False) as rig:
         rig.cards.unplug(0)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("old", slice_of(8, 30))
         card = rig.card_of("old")
         await rig.stop_agent()
         rig.cards.plug(0)
         path = rig.state / "cards"
         path.write_bytes(path.read_bytes()[:-1] + b"X")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("new", slice_of(8, 30))
 
         assert rig.card_of("new") != card

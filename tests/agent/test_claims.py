@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 from tests.agent.agent_parts import settings_below
+from tests.agent.claim_node import CARDS
 from tests.held import fraction
+from tools.harness.rig import put_library
 
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import Sources
 from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoCluster
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.grant_file import GrantStore
-from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
@@ -31,10 +32,6 @@ from gpu_device_plugin.domain.node.pods import (
 )
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
 
-CARDS = tuple(
-    Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", MiB(16160)) for i in range(2)
-)
-
 
 def claim(name: str) -> Holder:
     """A claim of a pod of that name."""
@@ -47,10 +44,7 @@ def wiring(short_dir: Path) -> Wiring:
     settings = settings_below(short_dir, cdi_dir=str(short_dir / "cdi"))
     edges = replace(real_edges(settings), cluster=lambda *_: NoCluster())
     wiring = Wiring(settings, edges)
-    version = short_dir / "library_dir" / "0.0.1"
-    version.mkdir()
-    (version / "libgpuslice.so").write_bytes(b"")
-    (version / "ld.so.preload").write_text("")
+    put_library(short_dir / "library_dir" / "0.0.1")
     state = wiring.node_store
     state.update(mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1")
     return wiring

@@ -30,8 +30,7 @@ async def test_a_jump_of_an_hour_changes_nothing(clock: Path, jump: int) -> None
         offset = rig.root / "offset"
         offset.write_text("0")
         rig.environment |= {"LD_PRELOAD": str(clock), "CLOCK_OFFSET": str(offset)}
-        await rig.start_agent(recovery_seconds=RECOVERY_SECONDS)
-        await rig.until_ready()
+        await rig.serve(recovery_seconds=RECOVERY_SECONDS)
         await rig.admit("p", slice_of(2, 30))
         rig.cards.lose(3)
         await until(lambda: rig.kubelet.allocatable(COUNT) == 3, 10)

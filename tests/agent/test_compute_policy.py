@@ -43,9 +43,7 @@ async def test_the_nodes_label_stands_over_the_setting_for_new_containers() -> N
             return found == "work-conserving"
 
         await until(follows, 10)
-        await rig.stop_agent()
-        await rig.start_agent(compute_policy="fixed")
-        await rig.until_ready()
+        await rig.restart_agent(compute_policy="fixed")
         assert policy_of(rig, "before") == "native"
 
 

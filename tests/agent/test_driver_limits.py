@@ -47,8 +47,7 @@ def probe(rig: Rig) -> None:
 
 def told(rig: Rig, name: str) -> str:
     """The node's annotation of that name, as far as it is written."""
-    notes = rig.api.objects["/api/v1/nodes/n1"]["metadata"].get("annotations", {})
-    return str(notes.get(f"gpu-device-plugin/{name}", ""))
+    return rig.annotations().get(f"gpu-device-plugin/{name}", "")
 
 
 def cdi_files(rig: Rig) -> list[Path]:
@@ -77,9 +76,7 @@ async def test_a_slice_on_a_proven_card_names_its_cdi_device_with_the_hook() -> 
         assert os.access(hook["path"], os.X_OK)
         assert hook["args"][1:3] == ["--slice", str(rig.run / "slices" / grant.slice_id)]
         path.unlink()
-        await rig.stop_agent()
-        await rig.start_agent(memory_enforcer="library", cdi_dir=rig.root / "cdi")
-        await rig.until_ready()
+        await rig.restart_agent(memory_enforcer="library", cdi_dir=rig.root / "cdi")
         assert rig.grant("p").memory_enforcer is MemoryEnforcer.DRIVER
         await until(lambda: cdi_files(rig) == [path], 20)
 
@@ -93,7 +90,6 @@ async def test_by_the_toolkit_the_device_has_its_variables_and_no_hook_until_the
         await rig.admit("p", slice_of(2, 30))
         before = cdi_files(rig)[0].read_text()
         await rig.restart_agent(cdi_dir=rig.root / "cdi", driver_limit_by="toolkit")
-        await rig.until_ready()
         await rig.admit("q", slice_of(2, 30))
         edits = {
             path.name: json.loads(path.read_text())["devices"][0]["containerEdits"]
@@ -255,8 +251,7 @@ async def test_without_a_directory_for_the_hook_the_library_enforces() -> None:
         rig.cards.upgrade_driver(DRIVER)
         probe(rig)
         (rig.root / "file").touch()
-        await rig.start_agent(cdi_dir=rig.root / "file" / "cdi")
-        await rig.until_ready()
+        await rig.serve(cdi_dir=rig.root / "file" / "cdi")
         await rig.admit("p", slice_of(2, 30))
         assert rig.grant("p").memory_enforcer is MemoryEnforcer.LIBRARY
 
@@ -269,8 +264,7 @@ async def test_a_lost_grant_that_is_made_again_names_the_driver_still() -> None:
         await rig.stop_agent()
         for path in rig.state.glob("grants*"):
             path.unlink()
-        await rig.start_agent(memory_enforcer="driver", cdi_dir=rig.root / "cdi")
-        await rig.until_ready()
+        await rig.serve(memory_enforcer="driver", cdi_dir=rig.root / "cdi")
         assert (rig.grant("p").slice_id, rig.grant("p").memory_enforcer) == (slice_id, "driver")
         rig.cards.upgrade_driver("620.10")
         assert await rig.exit_code() == 75

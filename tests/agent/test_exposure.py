@@ -94,8 +94,7 @@ async def test_a_container_without_limits_beside_slices_is_named() -> None:
         assert rig.card_of("free") == rig.card_of("held")
 
         def told() -> str:
-            notes = rig.api.objects["/api/v1/nodes/n1"]["metadata"].get("annotations", {})
-            return str(notes.get("gpu-device-plugin/holdings", ""))
+            return rig.annotations().get("gpu-device-plugin/holdings", "")
 
         await until(lambda: told().count("slices") == 2, 20)
         assert told().count('"enforcers":[["nobody","nobody"]]') == 1

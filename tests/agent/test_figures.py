@@ -53,8 +53,7 @@ async def test_grants_that_were_made_again_are_counted() -> None:
             path.unlink()
         (rig.state / KIND).write_text(f"{KIND} of {NODE}, scribbled over\n")
 
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         await rig.until_metric("state_files_set_aside_total", " 1.0", 20)
         await rig.until_metric('slice_repairs_total{reason="SliceAdopted"}', " 1.0", 60)

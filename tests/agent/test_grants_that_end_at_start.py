@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.agent.agent_parts import settings_below
 from tests.held import changed, fraction
+from tools.harness.rig import put_library
 
 from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoCluster
@@ -58,10 +59,7 @@ async def wired(
     edges = replace(real_edges(settings), cluster=lambda _signals, _on_drop: api)
     api.wiring = wiring = Wiring(settings, edges)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, library_version="0.0.1")
-    version = short_dir / "library_dir" / "0.0.1"
-    version.mkdir()
-    (version / "libgpuslice.so").write_bytes(b"")
-    (version / "ld.so.preload").write_text("")
+    put_library(short_dir / "library_dir" / "0.0.1")
     await wiring.ledger_store.hold(UNCHECKED)
     return wiring
 

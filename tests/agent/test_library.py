@@ -39,8 +39,7 @@ async def restart(rig: Rig, name: str, *, selftest: bool = False) -> None:
     """The agent ends, and one that brings another build serves in its place."""
     await rig.stop_agent()
     build(rig, name, selftest=selftest)
-    await rig.start_agent()
-    await rig.until_ready()
+    await rig.serve()
 
 
 async def mounts_of(rig: Rig, name: str) -> dict[str, Path]:
@@ -57,8 +56,7 @@ async def test_the_packaged_library_is_installed_and_mounted() -> None:
     """Byte for byte, under a name that holds its release; nothing has to be put there by hand."""
     async with running_rig(is_started=False) as rig:
         shutil.rmtree(rig.library)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("p", slice_of(2, 30))
         mounts = await mounts_of(rig, "p")
 
@@ -72,8 +70,7 @@ async def test_gpu_selftest_is_mounted_where_the_version_has_it() -> None:
     """Beside the library; where there is none, nothing is mounted, for a directory would appear."""
     async with running_rig(is_started=False) as rig:
         build(rig, "without")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("before", slice_of(2, 30))
         await restart(rig, "with", selftest=True)
         await rig.admit("after", slice_of(2, 30))
@@ -89,8 +86,7 @@ async def test_a_version_stays_until_the_last_pod_that_mounts_it_is_gone() -> No
     async with running_rig(is_started=False) as rig:
         shutil.rmtree(rig.library)
         build(rig, "old")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("a", slice_of(15, 30))
         (old,) = versions(rig)
         await restart(rig, "new")
@@ -128,14 +124,12 @@ async def test_a_wiped_version_of_an_older_agent_gets_the_content_of_this_one() 
     """The layouts are frozen; a container that starts again is capped by the newer library."""
     async with running_rig(is_started=False) as rig:
         build(rig, "old")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("p", slice_of(2, 30))
         await rig.stop_agent()
         shutil.rmtree(rig.library)
         new = build(rig, "new")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         mounts = await mounts_of(rig, "p")
 
         assert mounts[TARGET].parent.name == rig.grant("p").library_version
@@ -147,8 +141,7 @@ async def test_a_wiped_version_that_cannot_be_made_keeps_its_container_from_star
     """No package here: what an operator has put there is gone, and said to be."""
     async with running_rig(is_started=False, has_library=False) as rig:
         rig.install_library("0.0.1")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("p", slice_of(2, 30))
         shutil.rmtree(rig.library)
         rig.install_library("0.0.2")

@@ -43,8 +43,7 @@ async def test_a_kubelet_that_starts_does_not_empty_a_node_whose_switch_waits() 
         await rig.set_labels(schedule="cgpu")
         rig.kubelet.sources_ready = False
         await rig.kubelet.restart()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await until(lambda: rig.events("ModeSwitchRefused"), FOLLOW_SECONDS)
         listed = rig.kubelet.pod_resources.lists
         await until(lambda: rig.kubelet.pod_resources.lists >= listed + 3, 60)
@@ -91,12 +90,10 @@ async def test_the_last_known_label_serves_while_the_api_is_away() -> None:
     """A restart of the agent during an outage of the API loses no capacity."""
     async with running_rig(is_started=False) as rig:
         await rig.set_labels(schedule="cgpu")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.stop_agent()
         await rig.api.stop()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4})
 
@@ -181,9 +178,7 @@ async def test_a_unit_change_waits_for_the_pods_that_hold_slices() -> None:
 async def check_that_a_unit_waits(rig: Rig, follow_seconds: float, switch_seconds: float) -> None:
     """128 MiB instead of 1 GiB, on four V100 in mode share: refused while a pod holds a slice."""
     await rig.admit("holder", slice_of(2))
-    await rig.stop_agent()
-    await rig.start_agent(mode="share", memory_unit="128MiB")
-    await rig.until_ready()
+    await rig.restart_agent(mode="share", memory_unit="128MiB")
     await until(lambda: rig.events("UnitSwitchRefused"), follow_seconds)
     assert "default/holder" in rig.events("UnitSwitchRefused")[0]["message"]
     assert rig.kubelet.allocatable(MEM) == 60
@@ -199,8 +194,7 @@ async def test_a_unit_change_waits_for_word_of_the_pods_whose_grants_were_lost()
         await rig.stop_agent()
         for path in rig.state.glob("grants*"):
             path.unlink()
-        await rig.start_agent(mode="share", memory_unit="128MiB")
-        await rig.until_ready()
+        await rig.serve(mode="share", memory_unit="128MiB")
 
         await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4})
         await until(lambda: rig.events("UnitSwitchRefused"), 10)
@@ -232,8 +226,7 @@ async def test_another_plugin_on_a_disabled_node_is_no_fault_until_the_node_is_e
         foreign = dict(rig.api.objects[f"/api/v1/nodes/{NODE}"])
         foreign["status"] = {"allocatable": {"nvidia.com/gpu": "4"}, "capacity": {}}
         await rig.api.put(f"/api/v1/nodes/{NODE}", foreign)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         assert "OtherPlugin" not in (await rig.page("metrics"))[1]
         enabled = json.loads(json.dumps(rig.api.objects[f"/api/v1/nodes/{NODE}"]))
         enabled["metadata"]["labels"]["ack.node.gpu.schedule"] = "core_mem"
@@ -254,7 +247,7 @@ async def test_what_the_node_has_stands_in_labels_and_an_annotation() -> None:
     """R-510; no admission waits for it."""
     async with running_rig() as rig:
         path = f"/api/v1/nodes/{NODE}"
-        await until(lambda: "gpu-device-plugin/cards" in annotations(rig, path), 10)
+        await until(lambda: "gpu-device-plugin/cards" in rig.annotations(path), 10)
         labels = rig.api.objects[path]["metadata"]["labels"]
 
         assert labels["aliyun.accelerator/nvidia_count"] == "4"
@@ -269,16 +262,10 @@ async def test_a_pods_real_slice_stands_in_its_annotations() -> None:
         await rig.admit("p", slice_of(2, 30))
         path = "/api/v1/namespaces/default/pods/p"
         key = "scheduler.framework.gpushare.allocation"
-        await until(lambda: key in annotations(rig, path), 10)
+        await until(lambda: key in rig.annotations(path), 10)
 
-        assert annotations(rig, path)[key] == '{"0":{"0":2}}'
-        assert annotations(rig, path)["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-
-
-def annotations(rig: Rig, path: str) -> dict[str, str]:
-    """Annotations of an object at the API server."""
-    found: dict[str, str] = rig.api.objects[path]["metadata"].get("annotations", {})
-    return found
+        assert rig.annotations(path)[key] == '{"0":{"0":2}}'
+        assert rig.annotations(path)["ALIYUN_COM_GPU_MEM_IDX"] == "0"
 
 
 async def test_without_a_label_the_operators_mode_counts_at_every_start() -> None:

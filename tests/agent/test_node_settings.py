@@ -41,8 +41,7 @@ async def test_the_choice_is_remembered_while_the_api_server_is_away() -> None:
     async with running_rig(is_started=False) as rig:
         directory = settings_of(rig, small=SMALL)
         await rig.set_labels(settings="small")
-        await rig.start_agent(node_settings_dir=directory)
-        await rig.until_ready()
+        await rig.serve(node_settings_dir=directory)
         await rig.stop_agent()
         await rig.api.stop()
         await rig.start_agent(node_settings_dir=directory)
@@ -66,8 +65,7 @@ async def test_a_node_of_which_nothing_is_known_waits_for_the_api_server() -> No
 async def test_a_label_that_names_no_settings_stops_the_start_and_not_a_running_agent() -> None:
     async with running_rig(is_started=False) as rig:
         directory = settings_of(rig, small=SMALL)
-        await rig.start_agent(node_settings_dir=directory)
-        await rig.until_ready()
+        await rig.serve(node_settings_dir=directory)
         await rig.set_labels(settings="large")
         await until(lambda: "the settings stay as they are" in rig.log.read_text(), 20)
         assert rig.is_running

@@ -50,12 +50,7 @@ async def annotated(rig: Rig, name: str, seconds: float = 20) -> dict[str, Any]:
     path = f"/api/v1/namespaces/default/pods/{name}"
 
     def text() -> str:
-        found: str = (
-            rig.api.objects[path]["metadata"]
-            .get("annotations", {})
-            .get("gpu-device-plugin/devices", "")
-        )
-        return found
+        return rig.annotations(path).get("gpu-device-plugin/devices", "")
 
     await until(lambda: bool(text()), seconds, lambda: rig.log.read_text()[-3000:])
     found: dict[str, Any] = json.loads(text())
@@ -258,8 +253,7 @@ async def test_a_card_put_into_mig_mode_changes_sides_when_nobody_holds_anything
     async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
         for index in range(8):
             rig.cards.cut(index, None)
-        await rig.start_agent(mode="core_mem", mig_strategy="mixed")
-        await rig.until_ready()
+        await rig.serve(mode="core_mem", mig_strategy="mixed")
         assert (await rig.admit("holder", {MEM: 1, CORE: 5})).is_admitted
         card = rig.card_of("holder")
         index = [each.uuid for each in rig.cards.view().cards].index(card)

@@ -1,11 +1,11 @@
 """The API server away, a full disk, files that vanish: pods are served or refused for a reason."""
 
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.hostile.small_disk import fill, small_tmpfs
 from tools.harness.api_server import status
 from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
@@ -57,8 +57,7 @@ async def test_a_kubelet_that_tells_what_its_pods_ask_does_for_the_api_server() 
         await rig.stop_agent()
         rig.kubelet.has_pods_api = True
         await rig.kubelet.restart()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         two = rig.pod("two", slice_of(2, 30), slice_of(3, 20))
         assert (await rig.kubelet.admit(two)).is_admitted
         refused = await rig.kubelet.admit(rig.pod("memory-only", slice_of(2)))
@@ -102,17 +101,16 @@ async def test_grants_of_an_outage_get_their_annotations_when_the_api_is_back() 
         await rig.api.put(path, rig.object_of(pod))
         await rig.api.start()
         key = "scheduler.framework.gpushare.allocation"
-        await until(lambda: key in rig.api.objects[path]["metadata"].get("annotations", {}), 20)
+        await until(lambda: key in rig.annotations(path), 20)
 
-        assert rig.api.objects[path]["metadata"]["annotations"][key] == '{"0":{"0":3}}'
+        assert rig.annotations(path)[key] == '{"0":{"0":3}}'
 
 
 async def test_standalone_serves_without_any_api() -> None:
     """Two pods one after the other, without a Kubernetes API in the world."""
     async with running_rig(is_started=False) as rig:
         await rig.api.stop()
-        await rig.start_agent(standalone=True, kubeconfig=None)
-        await rig.until_ready()
+        await rig.serve(standalone=True, kubeconfig=None)
         for name in ("one", "two"):
             pod = rig.pod(name, slice_of(2, 30))
             assert (await rig.kubelet.admit(pod)).is_admitted
@@ -137,27 +135,24 @@ async def test_a_start_makes_missing_files_of_the_slice_again() -> None:
 async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -> None:
     """The old grants stay whole; the node's cards are out until the disk takes a write."""
     async with running_rig(is_started=False) as rig:
-        rig.state.mkdir()
-        _mount_small(rig.state)
-        try:
-            await rig.start_agent()
-            await rig.until_ready()
-            await rig.admit("before", slice_of(2, 30))
-            filler = rig.state / "filler"
-            _fill(filler)
-            # Some go into blocks that the grants have already; then one needs a new block.
-            tried = [await rig.admit(f"unlucky-{n}", slice_of(1, 5)) for n in range(16)]
-            refused = next(admission for admission in tried if not admission.is_admitted)
-            assert "No space left on device" in refused.message
-            await until(lambda: rig.kubelet.allocatable(MEM) == 0, 10)
-            assert fraction_of(rig.grant("before")).mem_units == 2
-            filler.unlink()
-            await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
+        with small_tmpfs(rig.state, 256):
+            try:
+                await rig.serve()
+                await rig.admit("before", slice_of(2, 30))
+                filler = rig.state / "filler"
+                fill(filler)
+                # Some go into blocks that the grants have already; then one needs a new block.
+                tried = [await rig.admit(f"unlucky-{n}", slice_of(1, 5)) for n in range(16)]
+                refused = next(admission for admission in tried if not admission.is_admitted)
+                assert "No space left on device" in refused.message
+                await until(lambda: rig.kubelet.allocatable(MEM) == 0, 10)
+                assert fraction_of(rig.grant("before")).mem_units == 2
+                filler.unlink()
+                await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
 
-            assert (await rig.admit("lucky", slice_of(2, 30))).is_admitted
-        finally:
-            await rig.stop_agent()
-            subprocess.run(["umount", rig.state], check=True)
+                assert (await rig.admit("lucky", slice_of(2, 30))).is_admitted
+            finally:
+                await rig.stop_agent()
 
 
 async def test_files_that_a_container_has_grown_are_cut_back_and_reported() -> None:
@@ -187,26 +182,6 @@ async def test_cgpu_disable_counts_only_where_the_operator_allows_it() -> None:
             assert ("/etc/ld.so.preload" in start.mounts) is not honored
             if not honored:
                 await until(lambda: rig.events("IsolationKept"), 10)
-
-
-def _mount_small(directory: Path) -> None:
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", directory],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return
 
 
 def is_removed(directory: Path, *, leaving: str | None = None) -> bool:

@@ -147,9 +147,7 @@ async def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
         await rig.admit("first", slice_of(2, 10))
         assert (await rig.admit("alone", slice_of(2, 10), labels=label)).is_admitted
         assert rig.card_of("alone") != rig.card_of("first")
-        await rig.stop_agent()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.restart_agent()
         for name in ("a", "b", "c"):
             assert (await rig.admit(name, slice_of(2, 10), labels=label)).is_admitted == (
                 name != "c"
@@ -210,8 +208,7 @@ async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_ano
         await rig.stop_agent()
         for old, new in ((b"main-0", b"swap"), (b"main-1", b"main-0"), (b"swap", b"main-1")):
             _rewrite(rig, old, new)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         with pytest.raises(Exception, match="create the pod again"):
             await rig.kubelet.start_container(pod.uid, "main-0")

@@ -48,9 +48,7 @@ async def test_killed_in_the_middle_of_an_admission_no_unit_is_lost_or_given_twi
     point: str,
 ) -> None:
     """Kill -9 at a named point, start again: the pod may fail, the books may not."""
-    async with running_rig(is_started=False) as rig:
-        await rig.start_agent()
-        await rig.until_ready()
+    async with running_rig() as rig:
         assert (await rig.admit("before", slice_of(2, 30))).is_admitted
         await rig.stop_agent()
         rig.environment[VARIABLE] = point
@@ -60,8 +58,7 @@ async def test_killed_in_the_middle_of_an_admission_no_unit_is_lost_or_given_twi
             await rig.admit("victim", slice_of(2, 30))
         assert await rig.stop_agent() == -signal.SIGKILL
         rig.environment.clear()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         assert (await rig.admit("after", slice_of(2, 30))).is_admitted
         assert_no_unit_twice(rig)
@@ -110,8 +107,7 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
                 "empty": b"",
             }[damage]
         )
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await until(rig.grants, 20)
         after = rig.grant("p")
 
@@ -137,8 +133,7 @@ async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_gra
         content = bytearray((rig.state / name).read_bytes())
         content[200] ^= 1
         (rig.state / name).write_bytes(content)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         await until(lambda: rig.grants() == [before], 20, rig.grants)
         assert list(rig.state.glob("grants.bad-*"))
@@ -186,8 +181,7 @@ async def test_with_the_grants_lost_and_the_card_away_a_running_containers_files
         limits = await lose_grants(rig)
         text = limits.read_text()
         rig.cards.unplug(0)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         assert rig.grants() == []
         assert limits.read_text() == text
@@ -201,8 +195,7 @@ async def test_a_pod_that_only_a_stale_checkpoint_names_is_not_brought_back() ->
         await rig.delete(rig.uid("gone"))
         shutil.rmtree(rig.state)
         assert b"uid-gone" in (rig.kubelet.plugin_dir / "kubelet_internal_checkpoint").read_bytes()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         assert rig.grants() == []
 
@@ -222,8 +215,7 @@ async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_re
         (slices / "region").unlink()
         (slices / "region").mkdir()
         (slices / "config" / "limits").unlink()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
 
         assert (slices / "config" / "limits").read_text() == limits
         assert (slices / "region").stat().st_size == 1 << 20

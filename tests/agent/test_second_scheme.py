@@ -144,101 +144,92 @@ async def recorded(settings: Settings) -> list[Grant]:
 
 
 async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
-    short_dir: Path,
+    short_dir: Path, kubelet: StandInKubelet
 ) -> None:
     """Offered, given, recorded in the ledger of the fractions, and again after it was lost."""
-    kubelet, settings = StandInKubelet(short_dir, seed=1), at(short_dir)
+    settings = at(short_dir)
     await kubelet.start()
-    try:
-        async with agent(settings, kubelet):
-            assert (await kubelet.admit(pod("fraction", mem=2, core=30))).is_admitted
-            assert (await kubelet.admit(pod("whole", whole=1))).is_admitted
-            options = await kubelet.start_container("uid-whole", "main")
-            (uuid,) = kubelet.held("uid-whole")["main", WHOLE_CARD]
-            assert options.env["EXAMPLE_CARDS"] == uuid
-            assert uuid in {"GPU-2", "GPU-3"}
-            (held,) = await recorded(settings)
-        assert (held.pod.name, held.shares) == (
-            "whole",
-            (Share(uuid, 16160 << 20, is_exclusive=True, memory_mib=MiB(16160)),),
-        )
-        for path in Path(settings.state_dir).glob("grants*"):
-            path.unlink()
+    async with agent(settings, kubelet):
+        assert (await kubelet.admit(pod("fraction", mem=2, core=30))).is_admitted
+        assert (await kubelet.admit(pod("whole", whole=1))).is_admitted
+        options = await kubelet.start_container("uid-whole", "main")
+        (uuid,) = kubelet.held("uid-whole")["main", WHOLE_CARD]
+        assert options.env["EXAMPLE_CARDS"] == uuid
+        assert uuid in {"GPU-2", "GPU-3"}
+        (held,) = await recorded(settings)
+    assert (held.pod.name, held.shares) == (
+        "whole",
+        (Share(uuid, 16160 << 20, is_exclusive=True, memory_mib=MiB(16160)),),
+    )
+    for path in Path(settings.state_dir).glob("grants*"):
+        path.unlink()
 
-        async with agent(settings, kubelet):
-            await kubelet.start_container("uid-whole", "main")
-            (again,) = await recorded(settings)
-        assert (again.pod.name, again.ids(WHOLE_CARD)) == ("whole", (uuid,))
-    finally:
-        await kubelet.stop()
+    async with agent(settings, kubelet):
+        await kubelet.start_container("uid-whole", "main")
+        (again,) = await recorded(settings)
+    assert (again.pod.name, again.ids(WHOLE_CARD)) == ("whole", (uuid,))
 
 
-async def test_one_container_holds_of_both_schemes(short_dir: Path) -> None:
+async def test_one_container_holds_of_both_schemes(
+    short_dir: Path, kubelet: StandInKubelet
+) -> None:
     """Neither scheme ends the other's grant, whichever resource the kubelet asks for first."""
-    kubelet, settings = StandInKubelet(short_dir, seed=2), at(short_dir)
+    settings = at(short_dir)
     await kubelet.start()
-    try:
-        async with agent(settings, kubelet):
-            for name in ("both", "second"):
-                assert (await kubelet.admit(pod(name, mem=2, core=30, whole=1))).is_admitted
-                await kubelet.start_container(f"uid-{name}", "main")
-            await until(lambda: len(grants(settings)) == 4, 20, lambda: grants(settings))
-            held = [(g.pod.name, len(g.units)) for g in grants(settings)]
-        assert sorted(held) == [("both", 1), ("both", 2), ("second", 1), ("second", 2)]
-    finally:
-        await kubelet.stop()
+    async with agent(settings, kubelet):
+        for name in ("both", "second"):
+            assert (await kubelet.admit(pod(name, mem=2, core=30, whole=1))).is_admitted
+            await kubelet.start_container(f"uid-{name}", "main")
+        await until(lambda: len(grants(settings)) == 4, 20, lambda: grants(settings))
+        held = [(g.pod.name, len(g.units)) for g in grants(settings)]
+    assert sorted(held) == [("both", 1), ("both", 2), ("second", 1), ("second", 2)]
 
 
 async def test_a_card_that_was_just_given_is_refused_before_its_holder_is_recorded(
-    short_dir: Path,
+    short_dir: Path, kubelet: StandInKubelet
 ) -> None:
     """By the checkpoint and Get; what an init container hands on within its pod is given."""
-    kubelet, settings = StandInKubelet(short_dir, seed=4), at(short_dir)
+    settings = at(short_dir)
     await kubelet.start()
-    try:
-        async with agent(settings, kubelet):
-            first = StandInContainer("first", {WHOLE_CARD: 1}, ContainerKind.INIT)
-            both = pod("both", whole=1)
-            both = replace(both, containers=(first, *both.containers))
-            for each in (pod("alone", whole=1), both):
-                assert (await kubelet.admit(each)).is_admitted
-            link = kubelet.registry.links[WHOLE_CARD]
-            for each in (pod("alone"), both):
-                held = kubelet.held(each.uid)["main", WHOLE_CARD]
-                with pytest.raises(KubeletError, match=f"that pod default/{each.name} still holds"):
-                    await link.allocate(tuple(held))
-    finally:
-        await kubelet.stop()
+    async with agent(settings, kubelet):
+        first = StandInContainer("first", {WHOLE_CARD: 1}, ContainerKind.INIT)
+        both = pod("both", whole=1)
+        both = replace(both, containers=(first, *both.containers))
+        for each in (pod("alone", whole=1), both):
+            assert (await kubelet.admit(each)).is_admitted
+        link = kubelet.registry.links[WHOLE_CARD]
+        for each in (pod("alone"), both):
+            held = kubelet.held(each.uid)["main", WHOLE_CARD]
+            with pytest.raises(KubeletError, match=f"that pod default/{each.name} still holds"):
+                await link.allocate(tuple(held))
 
 
 @pytest.mark.parametrize("has_get", [True, False])
 async def test_a_card_whose_holder_lives_is_refused_though_the_kubelet_gives_it_away(
     short_dir: Path,
+    kubelet: StandInKubelet,
     has_get: bool,  # noqa: FBT001
 ) -> None:
     """Kubernetes issue 137534; once the kubelet says that the holder has it no more, it is free.
 
     By Get, or by the checkpoint where there is no Get.
     """
-    kubelet, settings = StandInKubelet(short_dir, seed=3), at(short_dir)
+    settings = at(short_dir)
     kubelet.pod_resources.has_get = has_get
     await kubelet.start()
-    try:
-        async with agent(settings, kubelet):
-            assert (await kubelet.admit(pod("first", whole=1))).is_admitted
-            (held,) = await recorded(settings)
-            link = kubelet.registry.links[WHOLE_CARD]
-            with pytest.raises(KubeletError, match="that pod default/first still holds"):
-                await link.allocate(held.ids(WHOLE_CARD))
-            with pytest.raises(KubeletError, match="invalid request: unknown device: GPU-0"):
-                await link.allocate(("GPU-0",))
-            kubelet.remove("uid-first")
-            # The checkpoint is written again at the next admission only: without Get the record ends
-            # with a reconcile pass.
-            if has_get:
-                await link.allocate(held.ids(WHOLE_CARD))
-    finally:
-        await kubelet.stop()
+    async with agent(settings, kubelet):
+        assert (await kubelet.admit(pod("first", whole=1))).is_admitted
+        (held,) = await recorded(settings)
+        link = kubelet.registry.links[WHOLE_CARD]
+        with pytest.raises(KubeletError, match="that pod default/first still holds"):
+            await link.allocate(held.ids(WHOLE_CARD))
+        with pytest.raises(KubeletError, match="invalid request: unknown device: GPU-0"):
+            await link.allocate(("GPU-0",))
+        kubelet.remove("uid-first")
+        # The checkpoint is written again at the next admission only: without Get the record ends
+        # with a reconcile pass.
+        if has_get:
+            await link.allocate(held.ids(WHOLE_CARD))
 
 
 async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: Path) -> None:

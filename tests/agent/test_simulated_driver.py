@@ -29,8 +29,7 @@ async def test_a_container_gets_driver_and_state_and_sees_its_cards_only() -> No
     async with running_rig(is_started=False) as rig:
         await rig.set_labels(schedule="cgpu")
         gpu = rig.root / "gpu"
-        await rig.start_agent(nvml_library=None, simulator_dir=gpu)
-        await rig.until_ready()
+        await rig.serve(nvml_library=None, simulator_dir=gpu)
         await rig.admit("p", slice_of(8), labels={"aliyun.com/gpu-count": "2"})
         start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
 

@@ -1,7 +1,6 @@
 """A node that is marked for uninstalling is given up: 0 of everything, no file that no pod needs."""
 
 import json
-from typing import Any
 
 from tools.harness.claim_rig import allocate, devices, end, prepare, start_with_claims
 from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
@@ -49,17 +48,12 @@ async def mark(rig: Rig, uid: str | None) -> None:
     await rig.api.put(PATH, node)
 
 
-def told(rig: Rig) -> dict[str, Any]:
-    """Annotations of the node."""
-    return dict(rig.api.objects[PATH]["metadata"].get("annotations") or {})
-
-
 async def label_with_a_series(rig: Rig) -> None:
     """As the controller does."""
     found = rig.api.objects[PATH]
     meta = found["metadata"]
     labels = {**(meta.get("labels") or {}), MODEL_LABEL: "V100"}
-    annotations = {**(meta.get("annotations") or {}), SERIES_ANNOTATION: "V100"}
+    annotations = {**rig.annotations(), SERIES_ANNOTATION: "V100"}
     await rig.api.put(
         PATH, {**found, "metadata": {**meta, "labels": labels, "annotations": annotations}}
     )
@@ -68,29 +62,28 @@ async def label_with_a_series(rig: Rig) -> None:
 async def until_withdrawn(rig: Rig, uid: str = "installation-1") -> tuple[str, ...]:
     """The pods whose files stay, once the agent has answered."""
     await until(
-        lambda: kept_pods(told(rig).get(WITHDRAWN_ANNOTATION, ""), uid) is not None,
+        lambda: kept_pods(rig.annotations().get(WITHDRAWN_ANNOTATION, ""), uid) is not None,
         DONE_SECONDS,
         lambda: rig.log.read_text()[-3000:],
     )
-    return kept_pods(told(rig)[WITHDRAWN_ANNOTATION], uid) or ()
+    return kept_pods(rig.annotations()[WITHDRAWN_ANNOTATION], uid) or ()
 
 
 async def test_an_empty_node_is_left_as_it_was_found() -> None:
     """No library version, no file in state and run directory, no label, no annotation of cards."""
     async with running_rig(is_started=False) as rig:
         await become_installed(rig)
-        await rig.start_agent()
-        await rig.until_ready()
-        await until(lambda: CARDS_ANNOTATION in told(rig), 10)
+        await rig.serve()
+        await until(lambda: CARDS_ANNOTATION in rig.annotations(), 10)
         await rig.until_offered(ALL)
         await label_with_a_series(rig)
         await mark(rig, "installation-1")
 
         await rig.until_offered(NONE)
         assert await until_withdrawn(rig) == ()
-        assert CARDS_ANNOTATION not in told(rig)
+        assert CARDS_ANNOTATION not in rig.annotations()
         assert not set(NODE_LABELS) & set(rig.api.objects[PATH]["metadata"].get("labels") or {})
-        await until(lambda: SERIES_ANNOTATION not in told(rig), 20)
+        await until(lambda: SERIES_ANNOTATION not in rig.annotations(), 20)
         await until(lambda: MODEL_LABEL not in rig.api.objects[PATH]["metadata"]["labels"], 20)
         await until(lambda: rig.events("Withdrawing"), 20)
         await rig.stop_agent()
@@ -103,8 +96,7 @@ async def test_pods_that_run_on_keep_their_files_and_can_be_taken_over() -> None
     """Their slice, their library and their grant stay; the next installation knows them."""
     async with running_rig(is_started=False) as rig:
         await become_installed(rig)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("stays", slice_of(2, 30))
         grant = rig.grant("stays")
         await mark(rig, "installation-1")
@@ -118,27 +110,27 @@ async def test_pods_that_run_on_keep_their_files_and_can_be_taken_over() -> None
         assert (rig.library / grant.library_version / "libgpuslice.so").is_file()
 
         await become_installed(rig, "installation-2")
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.until_offered(ALL)
         assert rig.grant("stays").slice_id == grant.slice_id
-        await until(lambda: UNINSTALL_ANNOTATION not in told(rig), 20)
-        await until(lambda: WITHDRAWN_ANNOTATION not in told(rig), 20)
+        await until(lambda: UNINSTALL_ANNOTATION not in rig.annotations(), 20)
+        await until(lambda: WITHDRAWN_ANNOTATION not in rig.annotations(), 20)
 
 
 async def test_what_a_pod_that_has_ended_left_goes_as_well() -> None:
     """The agent answers when the end is certain, not before."""
     async with running_rig(is_started=False, is_hasty=True) as rig:
         await become_installed(rig)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("ends", slice_of(2, 30))
         slice_id = rig.grant("ends").slice_id
         await rig.delete(rig.uid("ends"))
         await mark(rig, "installation-1")
 
         await until(
-            lambda: kept_pods(told(rig).get(WITHDRAWN_ANNOTATION, ""), "installation-1") == (),
+            lambda: (
+                kept_pods(rig.annotations().get(WITHDRAWN_ANNOTATION, ""), "installation-1") == ()
+            ),
             DONE_SECONDS,
             lambda: rig.log.read_text()[-3000:],
         )
@@ -150,8 +142,7 @@ async def test_a_node_that_offers_nothing_does_not_wait_for_a_stale_checkpoint()
     """The kubelet writes its checkpoint again only when something is offered or admitted."""
     async with running_rig(is_started=False, is_hasty=True) as rig:
         await become_installed(rig)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.admit("ends", slice_of(2, 30))
         slice_id = rig.grant("ends").slice_id
         await rig.stop_agent()
@@ -170,29 +161,27 @@ async def test_a_mark_for_another_installation_is_removed_and_not_obeyed() -> No
     async with running_rig(is_started=False) as rig:
         await mark(rig, "of-before")
         await become_installed(rig)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await rig.until_offered(ALL)
-        await until(lambda: UNINSTALL_ANNOTATION not in told(rig), 20)
+        await until(lambda: UNINSTALL_ANNOTATION not in rig.annotations(), 20)
         await mark(rig, "installation-1")
 
         await until_withdrawn(rig)
-        assert told(rig)[UNINSTALL_ANNOTATION] == "installation-1"
+        assert rig.annotations()[UNINSTALL_ANNOTATION] == "installation-1"
 
 
 async def test_a_mark_that_is_taken_back_lets_the_node_serve_again() -> None:
     """With its library, its labels and all of its units."""
     async with running_rig(is_started=False) as rig:
         await become_installed(rig)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         await mark(rig, "installation-1")
         await until_withdrawn(rig)
         await mark(rig, None)
 
         await rig.until_offered(ALL, seconds=20)
-        await until(lambda: CARDS_ANNOTATION in told(rig), 20)
-        await until(lambda: WITHDRAWN_ANNOTATION not in told(rig), 20)
+        await until(lambda: CARDS_ANNOTATION in rig.annotations(), 20)
+        await until(lambda: WITHDRAWN_ANNOTATION not in rig.annotations(), 20)
         await rig.admit("p", slice_of(2, 30))
         version = rig.grant("p").library_version
         assert (rig.library / version / "libgpuslice.so").is_file()
@@ -219,7 +208,7 @@ async def test_a_node_with_claims_answers_when_the_last_one_has_ended() -> None:
         await mark(rig, "installation-1")
         await until(lambda: rig.events("WithdrawalWaits"), DONE_SECONDS)
         assert "default/p-a" in rig.events("WithdrawalWaits")[0]["message"]
-        assert WITHDRAWN_ANNOTATION not in told(rig)
+        assert WITHDRAWN_ANNOTATION not in rig.annotations()
 
         await end(rig, "a")
         assert await until_withdrawn(rig) == ()

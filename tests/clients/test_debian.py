@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.clients.conftest import SLICE_MIB, Client, native_variables, output
-from tests.nvidia_smi import NvidiaSmi, UnavailableError, download, unpack
+from tests.nvidia_smi import NvidiaSmi, download, unpack, unpacking
 from tools.harness.isolation.box import Box
 
 pytestmark = pytest.mark.long
@@ -27,26 +27,16 @@ _CONTROLS = re.compile(r"\x1b[\[(][0-9;?]*[A-Za-z]")
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nvtop and hashcat, with the library that hashcat needs; removed after the module."""
-    place = tmp_path_factory.mktemp("debian")
-    try:
+    with unpacking(tmp_path_factory) as place:
         unpack(place, "nvtop", "hashcat", "libminizip1", "hashcat-data")
         yield place
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    finally:
-        shutil.rmtree(place)
 
 
 @pytest.fixture(scope="module")
 def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
     """NVIDIA's program, removed after the module."""
-    place = tmp_path_factory.mktemp("nvidia-smi")
-    try:
+    with unpacking(tmp_path_factory) as place:
         yield download(place)
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    finally:
-        shutil.rmtree(place)
 
 
 def _screen(program: Path, environment: Mapping[str, str], wanted: str) -> str:

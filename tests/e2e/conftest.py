@@ -2,7 +2,6 @@
 
 import datetime
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from tests.e2e.agent_image import AgentImage, agent_image
 from tests.e2e.claims import claims, claims_agent, plain  # noqa: F401 - fixtures
 from tests.e2e.installation import DRIVER
 from tests.e2e.tenants import Tenant, prepare_for_tenants, start_tenant, tenant_pod
-from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
+from tests.nvidia_smi import NvidiaSmi, download, unpacking
 from tools.harness.cluster.agent import Agent, AgentDirectories, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.layout import Layout
@@ -101,13 +100,8 @@ def kept_on_failure(
 @pytest.fixture(scope="session")
 def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
     """The program, fetched through the network that tests/e2e/run.sh left; removed after."""
-    place = tmp_path_factory.mktemp("nvidia-smi")
-    try:
+    with unpacking(tmp_path_factory) as place:
         yield download(place, int(os.environ["GPU_DEVICE_PLUGIN_E2E_NETWORK"]))
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    finally:
-        shutil.rmtree(place)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tests.histories.pods import NODE, Pods
 from tests.histories.shapes import CORE, FIT_WITH_COMPUTE, FIT_WITHOUT_COMPUTE, MEM
 from tools.harness.kubelet import StandInKubelet
 from tools.harness.kubelet_registry import CHECKPOINT_NAME
+from tools.harness.rig import put_library
 
 from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -102,10 +103,7 @@ class Node:
         context = {"name": "x", "context": {"cluster": "c"}}
         config = {"current-context": "x", "contexts": [context], "clusters": [cluster]}
         (root / "kubeconfig").write_text(json.dumps(config))
-        library = root / "lib" / "0.0.1"
-        library.mkdir(parents=True)
-        (library / "libgpuslice.so").write_bytes(b"")
-        (library / "ld.so.preload").write_text("")
+        put_library(root / "lib" / "0.0.1")
         self.api.store(NODE_PATH, {"metadata": {"name": NODE, "uid": "node-uid", "labels": {}}})
         await self.kubelet.start()
         self.pods.readmit()

@@ -276,14 +276,9 @@ def test_a_node_that_writes_its_annotation_again_and_again_fills_no_memory(times
         tracemalloc.stop()
 
 
-def annotations_of(rig: Rig, where: str) -> dict[str, str]:
-    """An object's annotations at the server."""
-    return dict(rig.api.objects[where]["metadata"].get("annotations", {}))
-
-
 def holdings_at(rig: Rig) -> dict[str, Holding]:
     """What the agent says on its node."""
-    return dict(parse_holdings(annotations_of(rig, OWN_NODE).get(HOLDINGS_ANNOTATION, "")))
+    return dict(parse_holdings(rig.annotations().get(HOLDINGS_ANNOTATION, "")))
 
 
 def full(rig: Rig) -> Any:
@@ -293,7 +288,7 @@ def full(rig: Rig) -> Any:
         if seen.method != "PATCH" or seen.path not in rig.api.objects:
             return None
         changed = (seen.body.get("metadata") or {}).get("annotations") or {}
-        after = {**annotations_of(rig, seen.path), **changed}
+        after = {**rig.annotations(seen.path), **changed}
         size = sum(len(key) + len(value) for key, value in after.items() if value is not None)
         return status(422, "metadata.annotations: Too long") if size > MOST_TOTAL else None
 
@@ -303,7 +298,7 @@ def full(rig: Rig) -> Any:
 async def patch(rig: Rig, **values: str | None) -> None:
     """The tenant patches its own pod."""
     made = json.loads(json.dumps(rig.api.objects[VICTIM]))
-    kept = {**annotations_of(rig, VICTIM), **values}
+    kept = {**rig.annotations(VICTIM), **values}
     made["metadata"]["annotations"] = {k: v for k, v in kept.items() if v is not None}
     await rig.api.put(VICTIM, made)
 
@@ -340,9 +335,7 @@ async def test_an_agent_that_starts_again_takes_nothing_back_of_what_it_said() -
         await until(lambda: uid in holdings_at(rig), 20)
         said = holdings_at(rig)
         before = len(rig.api.seen("PATCH", OWN_NODE))
-        await rig.stop_agent()
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.restart_agent()
         assert (await rig.admit("next", slice_of(1, 5))).is_admitted
         await until(lambda: rig.uid("next") in holdings_at(rig), 20)
         written = [seen.body["metadata"] for seen in rig.api.seen("PATCH", OWN_NODE)[before:]]
@@ -355,8 +348,8 @@ async def test_padding_keeps_nothing_forged_on_a_pod_and_hides_nothing() -> None
     """The agent takes the forged keys away, says so once, and writes its own when there is room."""
     async with running_rig("dgx-a100") as rig:
         assert (await rig.admit("greedy", slice_of(8, 30))).is_admitted
-        await until(lambda: annotations_of(rig, VICTIM).get(ASSIGNED) == "true")
-        uid, true = rig.uid("greedy"), annotations_of(rig, VICTIM)
+        await until(lambda: rig.annotations(VICTIM).get(ASSIGNED) == "true")
+        uid, true = rig.uid("greedy"), rig.annotations(VICTIM)
         await until(lambda: uid in holdings_at(rig))
         said = holdings_at(rig)[uid]
         rig.api.fault = full(rig)
@@ -364,7 +357,7 @@ async def test_padding_keeps_nothing_forged_on_a_pod_and_hides_nothing() -> None
         short = dict.fromkeys(true, "")
         room = MOST_TOTAL - sum(len(key) for key in true) - len("padding") - 16
         await patch(rig, padding="x" * room, **{**short, ALLOCATION: "{}", V1_INDEX: "7"})
-        await until(lambda: not annotations_of(rig, VICTIM).keys() & set(HELD_KEYS), 30)
+        await until(lambda: not rig.annotations(VICTIM).keys() & set(HELD_KEYS), 30)
         await until(lambda: rig.events("PodPatchRefused"), 30)
         assert holdings_at(rig)[uid] == said
 
@@ -372,7 +365,7 @@ async def test_padding_keeps_nothing_forged_on_a_pod_and_hides_nothing() -> None
         before = len(rig.api.seen("PATCH", VICTIM))
         await until(lambda: len(rig.api.seen("PATCH", VICTIM)) >= before + 2, 60)
         await patch(rig, padding=None)
-        await until(lambda: annotations_of(rig, VICTIM) == true, 90)
+        await until(lambda: rig.annotations(VICTIM) == true, 90)
         assert len(rig.events("PodPatchRefused")) == 1
         assert rig.events("PodPatchRefused")[0].get("count", 1) == 1
 
@@ -380,14 +373,14 @@ async def test_padding_keeps_nothing_forged_on_a_pod_and_hides_nothing() -> None
 async def test_a_tenant_that_repeats_its_patch_changes_nothing_of_what_the_node_says() -> None:
     async with running_rig("dgx-a100") as rig:
         assert (await rig.admit("greedy", slice_of(8, 30))).is_admitted
-        await until(lambda: annotations_of(rig, VICTIM).get(ASSIGNED) == "true")
+        await until(lambda: rig.annotations(VICTIM).get(ASSIGNED) == "true")
         uid = rig.uid("greedy")
         await until(lambda: uid in holdings_at(rig))
         said = holdings_at(rig)
         for number in range(20):
             await patch(rig, **EVERYWHERE, **{DEVICES_ANNOTATION: f'{{"0":["GPU-{number}"]}}'})
             assert holdings_at(rig) == said
-        await until(lambda: annotations_of(rig, VICTIM)[ALLOCATION] != EVERYWHERE[ALLOCATION], 30)
+        await until(lambda: rig.annotations(VICTIM)[ALLOCATION] != EVERYWHERE[ALLOCATION], 30)
         assert holdings_at(rig) == said
 
 

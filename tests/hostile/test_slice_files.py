@@ -233,8 +233,7 @@ async def test_the_agent_refuses_a_pod_whose_slice_has_no_room_and_says_so() -> 
     async with running_rig(is_started=False) as rig:
         with small_tmpfs(rig.run, 256):
             try:
-                await rig.start_agent()
-                await rig.until_ready()
+                await rig.serve()
                 await rig.admit("before", slice_of(2, 30))
                 fill(rig.run / "filler")
                 refused = await rig.admit("unlucky", slice_of(2, 30))

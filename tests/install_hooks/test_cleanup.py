@@ -49,8 +49,7 @@ async def test_an_agent_that_is_installed_again_serves_what_stayed() -> None:
         await left_behind(rig, "stays")
         grant = rig.grant("stays")
         await clean(places(rig), is_forced=False)
-        await rig.start_agent()
-        await rig.until_ready()
+        await rig.serve()
         start = await rig.kubelet.start_container(rig.uid("stays"), "main-0")
 
         assert rig.grant("stays").slice_id == grant.slice_id

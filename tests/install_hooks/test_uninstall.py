@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,21 +61,24 @@ async def answer(server: StandInApiServer, node: str, mark: str, *kept: str) -> 
     await server.put(f"/api/v1/nodes/{node}", made)
 
 
+async def uninstall(
+    api: ApiServer, tell: Callable[[str], None] = lambda _: None, seconds: float = 60
+) -> None:
+    await Uninstall(Fleet(api, "gpu", "agents"), tell, 0.02).run(seconds)
+
+
 async def test_it_ends_when_every_agent_has_answered_its_mark() -> None:
     async with running() as (server, api):
         await install(server, "a", "b")
         await answer(server, "b", "installation-0")  # of an uninstall before
         told: list[str] = []
-        run = asyncio.ensure_future(
-            Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02).run(60)
-        )
+        run = asyncio.ensure_future(uninstall(api, told.append))
         await until(lambda: marks(server) == {"a": UID, "b": UID}, PATIENCE_SECONDS)
         await answer(server, "a", UID)
         await until(lambda: "node a: withdrawn" in told, PATIENCE_SECONDS)
         assert not run.done()
         await answer(server, "b", UID, "default/p")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await run
+        await asyncio.wait_for(run, PATIENCE_SECONDS)
 
         assert told[0] == "asking 2 nodes to withdraw"
         assert "node b: withdrawn; files of running pods are kept: default/p" in told
@@ -87,7 +91,7 @@ async def test_who_does_not_answer_is_named_with_pod_and_cure() -> None:
         await install(server, "a", "b")
         await answer(server, "a", UID)
         with pytest.raises(ClusterError) as failure:
-            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(5)
+            await uninstall(api, seconds=5)
         text = str(failure.value)
         assert "the agents of 1 node: b (pod on-b)" in text
         assert "--no-hooks" in text
@@ -98,13 +102,10 @@ async def test_a_node_that_is_removed_meanwhile_is_not_waited_for() -> None:
     async with running() as (server, api):
         await install(server, "a")
         told: list[str] = []
-        run = asyncio.ensure_future(
-            Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02).run(60)
-        )
+        run = asyncio.ensure_future(uninstall(api, told.append))
         await until(lambda: marks(server) == {"a": UID}, PATIENCE_SECONDS)
         await server.delete("/api/v1/nodes/a")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await run
+        await asyncio.wait_for(run, PATIENCE_SECONDS)
         assert "node a: gone" in told
 
 
@@ -112,35 +113,29 @@ async def test_a_mark_that_got_lost_is_set_again() -> None:
     """An agent that removed one of before may have taken ours with it."""
     async with running() as (server, api):
         await install(server, "a")
-        run = asyncio.ensure_future(
-            Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(60)
-        )
+        run = asyncio.ensure_future(uninstall(api))
         await until(lambda: marks(server) == {"a": UID}, PATIENCE_SECONDS)
         await server.put("/api/v1/nodes/a", {"metadata": {"name": "a"}})
         await until(lambda: marks(server) == {"a": UID}, PATIENCE_SECONDS)
         await answer(server, "a", UID)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await run
+        await asyncio.wait_for(run, PATIENCE_SECONDS)
 
 
 async def test_an_api_server_that_is_away_is_waited_for() -> None:
     async with running(is_up=False) as (server, api):
         told: list[str] = []
-        run = asyncio.ensure_future(
-            Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02).run(60)
-        )
+        run = asyncio.ensure_future(uninstall(api, told.append))
         await until(lambda: told, PATIENCE_SECONDS)
         assert "trying again" in told[0]
         await server.start()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await run
+        await asyncio.wait_for(run, PATIENCE_SECONDS)
         assert told[-2] == "there is no DaemonSet gpu/agents: no node to ask"
 
 
 async def test_what_kept_it_from_asking_is_told_at_the_deadline() -> None:
     async with running(is_up=False) as (_, api):
         with pytest.raises(ClusterError, match="did not say which nodes have agents"):
-            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(1)
+            await uninstall(api, seconds=1)
 
 
 async def test_it_gives_up_at_once_where_it_has_no_right() -> None:
@@ -153,12 +148,12 @@ async def test_it_gives_up_at_once_where_it_has_no_right() -> None:
             return forbidden.pop() if forbidden else None
 
         server.fault = denied_twice
-        await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(60)
+        await uninstall(api, seconds=60)
         assert not forbidden
 
         server.fault = lambda _: status(403, "may not get daemonsets")
         with pytest.raises(AccessError, match="may not get daemonsets"):
-            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(3600)
+            await uninstall(api, seconds=3600)
 
 
 async def test_it_gives_up_at_once_where_the_server_is_not_the_clusters() -> None:
@@ -194,8 +189,7 @@ async def test_a_server_that_answered_once_is_waited_for_until_the_deadline() ->
         await until(lambda: "trying again:" in told[-1], PATIENCE_SECONDS)
         await server.start()
         await answer(server, "a", UID)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await work
+        await asyncio.wait_for(work, PATIENCE_SECONDS)
 
 
 async def test_a_404_of_another_server_is_no_missing_daemonset() -> None:

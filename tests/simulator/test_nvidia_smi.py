@@ -6,13 +6,12 @@ never stored. Where that is impossible the tests are skipped and say why.
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
+from tests.nvidia_smi import NvidiaSmi, download, unpacking
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import end, environment, hear, start
 
@@ -25,13 +24,8 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
     """The package, removed after the module."""
-    place = tmp_path_factory.mktemp("nvidia-smi")
-    try:
+    with unpacking(tmp_path_factory) as place:
         yield download(place)
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    finally:
-        shutil.rmtree(place)
 
 
 @pytest.fixture(scope="module")

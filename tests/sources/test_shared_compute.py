@@ -35,8 +35,7 @@ async def test_the_document_on_shared_compute(containers: Containers) -> None:
         async with running_rig(is_started=False) as rig:
             rig.cards.upgrade_driver("450.102.04")
             driver_library.set_fields(rig.cards.state, [f"cards.0.{field}" for field in CARD])
-            await rig.start_agent(mode="cgpu")
-            await rig.until_ready()
+            await rig.serve(mode="cgpu")
             await check_node(rig, step)
             await check_job(rig, step, containers)
 

@@ -138,8 +138,7 @@ async def bench_node(profile: str = "h200") -> AsyncIterator[BenchNode]:
             rig.state, rig.run = Path(disk), Path(memory)
             rig.environment |= AS_IN_IMAGE
             await rig.set_labels(schedule="core_mem")
-            await rig.start_agent()
-            await rig.until_ready()
+            await rig.serve()
             yield BenchNode(rig, file_system(rig.state), file_system(rig.run))
 
 

@@ -5,7 +5,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from tools.demo.demo_pods import CONTAINER, Role
 from tools.harness.api_server import StandInApiServer
 from tools.harness.kubelet import StandInKubelet
 from tools.harness.kubelet_pods import ContainerStart, PodAdmission
+from tools.harness.ports import free_port
 
 # Loaded before any fork: between fork and exec nothing may take a lock.
 _LIBC = ctypes.CDLL(None)
@@ -42,7 +42,7 @@ class AgentProcess:
         self._flags = flags
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
-        self.port = _free_port()
+        self.port = free_port()
         """Where its /metrics and /readyz listen."""
 
     async def start(self) -> None:
@@ -122,12 +122,6 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 def die_with_parent() -> None:
     """Runs in the child before exec: the kernel ends it if the demo is killed outright."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 RECOVERY_SECONDS = 1

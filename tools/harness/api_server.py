@@ -11,7 +11,7 @@ import copy
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -278,13 +278,14 @@ class StandInApiServer:
             return status(410, "too old resource version")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        while epoch == self._epoch:
-            changed, upto = self._changed, self._version  # more may change while a write waits
-            for line in tuple(self._lines(asked, at, upto)):
-                await response.write(line[:7])  # lines arrive in pieces, as on a network
-                await response.write(line[7:])
-            at = upto
-            await changed.wait()
+        with suppress(ConnectionResetError):  # the client has gone
+            while epoch == self._epoch:
+                changed, upto = self._changed, self._version  # more may change while a write waits
+                for line in tuple(self._lines(asked, at, upto)):
+                    await response.write(line[:7])  # lines arrive in pieces, as on a network
+                    await response.write(line[7:])
+                at = upto
+                await changed.wait()
         if request.transport is not None:
             request.transport.abort()
         return response

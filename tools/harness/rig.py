@@ -40,6 +40,13 @@ def stored_grants(store: GrantStore) -> list[Grant]:
         return []
 
 
+def put_library(directory: Path) -> None:
+    """The two files of a version of the isolation library, which nobody loads."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "libgpuslice.so").write_bytes(b"")
+    (directory / "ld.so.preload").write_text("")
+
+
 def slice_of(mem: int = 0, core: int = 0, count: int = 0) -> dict[str, int]:
     """Limits of a container; what is 0 is not asked."""
     return {key: n for key, n in ((MEM, mem), (CORE, core), (COUNT, count)) if n}
@@ -98,6 +105,10 @@ class Rig:
     async def restart_agent(self, **settings: object) -> None:
         """End the agent, start it again, wait until it serves."""
         await self.stop_agent()
+        await self.serve(**settings)
+
+    async def serve(self, **settings: object) -> None:
+        """Start the agent, and wait until it is ready."""
         await self.start_agent(**settings)
         await self.until_ready()
 
@@ -260,16 +271,17 @@ class Rig:
         found = [value for path, value in self.api.objects.items() if "/events/" in path]
         return [event for event in found if reason in ("", event["reason"])]
 
+    def annotations(self, path: str = f"/api/v1/nodes/{NODE}") -> dict[str, str]:
+        """Those of an object at the API server, of the node if none is named."""
+        return dict(self.api.objects[path]["metadata"].get("annotations") or {})
+
     def allocatable(self) -> dict[str, int]:
         """What the kubelet shows."""
         return {resource: self.kubelet.allocatable(resource) for resource in (MEM, CORE, COUNT)}
 
     def install_library(self, version: str = "0.0.1") -> None:
         """Put the two files of an isolation library there; nobody loads them here."""
-        directory = self.library / version
-        directory.mkdir(parents=True)
-        (directory / "libgpuslice.so").write_bytes(b"")
-        (directory / "ld.so.preload").write_text("")
+        put_library(self.library / version)
 
 
 def _object(pod: StandInPod) -> dict[str, Any]:
@@ -335,8 +347,7 @@ async def running_rig(
         rig.port = free_port()
         try:
             if is_started:
-                await rig.start_agent(**settings)
-                await rig.until_ready()
+                await rig.serve(**settings)
             yield rig
         finally:
             if rig.process is not None:
