@@ -611,6 +611,18 @@ def test_the_figures_in_short_are_measured_ones() -> None:
     assert "not measured" not in text
 
 
+def test_what_the_page_of_kubectl_gpu_shows_is_what_it_prints() -> None:
+    """Each example is of a golden file; that of replicas and instances is tested by itself."""
+    golden = (ROOT / "tests/golden/overview").glob("*.txt")
+    printed = {line.rstrip() for path in golden for line in page(str(path)).splitlines()}
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page("docs/kubectl.md"), re.DOTALL | re.MULTILINE)
+    shown = [block.splitlines() for language, block in blocks if not language]
+
+    assert len(shown) > 4
+    others = [line for lines in shown if "gpu-c  default" not in lines[0] for line in lines]
+    assert [line for line in others if line not in printed] == []
+
+
 def test_decisions_are_numbered_without_a_gap_and_have_their_three_parts() -> None:
     """Context, decision, consequence, on one page each."""
     records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))

@@ -7,7 +7,7 @@ from tools.harness.api_server import StandInApiServer
 from tools.harness.objects import Json, node, pod
 from tools.harness.waiting import until
 
-from gpu_device_plugin.controller.unhealthy_cards import OURS
+from gpu_device_plugin.controller.unhealthy_cards import WRITTEN
 
 _PATH = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n1"
 
@@ -61,7 +61,7 @@ async def test_an_operators_entries_and_keys_stay(tmp_path: Path) -> None:
         await found.server.put(_PATH, operators("1"))
         await put_node(found, 1, 2)
         await until(lambda: listed(found.server) == "1,2")
-        assert found.server.objects[_PATH]["metadata"]["annotations"][OURS] == "2"
+        assert found.server.objects[_PATH]["metadata"]["annotations"][WRITTEN] == "2"
         await put_node(found)
         await until(lambda: listed(found.server) == "1")
         assert found.server.objects[_PATH]["data"]["why"] == "fan"

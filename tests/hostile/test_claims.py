@@ -72,7 +72,7 @@ async def test_people_see_nothing_that_such_a_pod_says_of_itself() -> None:
     cards = cluster_cards(nodes, pods)
     shown = [(card.free_units, card.holders) for view in cards.nodes for card in view.cards]
     assert shown == [(UNITS, ()), (UNITS, ())]
-    assert [view.waiting for view in cards.nodes] == [(), ()]
+    assert [view.waiting for view in cards.nodes] == [{}, {}]
     assert cards.summary.endswith("0 of 30 units held (0 %)")
 
 

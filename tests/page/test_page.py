@@ -153,11 +153,11 @@ def test_the_last_hour_is_a_line_of_steps_and_bounded() -> None:
     """A minute a step to the right, the highest at the top; nothing noted means nothing changed."""
     history = History()
     for minute, mib in ((0, 100), (10, 50), (11, 25), (11, 100)):
-        history.note(minute * 60 + 5, [("ns", NamespaceTotal(mib=mib))])
+        history.note(minute * 60 + 5, {"ns": NamespaceTotal(mib=mib)})
     assert history.line("ns") == "49,0 49,0 59,0 59,8 60,8 60,0"
     assert history.line("other") == "49,16 49,16 59,16 59,16 60,16 60,16"
     for minute in range(1000):
-        history.note(minute * 60, [(f"ns-{n}", NamespaceTotal(mib=n)) for n in range(1000)])
+        history.note(minute * 60, {f"ns-{n}": NamespaceTotal(mib=n) for n in range(1000)})
     assert len(history.line("ns-49").split()) == 120
     assert set(history.line("ns-50").split()) == {f"{x},16" for x in range(1, 61)}
 

@@ -7,11 +7,11 @@ Events, and (for `top`) behind the API server's proxy.
 import gpu_device_plugin.cli.plain_structlog  # noqa: F401  # first
 
 # isort: split
-import dataclasses
 import datetime
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,7 +71,7 @@ def _choose_nodes(
 ) -> "ClusterCards":
     """The nodes of these names that hold something of the namespace; all where none is given."""
     names = [name.removeprefix("node/") for name in names]
-    known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
+    known = sorted(found.names)
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(known) or "none"
@@ -111,19 +111,17 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
 
     async def read(api: "ApiServer") -> VerbResult:
         found = await choose(api, (await read_cluster(api)).cards)
-        names = [node.name for node in found.nodes] + [name for name, _ in found.unreadable]
         return VerbResult(
             json_cards(found),
             lambda screen: screen.cards(found, is_wide=listing.is_wide),
-            [f"node/{name}" for name in names],
+            [f"node/{name}" for name in found.names],
         )
 
     async def follow(api: "ApiServer", draw: Callable[[Any, str], None]) -> None:
         from gpu_device_plugin.cli.overview_screen import stale_text
 
         shown = await choose(api, (await read_cluster(api)).cards)
-        there = {node.name for node in shown.nodes} | {name for name, _ in shown.unreadable}
-        names = there if listing.labels or nodes else None
+        names = set(shown.names) if listing.labels or nodes else None
 
         def tell(found: "FollowedCards") -> None:
             nonlocal shown
@@ -165,7 +163,7 @@ def top(prometheus: str | None, listing: Listing) -> None:
         ]
         nonlocal is_answered
         is_answered = bool(every) or not silent
-        value = {"slices": list(map(dataclasses.asdict, uses)), "not_asked": list(silent)}
+        value = {"slices": list(map(asdict, uses)), "not_asked": list(silent)}
         names = [f"{use.namespace}/{use.pod}" for use in uses]
         return VerbResult(value, lambda screen: screen.uses(uses, silent), names)
 
@@ -192,7 +190,7 @@ def why(pod: str, listing: Listing) -> None:
             # As `kubectl get -o name` names pods, the type was taken for the namespace.
             hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
             raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
-        return VerbResult(dataclasses.asdict(found), lambda screen: screen.story(found))
+        return VerbResult(asdict(found), lambda screen: screen.story(found))
 
     listing.show(read)
 
@@ -216,7 +214,7 @@ def doctor(listing: Listing) -> None:
         nodes = count_noun(len(reading.cards.nodes), "node")
         examined = f"{count_noun(agents, 'agent')}, {nodes} with cards"
         has_problem = any(finding.level == "problem" for finding in found)
-        value = {"findings": list(map(dataclasses.asdict, found)), "examined": examined}
+        value = {"findings": list(map(asdict, found)), "examined": examined}
         return VerbResult(value, lambda screen: screen.findings(found, examined))
 
     listing.show(read)
@@ -252,7 +250,7 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
         over = f" over {cards} cards" if cards > 1 else ""
         asked = f"{count_noun(units, 'unit')} and {percent} %{over}"
         value = {
-            "nodes": list(map(dataclasses.asdict, found)),
+            "nodes": list(map(asdict, found)),
             "asked": asked,
             "pods": sum(each.pods for each in found),
         }
@@ -284,8 +282,8 @@ def totals(team_label: str, listing: Listing) -> None:
             return pod.namespace
 
         held = [slice_use.held_on(node, group_of) for node in reading.cards.nodes]
-        found = [each for each in slice_use.totals(held) if each[0]]
-        value = [{"name": n, **dataclasses.asdict(t), "pods": len(t.pods)} for n, t in found]
+        found = {name: each for name, each in slice_use.totals(held).items() if name}
+        value = [{"name": n, **asdict(t), "pods": len(t.pods)} for n, t in found.items()]
         group = "team" if team_label else "namespace"
         return VerbResult({"totals": value}, lambda screen: screen.totals(found, group))
 
@@ -345,7 +343,7 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
             "mode": node.mode,
             "unit_mib": node.unit_mib,
             "cards": [_json_card(node, card) for card in node.cards],
-            "waiting": [_json_pod(pod) | {"units": units} for pod, units in node.waiting],
+            "waiting": [_json_pod(pod) | {"units": units} for pod, units in node.waiting.items()],
             "instances": [
                 {**each} | {"pods": list(map(_json_pod, pods))}
                 for each, pods in node.told_instances
@@ -353,13 +351,13 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
         }
         for node in found.nodes
     ]
-    unreadable = [{"name": name, "error": error} for name, error in found.unreadable]
+    unreadable = [{"name": name, "error": error} for name, error in found.unreadable.items()]
     return {"nodes": nodes, "unreadable": unreadable, "summary": found.summary}
 
 
 def _json_card(node: "NodeCards", card: "CardView") -> dict[str, object]:
     device = node.offer.devices.get(card.uuid)
-    plain = dataclasses.asdict(card) | {"replicas": device.replicas if device else 1}
+    plain = asdict(card) | {"replicas": device.replicas if device else 1}
     plain["holders"] = [
         _json_pod(holder.pod)
         | {name: getattr(holder, name) for name in ("units", "percent", "is_granted", "enforcers")}

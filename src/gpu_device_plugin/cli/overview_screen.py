@@ -5,7 +5,7 @@ With `map --watch` as many nodes as the terminal has room for, and since when th
 
 import datetime
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class OverviewScreen:
         for node in cluster.nodes:
             table = _card_table(node, bar, is_wide=is_wide)
             yield self._lines(Group(*_node(node, table)), self._width_for(table, _INDENT))
-        for name, why in cluster.unreadable:
+        for name, why in cluster.unreadable.items():
             yield self._lines(Text(f"{name}: {why}", style="red"), self._console.width)
 
     def _width_for(self, table: Table, indent: int = 0) -> int:
@@ -101,10 +101,10 @@ class OverviewScreen:
         for line in silent:
             self._console.print(Text(f"not asked: {line}", style="yellow"))
 
-    def totals(self, found: Sequence[tuple[str, NamespaceTotal]], group: str) -> None:
+    def totals(self, found: Mapping[str, NamespaceTotal], group: str) -> None:
         """What each group holds, as the page has it."""
         table = _table(group, right=("pods", "GiB", "compute, cards", "whole devices"))
-        for name, total in found:
+        for name, total in found.items():
             table.add_row(name, str(len(total.pods)), total.gib, total.cards, str(total.devices))
         self._console.print(table if found else "no pod holds anything")
 
@@ -184,7 +184,7 @@ def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
     for line in _instances(node):
         yield Padding(Text(line), (0, 0, 0, _INDENT))
     if node.waiting:
-        listed = ", ".join(f"{pod} ({count_noun(units, 'unit')})" for pod, units in node.waiting)
+        listed = ", ".join(f"{p} ({count_noun(n, 'unit')})" for p, n in node.waiting.items())
         yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, _INDENT))
     yield Text()
 

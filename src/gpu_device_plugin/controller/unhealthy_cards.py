@@ -15,15 +15,15 @@ from gpu_device_plugin.kubernetes.client.wire import ConfigMap
 NAMESPACE = "kube-system"
 PREFIX = "unhealthy-gpu-"
 KEY = "gpus"
-OURS = "gpu-device-plugin/unhealthy-gpus"
-"""Annotation of such a ConfigMap: the entries that we wrote; the others are an operator's."""
+WRITTEN = "gpu-device-plugin/unhealthy-gpus"
+"""Annotation of such a ConfigMap: the entries that the controller wrote; the others are an operator's."""
 _AGAIN_SECONDS = 30.0
 _COLLECTION = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _log = structlog.get_logger("unhealthy")
 
 
 class UnhealthyCards:
-    """Honours what operators wrote, and keeps our own entries to what the agents tell.
+    """Honours what operators wrote, and keeps its own entries to what the agents tell.
 
     `writes` says whether this replica keeps the ConfigMaps now.
     """
@@ -65,21 +65,21 @@ class UnhealthyCards:
         name = found.metadata.name
         if name.startswith(PREFIX):
             listed = _indexes((found.data or {}).get(KEY, ""))
-            ours = _indexes(found.annotations.get(OURS, ""))
-            self._take(name.removeprefix(PREFIX), listed, ours)
+            written = _indexes(found.annotations.get(WRITTEN, ""))
+            self._take(name.removeprefix(PREFIX), listed, written)
 
     def _drop(self, name: str) -> None:
         if name.startswith(PREFIX):
             self._take(name.removeprefix(PREFIX), frozenset(), frozenset())
 
-    def _take(self, node: str, listed: frozenset[int], ours: frozenset[int]) -> None:
-        # Our own entries say nothing new: the annotation that they come from is newer.
+    def _take(self, node: str, listed: frozenset[int], written: frozenset[int]) -> None:
+        # Entries that were written here say nothing new: the annotation that they come from is newer.
         before = self._told.pop(node, (frozenset(), frozenset()))
-        if listed or ours:
-            self._told[node] = (listed, ours)
-        if listed - ours != before[0] - before[1]:
-            _log.info("cards taken out", node=node, indexes=sorted(listed - ours))
-            self._ledger.taken_out(node, listed - ours)
+        if listed or written:
+            self._told[node] = (listed, written)
+        if listed - written != before[0] - before[1]:
+            _log.info("cards taken out", node=node, indexes=sorted(listed - written))
+            self._ledger.taken_out(node, listed - written)
         self.node_changed(node)
 
     async def _write(self) -> None:
@@ -99,11 +99,11 @@ class UnhealthyCards:
     def _is_right(self, node: str) -> bool:
         """Whether the ConfigMap says what the agent says; nothing is taken back that is not known."""
         sick = self._ledger.sick(node)
-        listed, ours = self._told.get(node, (frozenset(), frozenset()))
-        return sick is None or (sick <= listed and ours <= sick)
+        listed, written = self._told.get(node, (frozenset(), frozenset()))
+        return sick is None or (sick <= listed and written <= sick)
 
     async def _write_entries(self, node: str) -> None:
-        """Make our entries those cards that are sick; an operator's stay."""
+        """Make the written entries those cards that are sick; an operator's stay."""
         sick = self._ledger.sick(node)
         if sick is None or self._is_right(node):
             return
@@ -114,15 +114,14 @@ class UnhealthyCards:
 
 
 def _merge(before: Document | None, node: str, sick: frozenset[int]) -> Document:
-    """The ConfigMap with our entries for these cards beside the operator's."""
+    """The ConfigMap with entries for these cards beside the operator's."""
     plain = before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}}
-    meta: dict[str, object] = dict(plain["metadata"])
     annotations: Mapping[str, str] = plain["metadata"].get("annotations") or {}
     data: Mapping[str, str] = plain.get("data") or {}
-    theirs = _indexes(data.get(KEY, "")) - _indexes(annotations.get(OURS, ""))
-    ours = sick - theirs
-    meta["annotations"] = {**annotations, OURS: _text(ours)}
-    data = {**data, KEY: _text(theirs | ours)}
+    operators = _indexes(data.get(KEY, "")) - _indexes(annotations.get(WRITTEN, ""))
+    written = sick - operators
+    meta = {**plain["metadata"], "annotations": {**annotations, WRITTEN: _text(written)}}
+    data = {**data, KEY: _text(operators | written)}
     return {**plain, "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
 
 

@@ -32,8 +32,8 @@ PRELOAD = "ld.so.preload"
 SELFTEST = "gpu-selftest"
 _NEEDED = (LIBRARY, PRELOAD)
 _FILES = (PRELOAD, LIBRARY, SELFTEST, HOOK)
-_OURS = re.compile(r"\w[\w.+!]*-[0-9a-f]{12}")
-_UNFINISHED = re.compile(rf"\.{_OURS.pattern}\.new")
+_VERSION = re.compile(r"\w[\w.+!]*-[0-9a-f]{12}")
+_UNFINISHED = re.compile(rf"\.{_VERSION.pattern}\.new")
 _DIGEST_LETTERS = 12
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
@@ -58,31 +58,31 @@ def package(version: str, library: Path, programs: Iterable[Path], target: str) 
 
 
 class LibraryVersions:
-    """The versions below one directory; `ours`: of this agent's package, or None."""
+    """The versions below one directory; `bundled`: this agent's package, or None."""
 
-    def __init__(self, directory: Path, ours: Package | None) -> None:
+    def __init__(self, directory: Path, bundled: Package | None) -> None:
         self._directory = directory
         self._directory_text = str(directory)  # used at every Allocate and every check
-        self._ours = ours
+        self._bundled = bundled
         self._open_files = _OpenFiles()
 
     def install(self) -> bool:
-        """Install our version, or repair it; returns whether anything was written."""
+        """Install this agent's version, or repair it; returns whether anything was written."""
         self._keep_open()  # before one that a container has leased is replaced
-        return self._ours is not None and self._fill(self._ours.version, self._ours.files)
+        return self._bundled is not None and self._fill(self._bundled.version, self._bundled.files)
 
     def current(self) -> str:
         """The version that new containers get: that of this agent, else the newest complete one, else ""."""
-        if self._ours is not None:
-            return self._ours.version if self.is_complete(self._ours.version) else ""
+        if self._bundled is not None:
+            return self._bundled.version if self.is_complete(self._bundled.version) else ""
         complete = [name for name in self._names() if self.is_complete(name)]
         return max(complete, key=_order, default="")
 
     def is_complete(self, version: str) -> bool:
         """Whether all that containers of that version need is there, as files."""
         directory = f"{self._directory_text}/{version}"
-        if self._ours is not None and version == self._ours.version:
-            sizes = self._ours.files.items()
+        if self._bundled is not None and version == self._bundled.version:
+            sizes = self._bundled.files.items()
             return all(_size(f"{directory}/{name}") == len(text) for name, text in sizes)
         return all(_size(f"{directory}/{name}") is not None for name in _NEEDED)
 
@@ -104,25 +104,25 @@ class LibraryVersions:
         """
         if self.is_complete(version):
             return False
-        if self._ours is None:
+        if self._bundled is None:
             raise StorageError(
                 f"{self._directory / version}: version {version} of the isolation library is "
                 f"missing or incomplete, and this agent was built without one"
             )
-        return self._fill(version, self._ours.files)
+        return self._fill(version, self._bundled.files)
 
     def remove_unused(self, used: Collection[str], *, is_leaving: bool = False) -> tuple[str, ...]:
         """Remove unused versions that an agent installed; returns their names. Others are left alone.
 
         `is_leaving`: no new container will come, so this agent's own, unused, is removed too.
         """
-        ours = self._ours.version if self._ours else self.current()
-        kept = {*used} if is_leaving else {*used, ours}
+        own = self._bundled.version if self._bundled else self.current()
+        kept = {*used} if is_leaving else {*used, own}
         removed = []
         for name in self._names():
             if _UNFINISHED.fullmatch(name):
                 shutil.rmtree(self._directory / name, ignore_errors=True)
-            if name in kept or not _OURS.fullmatch(name):
+            if name in kept or not _VERSION.fullmatch(name):
                 continue
             failpoint("library.before-remove")
             # The preload file first: without it half a version does not look complete.

@@ -39,14 +39,14 @@ class ServingLock:
             descriptor = self._open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_ours = is_at(self._path, descriptor)
+                is_there = is_at(self._path, descriptor)
             except BlockingIOError as error:  # a reader has it for a moment, or another daemon
                 os.close(descriptor)
                 if attempt + 1 == _TRIES:
                     raise ConfigError(f"another MPS daemon holds {self._path}") from error
                 time.sleep(_PAUSE_SECONDS)
             else:
-                if is_ours:
+                if is_there:
                     self._descriptor = descriptor
                     self.serve("")
                     return

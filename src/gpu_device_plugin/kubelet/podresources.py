@@ -51,7 +51,7 @@ class PodResources:
         self._socket = socket
         self._resources = resources
         self._channel: Any = None
-        self._is_ours: dict[str, bool] = {}  # by resource, as far as met
+        self._is_served: dict[str, bool] = {}  # by resource, as far as met
         self._known: _Known = {}  # by the last List
         self.listed: frozenset[PodKey] = frozenset()
         """Namespace and name of every pod in the last List."""
@@ -61,7 +61,7 @@ class PodResources:
         return socket_identity(self._socket)
 
     async def list(self) -> tuple[ListedPod, ...]:
-        """Every active pod of the node, by name, including those that hold none of our units.
+        """Every active pod of the node, by name, including those that hold none of these units.
 
         Never call it while one of our Allocates is in flight: that can make the kubelet give
         the same unit away twice (kubernetes #137534).
@@ -123,8 +123,8 @@ class PodResources:
 
     def _read(self, answer: bytes) -> _Answer:
         """The pods of an answer; what one held at the last List is not read again."""
-        if self._is_ours != {name: name in self._resources for name in self._is_ours}:
-            self._is_ours, self._known = {}, {}  # a configuration has brought more
+        if self._is_served != {name: name in self._resources for name in self._is_served}:
+            self._is_served, self._known = {}, {}  # a configuration has brought more
         found = []
         for pod in pb.RawPods.FromString(answer).pod_resources:
             containers = tuple(
@@ -143,9 +143,9 @@ class PodResources:
             ids: dict[str, list[str]] = {}
             for devices in map(pb.ContainerDevices.FromString, encoded):
                 resource = devices.resource_name
-                if resource not in self._is_ours:
-                    self._is_ours[resource] = resource in self._resources
-                if self._is_ours[resource]:
+                if resource not in self._is_served:
+                    self._is_served[resource] = resource in self._resources
+                if self._is_served[resource]:
                     ids.setdefault(resource, []).extend(devices.device_ids)
             held[container] = {resource: frozenset(each) for resource, each in ids.items()}
             for claim in map(pb.DynamicResource.FromString, claims):

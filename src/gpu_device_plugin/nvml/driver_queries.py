@@ -178,7 +178,7 @@ def _pci_class(pci_device: str) -> int:
         return 0
 
 
-OURS = ("gpu_device_plugin", "gpu-device-plugin")
+OWN_COMMANDS = ("gpu_device_plugin", "gpu-device-plugin")
 """Words in the command lines of our own programs, which look at cards and compute nothing."""
 
 
@@ -189,8 +189,8 @@ def openers(minor: int, proc: Path) -> Iterator[tuple[int, str]]:
     """
     device = f"/dev/nvidia{minor}"
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: path.name):
-        with suppress(OSError):  # it ended, or it is not ours to look at
+        with suppress(OSError):  # it ended, or we may not look at it
             links = {str(link.readlink()) for link in (process / "fd").iterdir()}
             command = (process / "cmdline").read_bytes().decode(errors="replace")
-            if device in links and not any(word in command for word in OURS):
+            if device in links and not any(word in command for word in OWN_COMMANDS):
                 yield int(process.name), command.split("\0")[0] or "?"

@@ -150,7 +150,7 @@ def _missing(facts: Installation) -> Iterator[Finding]:
 
 
 def _silent(facts: Installation) -> Iterator[Finding]:
-    published = {view.name for view in facts.cards.nodes} | {n for n, _ in facts.cards.unreadable}
+    published = set(facts.cards.names)
     for pod in facts.agents:
         if pod.is_ready and pod.spec.node_name not in published:
             yield note(
@@ -160,7 +160,7 @@ def _silent(facts: Installation) -> Iterator[Finding]:
 
 
 def _unreadable(facts: Installation) -> Iterator[Finding]:
-    for name, why in facts.cards.unreadable:
+    for name, why in facts.cards.unreadable.items():
         yield problem(
             f"the cards of node {name} cannot be read: {why}",
             "use a kubectl gpu of the agents' version",

@@ -25,7 +25,7 @@ def summary(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
     for node in nodes:
         by_index = {card.index: f"{card.held_units}/{card.units}" for card in node.cards}
         cells = [by_index.get(index, "0/0") for index in range(most)]
-        cells += [str(_waiting(node)) if node.waiting else ""] if has_waiting else []
+        cells += [str(sum(node.waiting.values()) or "")] if has_waiting else []
         lines.append([node.name, addresses.get(node.name, "unknown"), *cells, _sum([node])])
     rule = len("\t".join(lines[1])) + 1 + 20 if nodes else 10
     total = ["Allocated/Total GPU Memory In Cluster:"], [f"{_sum(nodes)} ({_percent(nodes)}%)"]
@@ -63,7 +63,7 @@ def _pod_lines(node: NodeCards) -> list[list[str]]:
     found = [
         (holder.pod, card.index, holder.units) for card in node.cards for holder in card.holders
     ]
-    found += [(pod, columns, units) for pod, units in node.waiting]
+    found += [(pod, columns, units) for pod, units in node.waiting.items()]
     return [
         [pod.name, pod.namespace, *(str(units) if at == k else "0" for k in range(count)), ""]
         for pod, at, units in found
@@ -75,12 +75,8 @@ def _columns(node: NodeCards) -> int:
     return max((card.index + 1 for card in node.cards), default=0)
 
 
-def _waiting(node: NodeCards) -> int:
-    return sum(units for _, units in node.waiting)
-
-
 def _held(node: NodeCards) -> int:
-    return sum(card.held_units for card in node.cards) + _waiting(node)
+    return node.held_units + sum(node.waiting.values())
 
 
 def _sum(nodes: Iterable[NodeCards]) -> str:

@@ -82,7 +82,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         """Every node with cards, by name."""
         found = [(name, self.view(name)) for name in sorted(self.nodes)]
         views = tuple(view for _, view in found if isinstance(view, NodeCards))
-        unreadable = tuple((name, view) for name, view in found if isinstance(view, str))
+        unreadable = {name: view for name, view in found if isinstance(view, str)}
         return ClusterCards(views, unreadable)
 
     def without_card(self) -> tuple[tuple[SurveyedPod, ...], tuple[SurveyedPod, ...]]:

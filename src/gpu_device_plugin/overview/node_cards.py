@@ -7,7 +7,7 @@ for while they have not.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import cycle
+from itertools import chain, cycle
 from operator import ge
 from string import ascii_letters
 
@@ -87,7 +87,7 @@ class NodeCards:
 
     Attributes:
         waiting: Pods bound to it that have no card yet, with the units they ask for.
-        instances: Devices that are no cards, which are MIG instances, with who holds them.
+        instances: UUIDs of devices that are no cards, which are MIG instances, with who holds each.
         devices_taken: Resource -> whole devices that its pods ask for.
     """
 
@@ -96,8 +96,8 @@ class NodeCards:
     rooms: tuple[Room, ...]
     holds: tuple[PodHold, ...]
     cards: tuple[CardView, ...]
-    waiting: tuple[tuple[PodRef, int], ...]
-    instances: tuple[tuple[str, PodRef], ...] = ()
+    waiting: Mapping[PodRef, int]
+    instances: Mapping[str, tuple[PodRef, ...]] = field(default_factory=dict)
     devices_taken: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -134,8 +134,7 @@ class NodeCards:
     @property
     def pods(self) -> tuple[PodRef, ...]:
         """Those that hold something of it, or wait for a card; some more than once."""
-        waiting = (pod for pod, _ in self.waiting)
-        return (*self.letters, *waiting, *(pod for _, pod in self.instances))
+        return (*self.letters, *self.waiting, *chain.from_iterable(self.instances.values()))
 
     @property
     def namespaces(self) -> frozenset[str]:
@@ -144,33 +143,34 @@ class NodeCards:
 
     def of_namespace(self, namespace: str) -> "NodeCards":
         """Only what its pods hold or wait for; what others hold of their cards is not to be told from what is free."""
+
+        def own(pods: Iterable[PodRef]) -> tuple[PodRef, ...]:
+            return tuple(pod for pod in pods if pod.namespace == namespace)
+
         cards = []
         for card in self.cards:
             holders = tuple(h for h in card.holders if h.pod.namespace == namespace)
-            pods = tuple(pod for pod in card.pods if pod.namespace == namespace)
+            pods = own(card.pods)
             if holders or pods:
                 free = card.units - sum(holder.units for holder in holders)
                 cards.append(
                     replace(card, free_units=free, free_percent=0, holders=holders, pods=pods)
                 )
-        waiting = tuple(each for each in self.waiting if each[0].namespace == namespace)
-        instances = tuple(each for each in self.instances if each[1].namespace == namespace)
+        waiting = {pod: units for pod, units in self.waiting.items() if pod.namespace == namespace}
+        instances = {u: pods for u, held in self.instances.items() if (pods := own(held))}
         return NodeCards(self.name, self.offer, (), (), tuple(cards), waiting, instances)
 
     @property
     def told_instances(self) -> Sequence[tuple[Mapping[str, object], tuple[PodRef, ...]]]:
         """Each MIG instance with who holds it, free ones too; where the node does not tell them, those held."""
-        by_uuid: dict[str, tuple[PodRef, ...]] = {}
-        for uuid, pod in self.instances:
-            by_uuid[uuid] = (*by_uuid.get(uuid, ()), pod)
         told = {u: {"uuid": u, **asdict(d)} for u, d in self.offer.devices.items() if d.profile}
-        rest = {uuid: {"uuid": uuid} for uuid in by_uuid if uuid not in told}
-        return [(each, by_uuid.get(uuid, ())) for uuid, each in (told | rest).items()]
+        rest = {uuid: {"uuid": uuid} for uuid in self.instances if uuid not in told}
+        return [(each, self.instances.get(uuid, ())) for uuid, each in (told | rest).items()]
 
     def devices_of(self, pod: PodRef) -> frozenset[str]:
         """UUIDs of the cards and instances that a pod holds whole, or replicas of which."""
         whole = (card.uuid for card in self.cards if pod in card.pods)
-        return frozenset((*whole, *(uuid for uuid, each in self.instances if each == pod)))
+        return frozenset((*whole, *(uuid for uuid, pods in self.instances.items() if pod in pods)))
 
     @property
     def is_whole(self) -> bool:
@@ -207,26 +207,21 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     )
     devices = _devices(pods, told)
     rooms = node_rooms(offer, holds)
-    waiting = [
-        (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
-        for hold in holds
-        if any(demand.mem_units for demand in hold.unplaced)
-    ]
+    waiting = {hold.pod: sum(demand.mem_units for demand in hold.unplaced) for hold in holds}
     shares = [(hold.pod, _trusted_shares(hold, offer)) for hold in holds]
     cards = tuple(
         _card(room, offer, _holders(room.card.index, shares, granted, told), devices)
         for room in rooms
     )
     known = {card.uuid for card in cards}
-    instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
     return NodeCards(
         node.name,
         offer,
         rooms,
         holds,
         cards,
-        tuple(waiting),
-        tuple(sorted(instances)),
+        {pod: units for pod, units in waiting.items() if units},
+        {uuid: pods for uuid, pods in sorted(devices.items()) if uuid not in known},
         devices_taken=sum((Counter(pod.devices) for pod in pods), Counter[str]()),
     )
 
@@ -303,10 +298,15 @@ def _card(
 
 @dataclass(frozen=True, slots=True)
 class ClusterCards:
-    """Every node with cards, and those whose annotation cannot be read, with the reason."""
+    """Every node with cards, and the names of those whose annotation cannot be read, with the reason."""
 
     nodes: tuple[NodeCards, ...]
-    unreadable: tuple[tuple[str, str], ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all these nodes."""
+        return [*(node.name for node in self.nodes), *self.unreadable]
 
     @property
     def summary(self) -> str:
@@ -337,8 +337,8 @@ class ClusterCards:
             if (names is None or node.name in names)
             and (not namespace or namespace in node.namespaces)
         )
-        unreadable = (each for each in self.unreadable if names is None or each[0] in names)
-        return ClusterCards(nodes, () if namespace else tuple(unreadable))
+        own = {} if namespace else self.unreadable
+        return ClusterCards(nodes, {n: own[n] for n in own if names is None or n in names})
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:
@@ -355,13 +355,13 @@ def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> C
     for pod in pods:
         if pod.node and not pod.request.is_finished:
             by_node.setdefault(pod.node, []).append(pod)
-    views, unreadable = [], []
+    views, unreadable = [], {}
     for node in sorted(nodes, key=lambda node: node.name):
         try:
             views.append(node_cards(node, by_node.get(node.name, ())))
         except StateError as error:
-            unreadable.append((node.name, str(error)))
-    return ClusterCards(tuple(views), tuple(unreadable))
+            unreadable[node.name] = str(error)
+    return ClusterCards(tuple(views), unreadable)
 
 
 def allocation_api_text(by_claims: int, cards: int) -> str:

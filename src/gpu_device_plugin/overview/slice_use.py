@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from operator import attrgetter
 
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -164,15 +165,15 @@ def held_on(view: NodeCards, group_of: GroupOf = _NAMESPACE) -> Mapping[str, Nam
     for each in (holder for card in view.cards for holder in card.holders):
         held = NamespaceTotal(frozenset({each.pod}), each.units * view.unit_mib, each.percent)
         parts.append((group_of(each.pod), held))
-    whole = (*(pod for card in view.cards for pod in card.pods), *(p for _, p in view.instances))
+    whole = chain(*(card.pods for card in view.cards), *view.instances.values())
     parts += [(group_of(pod), NamespaceTotal(frozenset({pod}), devices=1)) for pod in whole]
     return _sums(parts)
 
 
-def totals(by_node: Iterable[Mapping[str, NamespaceTotal]]) -> Sequence[tuple[str, NamespaceTotal]]:
-    """Over all nodes, who holds most first."""
-    found = _sums(part for node in by_node for part in node.items()).items()
-    return sorted(found, key=lambda each: (-each[1].mib, -each[1].devices, each[0]))
+def totals(by_node: Iterable[Mapping[str, NamespaceTotal]]) -> Mapping[str, NamespaceTotal]:
+    """Over all nodes, by group, who holds most first."""
+    found = _sums(part for node in by_node for part in node.items())
+    return dict(sorted(found.items(), key=lambda each: (-each[1].mib, -each[1].devices, each[0])))
 
 
 def _sums(parts: Iterable[tuple[str, NamespaceTotal]]) -> Mapping[str, NamespaceTotal]:
@@ -196,12 +197,12 @@ class History:
     def __init__(self) -> None:
         self._minutes: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=_MINUTES)
 
-    def note(self, seconds: float, found: Sequence[tuple[str, NamespaceTotal]]) -> None:
-        """What they hold now, by a clock that never jumps; a later word in the same minute counts."""
+    def note(self, seconds: float, found: Mapping[str, NamespaceTotal]) -> None:
+        """What they hold now, who holds most first, by a clock that never jumps; a later word in the same minute counts."""
         minute = int(seconds // 60)
         if self._minutes and self._minutes[-1][0] == minute:
             self._minutes.pop()
-        kept = found[:MOST_NAMESPACES]
+        kept = islice(found.items(), MOST_NAMESPACES)
         self._minutes.append((minute, {name: held.mib for name, held in kept}))
 
     def line(self, namespace: str) -> str:

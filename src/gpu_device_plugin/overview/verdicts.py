@@ -166,7 +166,7 @@ def node_verdicts(
         whole = {verdict.node: verdict for verdict in found}
         names = few(sorted(devices))
         found = [_both(each, whole.get(each.node), names) for each in slices] if names else slices
-    for name, why in cards.unreadable:
+    for name, why in cards.unreadable.items():
         offered = facts[name].status.allocatable or {} if name in facts else {}
         if _may_go(pod, name) and (request.asks or any(device in offered for device in devices)):
             found.append(NodeVerdict(name, why, is_unreadable=True))

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import AccessError
@@ -279,7 +280,7 @@ class Drawing:
     ) -> Mapping[str, object]:
         found = totals(held.values())
         history.note(asyncio.get_running_loop().time(), found)
-        shown = [(name, total, history.line(name)) for name, total in found[:MOST_NAMESPACES]]
+        shown = [(n, t, history.line(n)) for n, t in islice(found.items(), MOST_NAMESPACES)]
         return {"group": group, "rows": shown, "left": len(found) - len(shown)}
 
     def _summary(self) -> str:

@@ -136,8 +136,8 @@ class NodeRow:
     held: int = 0
     units: int = 0
     cards: tuple[CardRow, ...] = ()
-    waiting: tuple[tuple[PodRef, int], ...] = ()
-    instances: tuple[tuple[str, PodRef], ...] = ()
+    waiting: Mapping[PodRef, int] = field(default_factory=dict)
+    instances: Mapping[str, tuple[PodRef, ...]] = field(default_factory=dict)
     trouble: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
 

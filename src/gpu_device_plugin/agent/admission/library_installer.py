@@ -43,8 +43,8 @@ class LibraryInstaller:
         self._node_store = node_store
         self._mode = node_store.read().mode
         self._missing = ""
-        self._ours, self._problem = _find_package()
-        self._versions = LibraryVersions(directory, self._ours)
+        self._bundled, self._problem = _find_package()
+        self._versions = LibraryVersions(directory, self._bundled)
         self._is_verified = False
         self._whole: Mapping[str, bool] = {}  # versions, and whether they bring the self-test
         self._is_leaving = False
@@ -78,8 +78,8 @@ class LibraryInstaller:
         return state.wants_isolation and not state.mark
 
     def _check(self) -> tuple[str, str]:
-        if self._ours is not None and not self._is_leaving:
-            self._install(self._ours)
+        if self._bundled is not None and not self._is_leaving:
+            self._install(self._bundled)
         self._whole = self._versions.whole()
         version = self._versions.current()
         if version:
@@ -109,7 +109,7 @@ class LibraryInstaller:
         except StorageError as error:
             raise NodeError(f"pod {grant.pod}: {error}", reason=MISSING) from error
         if was_missing:
-            installed = self._ours.version if self._ours else ""
+            installed = self._bundled.version if self._bundled else ""
             self._recorder.library_made_again(grant, installed)
         return was_missing
 
@@ -128,13 +128,13 @@ class LibraryInstaller:
         for version in await self._writer.run(remove):
             _log.info("unused version removed", version=version)
 
-    def _install(self, ours: Package) -> None:
+    def _install(self, bundled: Package) -> None:
         # Content is compared once; later checks compare only sizes.
-        if self._is_verified and self._versions.is_complete(ours.version):
+        if self._is_verified and self._versions.is_complete(bundled.version):
             return
         try:
             if self._versions.install():
-                _log.info("installed", version=ours.version, directory=str(self._directory))
+                _log.info("installed", version=bundled.version, directory=str(self._directory))
             self._is_verified, self._problem = True, ""
         except StorageError as error:
             self._is_verified, self._problem = False, str(error)

@@ -280,7 +280,7 @@ def _check_owner(claim: Claim) -> None:
 
 
 def _check_alone(holder: Holder, others: set[str], spec: PodRequest | None) -> None:
-    """RequestError where a container names another claim of ours: it would see the cards of one."""
+    """RequestError where a container names another claim of cards: it would see the cards of one."""
     for container in spec.containers if spec else ():
         if holder.claim_name in container.claims and others.intersection(container.claims):
             raise _refused(

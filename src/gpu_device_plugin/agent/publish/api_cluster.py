@@ -234,7 +234,7 @@ class NoCluster:
     runtime_class: str | None = None
     is_reachable: bool | None = None
 
-    def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> str:
+    def foreign_plugin(self, _is_offered: Callable[[str], bool], /) -> str:
         """None is known."""
         return ""
 

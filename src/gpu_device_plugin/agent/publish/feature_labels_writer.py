@@ -56,7 +56,7 @@ class FeatureLabels:
         """Write what has changed."""
         settings, state = self.settings(), self.state()
         if not settings.is_on or state.mark:
-            path = self._file or (settings.output_file if self._ours() else "")
+            path = self._file or (settings.output_file if self._own_labels() else "")
             self._want({})
             if await self._keep_file(path, None):
                 self._file = ""
@@ -76,8 +76,8 @@ class FeatureLabels:
         self._file = settings.output_file
         await self._keep_file(self._file, text)
 
-    def _ours(self) -> frozenset[str]:
-        """Our labels on the node, those of an earlier run too."""
+    def _own_labels(self) -> frozenset[str]:
+        """The labels that an agent has written on this node, in an earlier run too."""
         node = self.cluster.node
         return listed_features(node.annotations.get(FEATURES_ANNOTATION, "") if node else "")
 
@@ -85,14 +85,14 @@ class FeatureLabels:
         node = self.cluster.node
         if node is None:
             return
-        ours = self._ours()
-        taken = tuple(sorted(key for key in labels if key in node.labels and key not in ours))
+        own = self._own_labels()
+        taken = tuple(sorted(key for key in labels if key in node.labels and key not in own))
         if taken and taken != self._taken:
             text = f"labels that somebody else has set on this node stay as they are: {', '.join(taken)}"
             self.recorder.node_note("FeatureLabelsTaken", text)
         self._taken = taken
         wanted = {key: value for key, value in labels.items() if key not in taken}
-        for key in ours - wanted.keys():
+        for key in own - wanted.keys():
             self.cluster.drop(label=key)
         if wanted:
             named = {FEATURES_ANNOTATION: named_features(wanted)}

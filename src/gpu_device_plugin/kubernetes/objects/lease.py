@@ -102,7 +102,7 @@ class Lease:
         found = await read(self._api, self._path)
         if found is None:
             body = {"metadata": {"name": self.name.name, "namespace": self.name.namespace}}
-            return self._took(await create(self._api, self.name.collection, self._ours(body)))
+            return self._took(await create(self._api, self.name.collection, self._held_lease(body)))
         spec = found.get("spec") or {}
         loop = asyncio.get_running_loop()
         if spec != self._seen:
@@ -111,7 +111,7 @@ class Lease:
         is_alive = loop.time() < self._seen_at + self.pace.lease_seconds
         if self.holder not in ("", self.name.identity) and is_alive:
             return False
-        return self._took(await replace(self._api, self._path, self._ours(found)))
+        return self._took(await replace(self._api, self._path, self._held_lease(found)))
 
     async def release(self) -> None:
         """Let others take over at once; nothing happens where this replica does not hold it."""
@@ -127,8 +127,8 @@ class Lease:
     def _path(self) -> str:
         return f"{self.name.collection}/{self.name.name}"
 
-    def _ours(self, before: Document) -> dict[str, Any]:
-        """The Lease with us as its holder from now on."""
+    def _held_lease(self, before: Document) -> dict[str, Any]:
+        """The Lease with this replica as its holder from now on."""
         spec = dict(before.get("spec") or {})
         now = self._utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if spec.get("holderIdentity") != self.name.identity:

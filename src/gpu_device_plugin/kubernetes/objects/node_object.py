@@ -41,7 +41,7 @@ class NodeWatch:
     ) -> None:
         self.view: OwnNode | None = None
         self._node_name = node_name
-        self._ours = frozenset(resources)
+        self._resources = frozenset(resources)
         self._on_change = on_change
         self._slices: set[str] = set()
         self._node = Reflection(
@@ -76,9 +76,10 @@ class NodeWatch:
         """Why the view is not current; empty if it is."""
         return self._node.trouble
 
-    def foreign_plugin(self, is_ours: Callable[[str], bool] = lambda _: False) -> str:
+    def foreign_plugin(self, is_offered: Callable[[str], bool] = lambda _: False) -> str:
         """Evidence of another plugin that gives away the same cards; empty if there is none."""
-        counted = _foreign_resources(self.view, self._ours, is_ours) if self.view else ""
+        known, view = self._resources, self.view
+        counted = _foreign(view, lambda name: name in known or is_offered(name)) if view else ""
         if counted:
             return f"node {self._node_name} has {counted} from another device plugin"
         if not self._slices:
@@ -116,15 +117,14 @@ def _view(node: Node) -> OwnNode:
     )
 
 
-def _foreign_resources(view: OwnNode, ours: frozenset[str], is_ours: Callable[[str], bool]) -> str:
+def _foreign(view: OwnNode, is_offered: Callable[[str], bool]) -> str:
     """NVIDIA's resources of the node that are not zero, such as `nvidia.com/gpu: 4`."""
     amounts = {**view.allocatable, **{k: v for k, v in view.capacity.items() if _is_some(v)}}
     return ", ".join(
         f"{name}: {amount}"
         for name, amount in sorted(amounts.items())
         if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
-        and name not in ours
-        and not is_ours(name)
+        and not is_offered(name)
         and _is_some(amount)
     )
 
