@@ -19,6 +19,7 @@ from tools.harness.isolation.box import native_directory
 from tools.harness.kubelet import StandInKubelet
 
 from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.simulation.simulated_node import Choices, SimulatedNode
 
 MakeNode = Callable[..., SimulatedNode]
@@ -52,6 +53,13 @@ def make_node(tmp_path: Path) -> MakeNode:
             pytest.skip(f"the simulated driver is missing: {error}")
 
     return make
+
+
+@pytest.fixture
+def patient_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls to the API server wait for their answer, however busy the machine is."""
+    for method in (ApiServer.call, ApiServer.call_in_turn):
+        monkeypatch.setattr(method, "__kwdefaults__", {"deadline_seconds": 600.0})
 
 
 @pytest.fixture

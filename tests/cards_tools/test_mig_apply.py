@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.simulator.programs import end, hear, start
+from tests.simulator.programs import hear, started
 from tools.harness.kubelet_pods import StandInContainer, StandInPod
 from tools.harness.rig import NODE, Rig, running_rig
 from tools.harness.waiting import until
@@ -153,15 +153,12 @@ async def test_where_the_nodes_processes_are_not_seen_every_card_stays_as_it_is(
 async def test_a_process_on_a_card_keeps_every_card_as_it_is() -> None:
     """Also one of the host that no pod stands for; it is named with its card."""
     async with running_rig("a100", is_started=False) as rig:
-        user = start(rig.cards, OCCUPY)
-        try:
+        with started(rig.cards, OCCUPY) as user:
             assert hear(user) == "holds"
             code, text = await mig(rig, "MIG7g", "--yes")
             assert code == 1
             assert f"process {user.pid} uses card 0 (GPU-" in text
             assert cut(rig) == [[]] * 8
-        finally:
-            end(user)
         assert (await mig(rig, "MIG7g", "--yes"))[0] == 0
         assert cut(rig) == [["7g.40gb"]] * 8
 
@@ -203,15 +200,12 @@ async def label(rig: Rig, profile: str | None) -> None:
 async def test_the_watch_follows_the_nodes_label_and_waits_for_users() -> None:
     """With an Event for each; a node without the label is left alone."""
     async with running_rig("a100", is_started=False) as rig, watching(rig):
-        user = start(rig.cards, OCCUPY)
-        try:
+        with started(rig.cards, OCCUPY) as user:
             assert hear(user) == "holds"
             await label(rig, "MIG3g")
             await until(lambda: bool(rig.events("MigProfileWaits")), 60)
             assert f"process {user.pid}" in rig.events("MigProfileWaits")[0]["message"]
             assert cut(rig) == [[]] * 8
-        finally:
-            end(user)
         await label(rig, None)
         await label(rig, "MIG2g")
         await until(lambda: cut(rig) == [["2g.10gb"] * 3] * 8, 60)

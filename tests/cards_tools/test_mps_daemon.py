@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.hostile.small_disk import fill, small_tmpfs
-from tests.simulator.programs import end, hear, run, start
+from tests.simulator.programs import hear, run, started
 from tools.harness import forked
 from tools.harness.rig import HASTY, NODE, Rig, running_rig
 from tools.harness.waiting import until
@@ -169,13 +169,12 @@ async def test_containers_become_clients_and_share_a_card_that_is_exclusive() ->
             assert mounts["/dev/shm"] == str(mps.root / "shm")  # noqa: S108
             pipe = mounts[f"/mps/{GPU}/pipe"]
             assert pipe == str(mps.root / GPU / "pipe")
-            client = start(rig.cards, USE + "sys.stdin.read()", CUDA_MPS_PIPE_DIRECTORY=pipe)
-            try:
+            with started(
+                rig.cards, USE + "sys.stdin.read()", CUDA_MPS_PIPE_DIRECTORY=pipe
+            ) as client:
                 assert hear(client) == 0
                 assert run(rig.cards, USE, CUDA_MPS_PIPE_DIRECTORY=pipe) == 0
                 assert run(rig.cards, USE) == 46
-            finally:
-                end(client)
 
 
 async def test_the_daemon_follows_the_nodes_label_when_no_pod_holds_a_replica(
@@ -332,13 +331,10 @@ async def test_a_card_that_somebody_uses_is_not_taken() -> None:
         assert (await rig.admit("holder", {GPU: 1})).is_admitted
         async with mps.running():
             await mps.says("default/holder holds GPUs")
-            user = start(rig.cards, USE + "sys.stdin.read()")
-            try:
+            with started(rig.cards, USE + "sys.stdin.read()") as user:
                 assert hear(user) == 0
                 await mps.says(f"process {user.pid} uses card 0")
                 assert mps.modes() == [DEFAULT] * 4
-            finally:
-                end(user)
             await rig.delete(rig.uid("holder"))
             await mps.says("mps is served")
             assert mps.modes() == [EXCLUSIVE] * 4

@@ -59,6 +59,7 @@ class Asked:
         return answer
 
 
+@pytest.mark.usefixtures("patient_api")
 @pytest.mark.parametrize("pods", [100, 200])
 async def test_a_page_of_large_objects_is_asked_for_again_with_fewer(pods: int) -> None:
     """Whatever they are, no more than 16 MiB are taken at a time, and none is left out."""
@@ -72,6 +73,7 @@ async def test_a_page_of_large_objects_is_asked_for_again_with_fewer(pods: int) 
     assert asked.refused <= 3 + pods // 50
 
 
+@pytest.mark.usefixtures("patient_api")
 async def test_one_object_is_taken_however_long_it_is() -> None:
     """The API server bounds it; a server that ignored the size of a page would never be read."""
     async with running() as (server, api):

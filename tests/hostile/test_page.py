@@ -32,6 +32,7 @@ async def test_an_address_has_a_few_guesses_whatever_it_tries(guesses: int) -> N
         assert len(server.seen("POST", TOKENS)) <= 40
 
 
+@pytest.mark.usefixtures("patient_api")
 async def test_guesses_from_many_addresses_delay_no_reader() -> None:
     """While as many as may wait do wait, a reader's token is checked again at once."""
     async with running() as (server, api):

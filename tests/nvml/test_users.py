@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.simulator.programs import end, hear, start
+from tests.simulator.programs import hear, started
 
 from gpu_device_plugin.nvml.driver_queries import openers
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -48,12 +48,9 @@ def test_a_monitor_uses_a_card_and_computes_nothing_on_it(
 ) -> None:
     """A card in use by nvidia-persistenced is not cut, but its compute mode can be changed."""
     process(tmp_path, 7, "nvidia-persistenced --verbose", "/dev/nvidia0")
-    program = start(node, COMPUTE)
-    try:
+    with started(node, COMPUTE) as program:
         assert hear(program) == 0
         asking = [sys.executable, "-c", ASK, str(node.library), str(tmp_path)]
         said = subprocess.run(asking, check=True, capture_output=True, text=True).stdout
-    finally:
-        end(program)
     worker = f"process {program.pid}"
     assert json.loads(said) == [[worker, "process 7 (nvidia-persistenced)"], [worker]]

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -53,6 +54,16 @@ def start(node: SimulatedNode, program: str, **variables: str) -> subprocess.Pop
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+@contextmanager
+def started(node: SimulatedNode, program: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """The same, until the end of the block."""
+    process = start(node, program, **variables)
+    try:
+        yield process
+    finally:
+        end(process)
 
 
 def hear(process: subprocess.Popen[str]) -> object:

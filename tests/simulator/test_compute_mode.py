@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.simulator.programs import end, hear, run, start
+from tests.simulator.programs import hear, run, started
 
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -31,12 +31,9 @@ def test_an_exclusive_card_has_one_process_and_the_next_after_its_end(node: Simu
     """Its own second context is no second process; the neighbour card is not touched."""
     assert _set(node, 3) == [0, 3]
     assert node.view().cards[0].compute_mode == 3
-    holder = start(node, _OPEN + "say([opened(), opened()]); sys.stdin.read()")
-    try:
+    with started(node, _OPEN + "say([opened(), opened()]); sys.stdin.read()") as holder:
         assert hear(holder) == [0, 0]
         assert run(node, _TRY) == [_UNAVAILABLE, 0]
-    finally:
-        end(holder)
     assert run(node, _TRY) == [0, 0]
 
 
@@ -58,8 +55,7 @@ def test_clients_of_an_mps_server_share_an_exclusive_card(
     (pipe / "nvidia-cuda-mps-control.pid").touch()
     through = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
     _set(node, 3)
-    client = start(node, _HOLD, **through)
-    try:
+    with started(node, _HOLD, **through) as client:
         assert hear(client) == 0
         assert run(node, _TRY, **through) == [0, 0]
         assert run(node, _TRY) == [_UNAVAILABLE, 0]
@@ -70,11 +66,6 @@ say([len(nvml.nvmlDeviceGetMPSComputeRunningProcesses(card)),
      len(nvml.nvmlDeviceGetComputeRunningProcesses(card))])
 """
         assert run(node, listed) == [1, 1]
-    finally:
-        end(client)
-    other = start(node, _HOLD)
-    try:
+    with started(node, _HOLD) as other:
         assert hear(other) == 0
         assert run(node, _TRY, **through) == [_UNAVAILABLE, 0]
-    finally:
-        end(other)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from tests.simulator.programs import end, hear, run, start
+from tests.simulator.programs import end, hear, run, start, started
 
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -35,20 +35,17 @@ for line in sys.stdin:
 
 def test_an_xid_wakes_a_program_that_waits_for_events(node: SimulatedNode) -> None:
     """Card, kind and code arrive; then there is nothing more to hear."""
-    program = start(node, _WAIT_FOR_XID)
-    try:
+    with started(node, _WAIT_FOR_XID) as program:
         assert hear(program) == "waiting"
         node.xid(1, 74)
 
         assert hear(program) == [1, 8, 74]
         assert hear(program) == 10  # a timeout
-    finally:
-        end(program)
 
 
 def test_an_event_before_the_registration_is_not_heard(node: SimulatedNode) -> None:
     """As with the driver: nobody waits for the past, even with a set made before it."""
-    program = start(
+    with started(
         node,
         """
         nvml.nvmlInit()
@@ -60,8 +57,7 @@ def test_an_event_before_the_registration_is_not_heard(node: SimulatedNode) -> N
         say("registered")
         say(nvml.nvmlEventSetWait_v2(events, 120000).eventData)
         """,
-    )
-    try:
+    ) as program:
         assert hear(program) == "made"
         node.xid(1, 48)
         assert _ask(program) == "registered"
@@ -69,8 +65,6 @@ def test_an_event_before_the_registration_is_not_heard(node: SimulatedNode) -> N
         node.xid(1, 79)
 
         assert hear(program) == 79
-    finally:
-        end(program)
 
 
 def test_an_xid_that_asks_for_a_reset_shows_as_recovery_action(node: SimulatedNode) -> None:
@@ -92,8 +86,7 @@ def test_an_xid_that_asks_for_a_reset_shows_as_recovery_action(node: SimulatedNo
 
 def test_a_lost_card_answers_for_itself_only(node: SimulatedNode) -> None:
     """Every call on it says so; its neighbour goes on, and so does it after its return."""
-    program = start(node, _READ_ON_DEMAND)
-    try:
+    with started(node, _READ_ON_DEMAND) as program:
         assert hear(program) == 2
 
         answers = [_ask(program)]
@@ -103,14 +96,11 @@ def test_a_lost_card_answers_for_itself_only(node: SimulatedNode) -> None:
         answers.append(_ask(program))
 
         assert answers == [[0, 0], [0, _GPU_IS_LOST], [0, 0]]
-    finally:
-        end(program)
 
 
 def test_a_hang_blocks_every_call_until_it_is_over(node: SimulatedNode) -> None:
     """A call made in a hang returns after it with the right answer, and not before."""
-    program = start(node, _READ_ON_DEMAND)
-    try:
+    with started(node, _READ_ON_DEMAND) as program:
         assert hear(program) == 2
         node.hang()
         _poke(program)
@@ -122,8 +112,6 @@ def test_a_hang_blocks_every_call_until_it_is_over(node: SimulatedNode) -> None:
         node.unhang()
 
         assert hear(program) == [0, 0]
-    finally:
-        end(program)
 
 
 def test_a_program_in_a_hang_can_be_killed(node: SimulatedNode) -> None:
@@ -158,8 +146,7 @@ def test_an_unplugged_card_is_lost_to_who_holds_it_and_gone_for_who_comes(
     """NVML enumerates once; a new init counts again, and the index of others moves."""
     count = "nvml.nvmlInit(); say(nvml.nvmlDeviceGetCount())"
     survivor = node.view().cards[1].uuid
-    program = start(node, _READ_ON_DEMAND)
-    try:
+    with started(node, _READ_ON_DEMAND) as program:
         assert hear(program) == 2
         node.unplug(0)
 
@@ -167,8 +154,6 @@ def test_an_unplugged_card_is_lost_to_who_holds_it_and_gone_for_who_comes(
         assert run(node, count) == 1
         first = "nvml.nvmlInit(); say(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(0)))"
         assert run(node, first) == survivor
-    finally:
-        end(program)
 
     node.plug(0)
     assert run(node, count) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.simulator.conftest import MakeNode
-from tests.simulator.programs import end, hear, run, start
+from tests.simulator.programs import hear, run, started
 
 from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -190,8 +190,7 @@ def test_misc_counts_from_the_first_limit_on_and_dmem_from_the_start(
     seen = {}
     for accounting in ("misc", "dmem"):
         node = limited(accounting)
-        process = start(node, program, GPU_SIMULATOR_CGROUP=leaf, **_EXACT)
-        try:
+        with started(node, program, GPU_SIMULATOR_CGROUP=leaf, **_EXACT) as process:
             assert hear(process) == 0
             below = [_limit(node, leaf, 50 << 20), _limit(node, leaf, 300 << 20)]
             assert process.stdin is not None
@@ -199,8 +198,6 @@ def test_misc_counts_from_the_first_limit_on_and_dmem_from_the_start(
             process.stdin.flush()
             after = hear(process)
             seen[accounting] = [*below, after, _limit(node, leaf, 100 << 20)]
-        finally:
-            end(process)
     assert seen == {
         "misc": [0, 0, [0, _OUT_OF_MEMORY], _INVALID],
         "dmem": [0, 0, [0, _OUT_OF_MEMORY], 0],

@@ -1,7 +1,7 @@
 """A card is cut through NVML as the driver cuts it: in its places, and not while it is used."""
 
 from tests.simulator.conftest import MakeNode
-from tests.simulator.programs import end, hear, run, start
+from tests.simulator.programs import end, hear, run, start, started
 
 _IN_USE, _NO_ROOM, _NOT_SUPPORTED, _INVALID = 19, 23, 3, 2
 
@@ -102,13 +102,10 @@ def test_what_is_used_is_not_cut(make_node: MakeNode) -> None:
     """MIG mode is pending while a process has the card; its instance is not destroyed."""
     node = make_node("a100", cards=1)
     use = 'control("gpusim_occupy", 0, ctypes.c_uint32({}), ctypes.c_uint64(MIB))'
-    user = start(node, use.format("0xffffffff") + '\nsay("holds")\nsys.stdin.read()')
-    try:
+    with started(node, use.format("0xffffffff") + '\nsay("holds")\nsys.stdin.read()') as user:
         assert hear(user) == "holds"
         read = _CUT + "say([mig(1), nvml.nvmlDeviceGetMigMode(card)])"
         assert run(node, read) == [[0, _IN_USE], [0, 1]]
-    finally:
-        end(user)
     assert run(node, read) == [[0, 0], [1, 1]]
     node.cut(0, ["1g.5gb", "1c.2g.10gb"])
     user = start(node, use.format("8") + '\nsay("holds")\nsys.stdin.read()')
@@ -126,7 +123,7 @@ say([error_of(nvml.nvmlComputeInstanceDestroy, nvml.nvmlGpuInstanceGetComputeIns
 def test_an_xid_of_an_instance_names_it(make_node: MakeNode) -> None:
     """By the ids of its GPU instance and compute instance; one of the card names none."""
     node = make_node("a100-mig", cards=1)
-    waiting = start(
+    with started(
         node,
         """
 nvml.nvmlInit()
@@ -137,12 +134,9 @@ for _ in range(2):
     event = nvml.nvmlEventSetWait_v2(events, 120000)
     say([event.eventData, event.gpuInstanceId, event.computeInstanceId])
 """,
-    )
-    try:
+    ) as waiting:
         assert hear(waiting) == "waiting"
         node.xid(0, 31, instance=2)
         assert hear(waiting) == [31, 9, 0]
         node.xid(0, 43)
         assert hear(waiting) == [43, 0xFFFFFFFF, 0xFFFFFFFF]
-    finally:
-        end(waiting)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.nvidia_smi import NvidiaSmi, download, unpacking
 from tests.simulator.conftest import MakeNode
-from tests.simulator.programs import end, environment, hear, start
+from tests.simulator.programs import environment, hear, started
 
 from gpu_device_plugin.domain.nvidia.mig_devices import Profile, cut_command
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -32,6 +32,13 @@ def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
 def nvidia_smi(downloaded: NvidiaSmi) -> Path:
     """The program."""
     return downloaded.path
+
+
+_OCCUPY = """
+control("gpusim_occupy", {card}, ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint64(337 * MIB))
+say(os.getpid())
+time.sleep(600)
+"""
 
 
 def _run(nvidia_smi: Path, node: SimulatedNode, *arguments: str) -> str:
@@ -68,22 +75,12 @@ def test_its_table_shows_the_cards(
 
 def test_its_table_shows_who_uses_a_card(nvidia_smi: Path, v100: SimulatedNode) -> None:
     """A process, by pid and memory, in the default table and in the query."""
-    program = start(
-        v100,
-        """
-        control("gpusim_occupy", 2, ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint64(337 * MIB))
-        say(os.getpid())
-        time.sleep(600)
-        """,
-    )
-    try:
+    with started(v100, _OCCUPY.format(card=2)) as program:
         pid = hear(program)
 
         table = _run(nvidia_smi, v100)
         query = "--query-compute-apps=pid,used_memory"
         apps = _run(nvidia_smi, v100, query, "--format=csv,noheader")
-    finally:
-        end(program)
 
     assert re.search(rf"\|\s+2\s+N/A\s+N/A\s+{pid}\s+C\s.*\s337MiB \|", table)
     assert apps.strip() == f"{pid}, 337 MiB"
@@ -153,20 +150,10 @@ def test_it_names_the_lost_card(nvidia_smi: Path, v100: SimulatedNode) -> None:
 
 def test_its_monitors_show_cards_and_processes(nvidia_smi: Path, v100: SimulatedNode) -> None:
     """Of dmon and pmon one round: figures of each card, the process with its memory."""
-    program = start(
-        v100,
-        """
-        control("gpusim_occupy", 1, ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint64(337 * MIB))
-        say(os.getpid())
-        time.sleep(600)
-        """,
-    )
-    try:
+    with started(v100, _OCCUPY.format(card=1)) as program:
         pid = hear(program)
         cards = _run(nvidia_smi, v100, "dmon", "-c", "1")
         processes = _run(nvidia_smi, v100, "pmon", "-c", "1", "-s", "m")
-    finally:
-        end(program)
 
     assert re.findall(r"^ +(\d) +\d+ +\d+", cards, re.MULTILINE) == ["0", "1", "2", "3"]
     assert re.search(rf"^ +1 +{pid} +C +337 ", processes, re.MULTILINE), processes

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from tests.simulator.conftest import MakeNode
-from tests.simulator.programs import PRELUDE, end, environment, hear, run, start, until
+from tests.simulator.programs import PRELUDE, end, environment, hear, run, start, started, until
 
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -41,8 +41,7 @@ def test_two_programs_share_a_card(node: SimulatedNode) -> None:
 
 def test_a_card_has_no_more_than_its_memory(node: SimulatedNode) -> None:
     """The byte over is refused while others hold the rest."""
-    first = start(node, _TAKE + "take(0, 16000); say(0); time.sleep(600)")
-    try:
+    with started(node, _TAKE + "take(0, 16000); say(0); time.sleep(600)") as first:
         hear(first)
 
         seen = run(
@@ -58,19 +57,16 @@ def test_a_card_has_no_more_than_its_memory(node: SimulatedNode) -> None:
         )
 
         assert seen == [True, 0]
-    finally:
-        end(first)
 
 
 def test_exec_gives_the_memory_back(node: SimulatedNode) -> None:
     """The pid and its start time stay the same, but the driver's file is closed."""
-    program = start(node, _TAKE + "take(0, 200); say(1); os.execvp('sleep', ['sleep', '600'])")
-    try:
+    with started(
+        node, _TAKE + "take(0, 200); say(1); os.execvp('sleep', ['sleep', '600'])"
+    ) as program:
         hear(program)
 
         assert until(lambda: node.view().processes == ())
-    finally:
-        end(program)
 
 
 def test_a_program_does_not_inherit_memory_through_exec(node: SimulatedNode) -> None:
@@ -86,7 +82,7 @@ def test_a_program_does_not_inherit_memory_through_exec(node: SimulatedNode) -> 
 
 def test_a_forked_child_does_not_keep_its_parents_memory(node: SimulatedNode) -> None:
     """A child that outlives its parent holds nothing of the card."""
-    program = start(
+    with started(
         node,
         _TAKE
         + """
@@ -96,23 +92,20 @@ if os.fork():
 say("child")
 sys.stdin.readline()
 """,
-    )
-    try:
+    ) as program:  # closes the child's input, which ends it
         assert hear(program) == "child"
         assert [process.used_bytes >> 20 for process in node.view().processes] == [200]
         program.kill()
         program.wait()
 
         assert node.view().processes == ()
-    finally:
-        end(program)  # closes the child's input, which ends it
 
 
 def test_programs_in_another_pid_namespace_are_counted_alive(node: SimulatedNode) -> None:
     """A container's pid 1 is not this machine's pid 1: it lives as long as it lives there."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare(1) is not installed")
-    program = start(
+    with started(
         node,
         """
         import subprocess
@@ -130,8 +123,7 @@ def test_programs_in_another_pid_namespace_are_counted_alive(node: SimulatedNode
         say("ended")
         sys.stdin.readline()
         """,
-    )
-    try:
+    ) as program:
         answer = hear(program)
         assert isinstance(answer, list)
         code, inner_pid = answer
@@ -147,15 +139,12 @@ def test_programs_in_another_pid_namespace_are_counted_alive(node: SimulatedNode
         program.stdin.flush()
         assert hear(program) == "ended"
         assert until(lambda: node.view().processes == ())
-    finally:
-        end(program)
 
 
 def test_a_mig_slice_has_its_own_memory_and_processes(make_node: MakeNode) -> None:
     """What one slice holds is nothing to the next; the card lists all with their instances."""
     node = make_node("a100-mig", cards=1)
-    program = start(node, _TAKE + "take(0, 500, 8); say(os.getpid()); time.sleep(600)")
-    try:
+    with started(node, _TAKE + "take(0, 500, 8); say(os.getpid()); time.sleep(600)") as program:
         pid = hear(program)
 
         seen = run(
@@ -174,36 +163,36 @@ def test_a_mig_slice_has_its_own_memory_and_processes(make_node: MakeNode) -> No
         )
 
         assert seen == [[0, 500, 0, 0, 0, 0, 0], [[pid, 8, 0]], [0, 1, 0, 0, 0, 0, 0]]
-    finally:
-        end(program)
+
+
+def told_in_a_namespace(node: SimulatedNode, program: str) -> object:
+    """What a program says in a pid namespace of its own."""
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare(1) is not installed")
+    told = subprocess.run(
+        ["unshare", "--pid", "--fork", sys.executable, "-c", PRELUDE + program],
+        env=environment(node),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Operation not permitted" in told.stderr:
+        pytest.skip("this user may not make a pid namespace")
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
 
 
 def test_a_namespace_lists_only_whom_it_can_see(node: SimulatedNode) -> None:
     """A process outside it has no pid in there; the memory that it holds is seen all the same."""
-    if shutil.which("unshare") is None:
-        pytest.skip("unshare(1) is not installed")
     ask = """
 nvml.nvmlInit()
 card = nvml.nvmlDeviceGetHandleByIndex(0)
 say([len(nvml.nvmlDeviceGetComputeRunningProcesses(card)), nvml.nvmlDeviceGetMemoryInfo(card).used >> 20])
 """
-    program = start(node, _TAKE + "take(0, 64); say(os.getpid()); time.sleep(600)")
-    try:
+    with started(node, _TAKE + "take(0, 64); say(os.getpid()); time.sleep(600)") as program:
         hear(program)
-        told = subprocess.run(
-            ["unshare", "--pid", "--fork", sys.executable, "-c", PRELUDE + ask],
-            env=environment(node),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if "Operation not permitted" in told.stderr:
-            pytest.skip("this user may not make a pid namespace")
-
-        assert json.loads(told.stdout) == [0, 64], told.stderr
+        assert told_in_a_namespace(node, ask) == [0, 64]
         assert len(node.view().processes) == 1
-    finally:
-        end(program)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +209,6 @@ def test_in_a_pid_namespace_a_driver_tells_what_its_version_tells(
     make_node: MakeNode, driver: str, listed: list[list[int]]
 ) -> None:
     """Nobody; its processes with 0 bytes; its processes with their memory. On the host, all of it."""
-    if shutil.which("unshare") is None:
-        pytest.skip("unshare(1) is not installed")
     node = make_node("v100", cards=1, driver_version=driver)
     ask = (
         _TAKE
@@ -234,19 +221,9 @@ say([[each.pid, (each.usedGpuMemory or 0) // MIB] for each in get(card)])
 """
     )
     outside = run(node, ask)
-    told = subprocess.run(
-        ["unshare", "--pid", "--fork", sys.executable, "-c", PRELUDE + ask],
-        env=environment(node),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "Operation not permitted" in told.stderr:
-        pytest.skip("this user may not make a pid namespace")
-
     assert isinstance(outside, list)
     assert [mib for _, mib in outside] == [64]
-    assert json.loads(told.stdout) == listed
+    assert told_in_a_namespace(node, ask) == listed
 
 
 def test_calls_take_as_long_as_they_are_asked_to(node: SimulatedNode) -> None:
