@@ -20,7 +20,7 @@ SEED ?= 0
 .PHONY: help demo test check fuzz histories lint docs fmt native sanitize proto image release e2e conformance cluster bench gpu lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to what a pod receives
 	@$(BIN)/python -m tools.demo

@@ -160,8 +160,8 @@ bool holdings_get(enum holding_kind kind, uint64_t key, struct holding *entry)
 }
 
 /* Removing moves others to where it was: look there again. */
-bool holdings_take_of(enum holding_kind kind, uint64_t context, uint32_t *place,
-		      struct holding *taken)
+static bool take_of(enum holding_kind kind, uint64_t context, uint32_t *place,
+		    struct holding *taken)
 {
 	struct holding *entry;
 
@@ -175,4 +175,18 @@ bool holdings_take_of(enum holding_kind kind, uint64_t context, uint32_t *place,
 	}
 	holdings_unlock();
 	return entry != NULL;
+}
+
+/* Until a pass finds none: another thread may grow the table meanwhile and hide some from one. */
+void holdings_forget(enum holding_kind kind, uint64_t context, void (*gone)(const struct holding *))
+{
+	struct holding entry;
+
+	for (bool is_any = context; is_any;) {
+		uint32_t place = 0;
+
+		for (is_any = false; take_of(kind, context, &place, &entry); is_any = true)
+			if (gone)
+				gone(&entry);
+	}
 }

@@ -42,9 +42,9 @@ bool holdings_put(const struct holding *entry);
 /* Removes and returns it; false when it is not there. */
 bool holdings_take(enum holding_kind kind, uint64_t key, struct holding *entry);
 bool holdings_get(enum holding_kind kind, uint64_t key, struct holding *entry);
-/* Removes and returns the next that goes with a context, at or after *place, which starts at 0. */
-bool holdings_take_of(enum holding_kind kind, uint64_t context, uint32_t *place,
-		      struct holding *taken);
+/* Removes all that go with a context, and tells `gone`, or nobody, of each. */
+void holdings_forget(enum holding_kind kind, uint64_t context,
+		     void (*gone)(const struct holding *));
 
 /* Between these the calling thread may change what holdings_at points to, and nothing else. */
 void holdings_lock(void);

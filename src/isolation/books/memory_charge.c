@@ -34,7 +34,8 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 
 	if (result == CUDA_SUCCESS) {
 		/* Two reservations, one call: join them. */
-		account_settle(charge->card, ACCOUNT_USED, bytes, bytes);
+		if (charge->bytes)
+			account_settle(charge->card, ACCOUNT_USED, bytes, bytes);
 		charge->bytes += bytes;
 	}
 	return result;
@@ -49,8 +50,8 @@ static void change_pages(const struct holding *entry, enum pages_change change)
 		pages_unplaced(change, entry->card, entry->bytes);
 }
 
-static void keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken,
-		 uint32_t tag)
+void charge_keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken,
+		 bool is_managed)
 {
 	/* Physical memory and pools outlive contexts; the rest goes with its own. */
 	const bool is_contexts = kind == KIND_MEMORY || kind == KIND_ARRAY || kind == KIND_MIPMAP;
@@ -60,28 +61,18 @@ static void keep(struct charge *charge, enum holding_kind kind, uint64_t key, ui
 		.card = (int16_t)charge->card,
 		.bytes = taken,
 		.context = is_contexts ? (uint64_t)(uintptr_t)context_current() : 0,
-		.tag = tag,
+		.tag = is_managed ? TAG_MANAGED : 0,
 		.handles = 1,
 	};
 
+	if (is_managed && charge->card >= 0)
+		atomic_fetch_add(&managed_bytes[charge->card], taken);
 	KILLPOINT(keep_before_settle);
 	change_pages(&entry, PAGES_TAKEN);
 	account_settle(charge->card, ACCOUNT_USED, charge->bytes, taken);
 	KILLPOINT(keep_after_settle);
 	holdings_put(&entry);
 	charge->bytes = 0;
-}
-
-void charge_keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken)
-{
-	keep(charge, kind, key, taken, 0);
-}
-
-void charge_keep_managed(struct charge *charge, uint64_t key, uint64_t taken)
-{
-	if (charge->card >= 0)
-		atomic_fetch_add(&managed_bytes[charge->card], taken);
-	keep(charge, KIND_MEMORY, key, taken, TAG_MANAGED);
 }
 
 void charge_drop(struct charge *charge)
@@ -120,7 +111,7 @@ void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t ke
 {
 	taken->entry.kind = KIND_NONE;
 	if (key && holdings_take(kind, key, &taken->entry))
-		account_begin_release();
+		calls_begin();
 }
 
 void charge_taken_done(struct charge_taken *taken, bool is_freed)
@@ -136,19 +127,10 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed)
 	}
 }
 
-/* One pass; another thread may grow the table meanwhile and hide some from it. */
-static bool forget_some(enum holding_kind kind, uint64_t context)
+static void forget(const struct holding *entry)
 {
-	struct holding entry;
-	uint32_t place = 0;
-	bool is_any = false;
-
-	while (holdings_take_of(kind, context, &place, &entry)) {
-		account_begin_release();
-		release(&entry);
-		is_any = true;
-	}
-	return is_any;
+	calls_begin();
+	release(entry);
 }
 
 void charge_forget_context(CUcontext context)
@@ -156,7 +138,6 @@ void charge_forget_context(CUcontext context)
 	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP,
 						  KIND_POOL_ENDED};
 
-	for (unsigned i = 0; context && i < sizeof(kinds) / sizeof(kinds[0]); i++)
-		while (forget_some(kinds[i], (uint64_t)(uintptr_t)context))
-			;
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		holdings_forget(kinds[i], (uint64_t)(uintptr_t)context, forget);
 }

@@ -16,10 +16,9 @@ CUresult charge_card(struct charge *charge, int card, uint64_t bytes);
 /* Reserves more for the same call. */
 CUresult charge_more(struct charge *charge, uint64_t bytes);
 
-/* The call succeeded and took `taken` bytes, known by `key` from now on. */
-void charge_keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken);
-/* The same for managed memory, which is the card's only while it is there. */
-void charge_keep_managed(struct charge *charge, uint64_t key, uint64_t taken);
+/* The call succeeded and took `taken` bytes, known by `key`; managed ones are there or not. */
+void charge_keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken,
+		 bool is_managed);
 /* The call failed. */
 void charge_drop(struct charge *charge);
 

@@ -239,11 +239,6 @@ void account_adjust(int card, enum account_column column, uint64_t from, uint64_
 	add(card, column, to, from, 0);
 }
 
-void account_begin_release(void)
-{
-	calls_begin();
-}
-
 void account_release(int card, enum account_column column, uint64_t bytes)
 {
 	add(card, column, 0, bytes, 0);

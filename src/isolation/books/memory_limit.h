@@ -41,11 +41,7 @@ void account_settle(int card, enum account_column column, uint64_t reserved, uin
 /* Something charged before has changed its size by itself: a pool, a context. Never refuses. */
 void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to);
 
-/*
- * Around a call that gives memory back: begin before it, and after it release
- * what is gone (0: nothing).
- */
-void account_begin_release(void);
+/* Behind a call that gives memory back (calls_begin() before it): what is gone; 0: nothing. */
 void account_release(int card, enum account_column column, uint64_t bytes);
 
 /*

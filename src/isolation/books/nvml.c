@@ -68,13 +68,6 @@ static bool device_of(int card, nvmlDevice_t *device)
 	return true;
 }
 
-static bool or_forget(int card, bool is_told)
-{
-	if (!is_told && card >= 0)
-		atomic_store(&devices[card], NULL);
-	return is_told;
-}
-
 typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
 
 /* Room for so many processes; by mmap, as the application's allocator may wait in one of our hooks.
@@ -170,7 +163,8 @@ bool nvml_own_listing(int card, uint64_t *bytes)
 	const bool is_listed = device_of(card, &device) && list_compute(device, &list);
 
 	driver_come_back();
-	or_forget(card, is_listed);
+	if (!is_listed && card >= 0)
+		atomic_store(&devices[card], NULL);
 	const bool is_known = is_listed && own_entry(&list, bytes);
 
 	if (list.infos)

@@ -14,14 +14,11 @@
 /* Less than known so far, and to be made up for. */
 #define SLACK_MOST_NS 20000000u
 
-/* Took more than twice what is known, and this: have the kinds become longer? */
-#define DOUBT_NS 100000u
-#define DOUBT_MOST_NS 1000000000u
-/* So much of it, and each launch waits until the one before it was measured. */
-#define DOUBT_HOLDS_NS 20000000u
+/* Took more than twice what is known, and this: have the kinds become longer? Sample the next. */
+#define LONGER_NS 100000u
 /* So much more is no thread that was late. */
 #define SURE_NS 20000000u
-enum { DOUBT_TIMES = 2, WARY_LAUNCHES = 8 };
+enum { LONGER_TIMES = 2, WARY_LAUNCHES = 8 };
 
 /* Hardly anything is out. */
 #define FEW_NS 1000000u
@@ -68,12 +65,8 @@ static unsigned beside(const struct meter *meter, uint64_t now_ns)
 		count += (int)i != slice_slot() &&
 			 atomic_load_explicit(&region->cards[meter->card].inflight_ns[i],
 					      memory_order_relaxed) > 0;
-	for (unsigned i = 0; i < events_count(); i++) {
-		const struct meter *other = events_meter_at(i);
-
-		count += other && other != meter && other->card == meter->card &&
-			 !charge_is_idle(other);
-	}
+	for (const struct meter *other = events_first(); other; other = other->next)
+		count += other != meter && other->card == meter->card && !charge_is_idle(other);
 	return count;
 }
 
@@ -84,8 +77,7 @@ static uint64_t sum(uint64_t number, int64_t more)
 
 void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns)
 {
-	credit_add_inflight(card, mean_ns - copies_ns);
-	credit_add_copies(card, copies_ns);
+	credit_put_out(card, mean_ns - copies_ns, copies_ns);
 	if (!meter)
 		return;
 	meter->out_ns = sum(meter->out_ns, mean_ns);
@@ -101,19 +93,13 @@ static uint64_t charge_copies(const struct work *work, uint64_t passed_ns, bool 
 	return work->is_sure ? smaller(passed_ns, work->mean_ns) : passed_ns;
 }
 
-/* A sample is charged as it is; if its kind has become longer, so is what was doubted. */
 static uint64_t charge_sample(struct meter *meter, const struct work *work, uint64_t took_ns,
 			      unsigned others)
 {
 	if (others && took_ns > TURN_NS)
 		took_ns /= 1 + others;
 	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, took_ns), SLACK_MOST_NS);
-	if (estimate_sample(work->what, took_ns)) {
-		took_ns += meter->doubt_ns;
-		meter->doubt_ns = 0;
-	} else if (!meter->wary) {
-		meter->doubt_ns = 0;
-	}
+	estimate_sample(work->what, took_ns);
 	return took_ns;
 }
 
@@ -141,16 +127,13 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
 	/* By our clock it may also be a thread that was not running. */
 	const bool is_sure =
-		(is_timed && !work->is_from_idle) || least_ns > DOUBT_TIMES * most_ns + SURE_NS;
+		(is_timed && !work->is_from_idle) || least_ns > LONGER_TIMES * most_ns + SURE_NS;
 	const uint64_t charged_ns = larger(is_sure ? least_ns : 0, smaller(part_ns, most_ns));
 
 	/* That there may have been gaps is no reason to charge something else more. */
 	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, charged_ns), SLACK_MOST_NS);
-	if (less(part_ns, work->pause_ns) > DOUBT_TIMES * most_ns + DOUBT_NS) {
-		estimate_doubt(work->what);
+	if (less(part_ns, work->pause_ns) > LONGER_TIMES * most_ns + LONGER_NS)
 		meter->wary = WARY_LAUNCHES;
-		meter->doubt_ns = smaller(meter->doubt_ns + part_ns - charged_ns, DOUBT_MOST_NS);
-	}
 	return charged_ns;
 }
 
@@ -180,10 +163,7 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 		estimate_learn(work->what, part_ns / work->launches, work->launches);
 	charge_out(meter, meter->card, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
 		   -(int64_t)work->worst_ns);
-	if (lease_is_free(meter->card, now_ns))
-		credit_spend_alone(meter->card, charged_ns);
-	else
-		credit_spend(meter->card, (int64_t)charged_ns);
+	credit_spend(meter->card, charged_ns, lease_is_free(meter->card, now_ns));
 }
 
 /*
@@ -230,7 +210,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 
 uint64_t charge_over_ns(const struct meter *meter)
 {
-	return meter->launched_ns + meter->out_ns + GAP_NS;
+	return meter->launched_ns + meter->out_ns + meter->more_ns + GAP_NS;
 }
 
 /*
@@ -282,10 +262,10 @@ static void poll(struct meter *meter, uint64_t now_ns)
 	}
 }
 
-struct meter *charge_poll(struct meter *meter, uint64_t now_ns)
+void charge_poll(struct meter *meter, uint64_t now_ns)
 {
 	if (meter->is_polled || !meter->count)
-		return meter;
+		return;
 	const uint64_t over_ns = larger(charge_over_ns(meter), meter->polled_ns);
 
 	meter->is_polled = true;
@@ -295,10 +275,9 @@ struct meter *charge_poll(struct meter *meter, uint64_t now_ns)
 	if (charge_is_idle(meter) && !meter->idle_since_ns)
 		become_idle(meter, over_ns, now_ns);
 	lease_tell(meter, now_ns);
-	return meter;
 }
 
-struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns)
+void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns)
 {
 	struct work tail = meter->tail;
 	const uint64_t seen_ns = meter->count && meter->reference ? meter->reference_ns : 0;
@@ -309,7 +288,7 @@ struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns
 	/* Nothing was left to wait for. */
 	if (meter->is_mixed && less(now_ns, asked_ns) < GAP_NS)
 		tail.pause_ns += less(asked_ns, charge_over_ns(meter));
-	meter = charge_poll(meter, now_ns);
+	charge_poll(meter, now_ns);
 	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
 		meter->tail = (struct work){0};
 		charge(meter, &tail, less(less(now_ns, larger(tail.begun_ns, seen_ns)), ahead_ns),
@@ -317,7 +296,6 @@ struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns
 		become_idle(meter, now_ns, now_ns);
 		lease_tell(meter, now_ns);
 	}
-	return meter;
 }
 
 void charge_forget(struct meter *meter, uint64_t now_ns)
@@ -349,7 +327,7 @@ bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter->count ||
 	    (less(meter->worst_ns, meter->aside_ns) + worst_ns <= worst_most_ns(meter) &&
-	     (meter->aside_ns || (meter->doubt_ns < DOUBT_HOLDS_NS && !is_late(meter, now_ns)))))
+	     (meter->aside_ns || !is_late(meter, now_ns))))
 		return false;
 	if (less(now_ns, meter->first_ns) < PATIENCE_NS ||
 	    less(now_ns, meter->let_go_ns) < PATIENCE_NS)

@@ -7,8 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* More contexts than the memory of any card has room for; one beyond that would go unmetered. */
-enum { METER_EVENTS = 128, METERS = 512 };
+enum { METER_EVENTS = 128 };
 
 static inline uint64_t smaller(uint64_t one, uint64_t other)
 {
@@ -52,7 +51,8 @@ struct timed_event {
 };
 
 struct meter {
-	CUcontext context; /* NULL: free */
+	struct meter *next;
+	CUcontext context;
 	int card;
 	CUevent reference;     /* the last one that was reached; NULL: none */
 	uint64_t reference_ns; /* when it was seen to be, by our clock */
@@ -71,9 +71,9 @@ struct meter {
 	uint64_t worst_ns; /* and what that may take */
 	uint64_t aside_ns; /* of it, what waits for the program while other streams go on */
 	uint64_t slack_ns; /* launches were charged so much less than is known of them */
-	uint64_t doubt_ns; /* not charged because what is known did not explain it */
 	uint32_t wary;     /* so many launches are sampled all */
-	bool is_polled;    /* by some thread, just now */
+	bool is_polled;    /* by some thread, just now, */
+	uint32_t setting;  /* and so many set an event: the meter does not end meanwhile */
 	bool is_mixed;     /* several streams since the card was idle, */
 	bool is_learning;  /* and copies that were not measured before */
 	CUstream stream;   /* of the last launch; it may be gone */
@@ -123,12 +123,10 @@ struct meter_wait {
 struct estimate estimate_of(uint64_t what);
 /* One is launched: is it to be measured by itself, with an event on both sides? */
 bool estimate_wants_sample(uint64_t what);
-/* One took so long by itself; true when that is far longer than the mean was. */
-bool estimate_sample(uint64_t what, uint64_t took_ns);
+/* One took so long by itself. */
+void estimate_sample(uint64_t what, uint64_t took_ns);
 /* Launches of one kind took so long each, with what lay between them. */
 void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches);
-/* Something took longer than known: sample the next ones. */
-void estimate_doubt(uint64_t what);
 
 struct estimate estimate_of_copy(uint64_t copy);
 bool estimate_wants_copy_sample(uint64_t copy);
@@ -143,16 +141,14 @@ bool credit_is_capped(int card);
 
 /* Earn up to now. `is_busy`: the slice has work on the card, and not all of it to itself. */
 void credit_earn(int card, bool is_busy, uint64_t now_ns);
-/* Below 0: what was spent before was too much. */
-void credit_spend(int card, int64_t busy_ns);
-/* Work while nobody else wanted the card: no debt, and meanwhile nothing is saved (credit_earn). */
-void credit_spend_alone(int card, uint64_t busy_ns);
+/* `is_free`: nobody else wanted the card: no debt, and meanwhile nothing is saved (credit_earn). */
+void credit_spend(int card, uint64_t busy_ns, bool is_free);
 
-/* Launched by this process and not yet spent; may be negative. */
-void credit_add_inflight(int card, int64_t work_ns);
-/* The same of copies, which keep no neighbour from the card: paid at once, given back when
- * measured. */
-void credit_add_copies(int card, int64_t work_ns);
+/*
+ * Launched by this process and not yet spent; may be negative. Copies keep no neighbour from the
+ * card: they are paid at once, and given back when measured.
+ */
+void credit_put_out(int card, int64_t kernels_ns, int64_t copies_ns);
 /* What all processes have launched and not yet spent, without copies. */
 int64_t credit_inflight(int card);
 
@@ -168,19 +164,17 @@ void credit_note_wait(int card, uint64_t waited_ns);
 void events_lock(void);
 void events_unlock(void);
 
-/* The meter of a context, made if it has none; NULL when all are taken. */
+/* The meter of a context, made if it has none; NULL without a context. */
 struct meter *events_meter(CUcontext context, int card);
 /* NULL when it has none. */
 struct meter *events_meter_of(CUcontext context);
-/* Meters are looked for among the first so many. */
-unsigned events_count(void);
-struct meter *events_meter_at(unsigned index);
+struct meter *events_first(void);
 
 /*
  * Puts the tail behind an event on the stream; where none can be set it stays the tail. The lock
- * is given up meanwhile. NULL when the context ended.
+ * is given up meanwhile.
  */
-struct meter *events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
+void events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
 /*
  * Was event `index` reached, and how long after the reference? False: not yet. The lock is given
  * up meanwhile; only for who has `is_polled`. `is_timed`: the time could be told.
@@ -224,13 +218,13 @@ uint64_t charge_gap_ns(void);
  * NULL. */
 void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns,
 		int64_t worst_ns);
-/* Charges what has ended. Gives the lock up meanwhile; NULL when the context ended. */
-struct meter *charge_poll(struct meter *meter, uint64_t now_ns);
+/* Charges what has ended. Gives the lock up meanwhile. */
+void charge_poll(struct meter *meter, uint64_t now_ns);
 /*
  * The same where all of the meter's work has ended, and was waited for from `asked_ns` on: also
  * what has no event behind it.
  */
-struct meter *charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
+void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
 /* When the card likely has nothing of ours any more. */
 uint64_t charge_over_ns(const struct meter *meter);
 /* The context ends: what is out is forgotten. */

@@ -94,28 +94,20 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 		lapse(own);
 }
 
-void credit_spend(int card, int64_t busy_ns)
+void credit_spend(int card, uint64_t busy_ns, bool is_free)
 {
-	atomic_fetch_sub(&books(card)->credit_ns, busy_ns);
-	atomic_fetch_add(&books(card)->busy_ns, (uint64_t)busy_ns);
-}
-
-void credit_spend_alone(int card, uint64_t busy_ns)
-{
+	if (!is_free)
+		atomic_fetch_sub(&books(card)->credit_ns, (int64_t)busy_ns);
 	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
 }
 
-void credit_add_inflight(int card, int64_t work_ns)
+void credit_put_out(int card, int64_t kernels_ns, int64_t copies_ns)
 {
 	const int slot = slice_slot();
 
 	if (slot >= 0)
-		atomic_fetch_add(&books(card)->inflight_ns[slot], work_ns);
-}
-
-void credit_add_copies(int card, int64_t work_ns)
-{
-	atomic_fetch_sub(&books(card)->credit_ns, work_ns);
+		atomic_fetch_add(&books(card)->inflight_ns[slot], kernels_ns);
+	atomic_fetch_sub(&books(card)->credit_ns, copies_ns);
 }
 
 int64_t credit_inflight(int card)

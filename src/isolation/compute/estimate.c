@@ -146,14 +146,13 @@ bool estimate_wants_sample(uint64_t what)
 	return true;
 }
 
-bool estimate_sample(uint64_t what, uint64_t took_ns)
+void estimate_sample(uint64_t what, uint64_t took_ns)
 {
 	struct place *place = make_place(what, took_ns);
 	const double limit_ns = place->mean_ns * (double)SURPRISE_TIMES + SURPRISE_NS;
-	const bool is_long = place->samples && (double)took_ns > limit_ns;
 	const double off_ns = (double)took_ns - place->mean_ns;
 
-	if (is_long) {
+	if (place->samples && (double)took_ns > limit_ns) {
 		place->steady = 0;
 		place->all = MEAN_OF;
 	}
@@ -170,7 +169,6 @@ bool estimate_sample(uint64_t what, uint64_t took_ns)
 	place->worst_ns -= place->worst_ns / WORST_FADES;
 	if (took_ns > place->worst_ns)
 		place->worst_ns = took_ns;
-	return is_long;
 }
 
 void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches)
@@ -180,14 +178,6 @@ void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches)
 	if (!place->samples)
 		place->mean_ns = (double)took_ns;
 	place->steady += launches;
-}
-
-void estimate_doubt(uint64_t what)
-{
-	struct place *place = known_place(what);
-
-	if (place && place->all < SAMPLE_FIRST)
-		place->all = SAMPLE_FIRST;
 }
 
 /* Until a copy of about that size was measured. */

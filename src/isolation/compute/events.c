@@ -8,8 +8,7 @@
 #include <sys/mman.h>
 
 static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
-static struct meter *meters; /* METERS, mapped with the first */
-static unsigned ever_used;   /* the first so many; all looks are at these */
+static struct meter *first;
 
 void events_lock(void)
 {
@@ -24,49 +23,38 @@ void events_unlock(void)
 void events_after_fork(void)
 {
 	metering = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	for (; ever_used; ever_used--)
-		meters[ever_used - 1] = (struct meter){0};
+	first = NULL; /* the parent may have been in the middle of anything */
 }
 
-unsigned events_count(void)
+struct meter *events_first(void)
 {
-	return ever_used;
-}
-
-struct meter *events_meter_at(unsigned index)
-{
-	return meters[index].context ? &meters[index] : NULL;
+	return first;
 }
 
 struct meter *events_meter_of(CUcontext context)
 {
-	for (unsigned i = 0; i < ever_used; i++)
-		if (meters[i].context == context)
-			return &meters[i];
-	return NULL;
+	struct meter *meter = first;
+
+	while (meter && meter->context != context)
+		meter = meter->next;
+	return meter;
 }
 
+/* By mmap, as the application's allocator may wait in one of our hooks. */
 struct meter *events_meter(CUcontext context, int card)
 {
-	struct meter *meter = context ? events_meter_of(context) : NULL;
+	struct meter *meter = events_meter_of(context);
 
 	if (meter || !context)
 		return meter;
-	if (!meters) {
-		void *table = mmap(NULL, METERS * sizeof(*meters), PROT_READ | PROT_WRITE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-		if (table == MAP_FAILED)
-			return NULL;
-		meters = table;
-	}
-	for (meter = meters; meter->context; meter++)
-		if (meter == &meters[METERS - 1])
-			return NULL;
-	if (ever_used <= (unsigned)(meter - meters))
-		ever_used = (unsigned)(meter - meters) + 1;
+	meter = mmap(NULL, sizeof(*meter), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		     0);
+	if (meter == MAP_FAILED)
+		return NULL;
 	meter->context = context;
 	meter->card = card;
+	meter->next = first;
+	first = meter;
 	return meter;
 }
 
@@ -127,25 +115,22 @@ static void put_back(struct meter *meter, const struct work *work)
 	tail->is_sample = tail->is_blank = false;
 }
 
-struct meter *events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
+void events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 {
 	struct timed_event timed = {.stream = stream, .work = meter->tail, .set_ns = now_ns};
-	const CUcontext context = meter->context;
 
 	if (meter->count >= METER_EVENTS)
-		return meter;
+		return;
 	if (meter->spare_count)
 		timed.event = meter->spares[--meter->spare_count];
 	meter->tail = (struct work){0};
+	meter->setting++;
 	events_unlock();
-	const bool is_set = record(context, &timed.event, stream);
+	const bool is_set = record(meter->context, &timed.event, stream);
 
 	events_lock();
-	meter = events_meter_of(context);
-	if (!meter) {
-		if (timed.event && cuda.cuEventDestroy_v2)
-			cuda.cuEventDestroy_v2(timed.event);
-	} else if (is_set && meter->count < METER_EVENTS) {
+	meter->setting--;
+	if (is_set && meter->count < METER_EVENTS) {
 		if (!meter->count)
 			meter->first_ns = now_ns;
 		timed.number = ++meter->events_ever;
@@ -155,7 +140,6 @@ struct meter *events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 		give_event(meter, timed.event);
 		put_back(meter, &timed.work);
 	}
-	return meter;
 }
 
 /* The second version differs only for events that have no time. */
@@ -215,5 +199,10 @@ void events_forget(struct meter *meter)
 		for (uint32_t i = 0; i < meter->spare_count; i++)
 			cuda.cuEventDestroy_v2(meter->spares[i]);
 	}
-	memset(meter, 0, sizeof(*meter));
+	struct meter **link = &first;
+
+	while (*link != meter)
+		link = &(*link)->next;
+	*link = meter->next;
+	munmap(meter, sizeof(*meter));
 }

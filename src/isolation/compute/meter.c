@@ -5,6 +5,7 @@
  */
 #include "compute/meter.h"
 
+#include "books/memory_limit.h"
 #include "books/slice_region.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
@@ -86,22 +87,19 @@ static struct meter *meter_here(CUcontext context)
 	return meter;
 }
 
-static void reap(void)
-{
-	if (region_lock(slice_region())) {
-		region_reap(slice_region());
-		region_unlock(slice_region());
-	}
-}
-
 /* The launch's meter, after a while without the lock; NULL when its context ended meanwhile. */
-static struct meter *sleep_unlocked(const struct meter_launch *launch, uint64_t nap_ns)
+static struct meter *sleep_unlocked(const struct meter *meter, const struct meter_launch *launch,
+				    uint64_t nap_ns, bool may_reap)
 {
+	const int card = meter->card;
+
 	events_unlock();
 	if (nap_ns <= SPIN_NS)
 		timer_spin_ns(nap_ns);
 	else
 		timer_sleep_ns(nap_ns);
+	if (may_reap)
+		(void)account_held(card, true);
 	events_lock();
 	return events_meter_of(launch->there.context);
 }
@@ -133,27 +131,23 @@ static struct meter *await(struct meter *meter, struct meter_launch *launch)
 		if (!launch->is_copy)
 			meter->kernel_ns = launch->now_ns;
 		if (waited_ns || launch->now_ns - meter->polled_ns >= POLL_EVERY_NS)
-			meter = charge_poll(meter, launch->now_ns);
+			charge_poll(meter, launch->now_ns);
 		uint64_t nap_ns = must_wait_ns(meter, launch);
 
 		if (nap_ns && !waited_ns) {
-			meter = charge_poll(meter, launch->now_ns);
+			charge_poll(meter, launch->now_ns);
 			nap_ns = must_wait_ns(meter, launch);
 		}
 		if (!nap_ns)
 			break;
 		/* What is out would be measured together with our nap. */
 		if (meter->tail.launches && meter->stream == launch->stream)
-			meter = events_set(meter, launch->stream, launch->now_ns);
-		meter = meter ? sleep_unlocked(launch, nap_ns) : NULL;
+			events_set(meter, launch->stream, launch->now_ns);
 		waited_ns += nap_ns;
-		if (waited_ns - reaped_ns >= REAP_AFTER_NS) {
-			events_unlock();
-			reap();
-			events_lock();
-			meter = events_meter_of(launch->there.context);
-			reaped_ns = waited_ns;
-		}
+		const bool is_long = waited_ns - reaped_ns >= REAP_AFTER_NS;
+
+		reaped_ns = is_long ? waited_ns : reaped_ns;
+		meter = sleep_unlocked(meter, launch, nap_ns, is_long);
 	}
 	launch->waited_ns = begun_ns ? launch->now_ns - begun_ns : 0;
 	if (meter && waited_ns)
@@ -191,28 +185,22 @@ static void note_idle(struct meter *meter, uint64_t now_ns)
 		meter->tail.pause_ns += now_ns - since_ns;
 }
 
-/*
- * An event right before the launch, and at first two, which tell what an event costs. NULL when
- * the context ended.
- */
-static struct meter *begin_sample(struct meter *meter, struct meter_launch *launch)
+/* An event right before the launch, and at first two, which tell what an event costs. */
+static void begin_sample(struct meter *meter, struct meter_launch *launch)
 {
 	if (meter->count + 3 >= METER_EVENTS)
-		return meter;
-	meter = events_set(meter, launch->stream, launch->now_ns);
-	if (meter && meter->number < EVENT_LAUNCHES && !meter->tail.launches) {
+		return;
+	events_set(meter, launch->stream, launch->now_ns);
+	if (meter->number < EVENT_LAUNCHES && !meter->tail.launches) {
 		meter->tail.is_blank = true;
-		meter = events_set(meter, launch->stream, launch->now_ns);
+		events_set(meter, launch->stream, launch->now_ns);
 	}
-	if (!meter)
-		return NULL;
 	launch->is_sample = !meter->tail.launches && meter->count;
 	if (launch->is_sample) {
 		launch->front = meter->events[meter->count - 1].event;
 		launch->front_number = meter->events[meter->count - 1].number;
 	}
 	launch->now_ns = timer_now_ns();
-	return meter;
 }
 
 /* `sign`: 1, it goes out; -1, it did not. `meter`: NULL when the context ended. */
@@ -256,9 +244,9 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	}
 	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
 	if (wants_sample)
-		(void)begin_sample(meter, launch);
+		begin_sample(meter, launch);
 	else if (wants_mark)
-		(void)events_set(meter, launch->stream, launch->now_ns);
+		events_set(meter, launch->stream, launch->now_ns);
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
@@ -350,7 +338,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (meter && result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch);
 		if (is_event_due(meter, launch))
-			(void)events_set(meter, launch->stream, launch->now_ns);
+			events_set(meter, launch->stream, launch->now_ns);
 	} else {
 		put_out(meter, launch->card, launch, -1);
 	}
@@ -394,13 +382,11 @@ void meter_after_wait(const struct meter_wait *wait)
 		return;
 	}
 	events_lock();
-	for (unsigned i = 0; i < events_count(); i++) {
-		struct meter *meter = events_meter_at(i);
-
-		if (!meter)
-			continue;
-		meter = is_all_over(meter, wait) ? charge_all(meter, wait->asked_ns, now_ns)
-						 : charge_poll(meter, now_ns);
+	for (struct meter *meter = events_first(); meter; meter = meter->next) {
+		if (is_all_over(meter, wait))
+			charge_all(meter, wait->asked_ns, now_ns);
+		else
+			charge_poll(meter, now_ns);
 		is_out = is_out || !charge_is_idle(meter);
 	}
 	atomic_store_explicit(&is_any_out, is_out, memory_order_relaxed);
@@ -409,21 +395,19 @@ void meter_after_wait(const struct meter_wait *wait)
 
 void meter_forget_context(CUcontext context)
 {
-	if (!events_count())
-		return;
 	events_lock();
-	struct meter *meter = events_meter_of(context);
+	struct meter *meter;
 
-	while (meter && meter->is_polled) {
+	while ((meter = events_meter_of(context)) && (meter->is_polled || meter->setting)) {
 		events_unlock();
 		timer_spin_ns(1000);
 		events_lock();
-		meter = events_meter_of(context);
 	}
 	if (meter) {
 		const uint64_t now_ns = timer_now_ns();
 
-		meter = charge_poll(meter, now_ns);
+		meter->context = NULL; /* nobody finds it any more */
+		charge_poll(meter, now_ns);
 		charge_forget(meter, now_ns);
 		events_forget(meter);
 	}

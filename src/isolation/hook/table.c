@@ -193,30 +193,20 @@ static void replace(const char *symbol, void **pfn, int version, cuuint64_t flag
  * Also where the slice is closed: everything resolves, and cuInit refuses. The
  * driver answers first and alone fills symbolStatus. Any thread.
  */
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
-			     CUdriverProcAddressQueryResult *symbolStatus)
-{
-	const enum entry entry = enter();
+#define GETS_ADDRESS(name, parameters, arguments)                                                  \
+	CUresult name parameters                                                                   \
+	{                                                                                          \
+		const enum entry entry = enter();                                                  \
+		const CUresult result = PASS(name, arguments);                                     \
+                                                                                                   \
+		if (result == CUDA_SUCCESS && entry != ENTRY_PASS)                                 \
+			replace(symbol, function, version, flags);                                 \
+		return result;                                                                     \
+	}
 
-	if (!cuda.cuGetProcAddress_v2)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	const CUresult result =
-		cuda.cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
-
-	if (result == CUDA_SUCCESS && entry != ENTRY_PASS)
-		replace(symbol, pfn, cudaVersion, flags);
-	return result;
-}
-
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
-{
-	const enum entry entry = enter();
-
-	if (!cuda.cuGetProcAddress)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	const CUresult result = cuda.cuGetProcAddress(symbol, pfn, cudaVersion, flags);
-
-	if (result == CUDA_SUCCESS && entry != ENTRY_PASS)
-		replace(symbol, pfn, cudaVersion, flags);
-	return result;
-}
+GETS_ADDRESS(cuGetProcAddress_v2,
+	     (const char *symbol, void **function, int version, cuuint64_t flags,
+	      CUdriverProcAddressQueryResult *status),
+	     (symbol, function, version, flags, status))
+GETS_ADDRESS(cuGetProcAddress, (const char *symbol, void **function, int version, cuuint64_t flags),
+	     (symbol, function, version, flags))

@@ -4,13 +4,14 @@
 
 /* Threads may share all of these: the driver's own rules for the calls hold. */
 
-ALLOCATES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes), cuMemAlloc_v2,
+ALLOCATES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes, false), cuMemAlloc_v2,
 	  (CUdeviceptr * pointer, size_t bytes), (pointer, bytes))
 /* The interface before CUDA 3.2, with 32-bit sizes; old programs still link to it. */
-ALLOCATES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes), cuMemAlloc,
+ALLOCATES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes, false), cuMemAlloc,
 	  (CUdeviceptr_v1 * pointer, unsigned bytes), (pointer, bytes))
-ALLOCATES(pointer, bytes, charge_keep_managed(&charge, *pointer, bytes), cuMemAllocManaged,
-	  (CUdeviceptr * pointer, size_t bytes, unsigned flags), (pointer, bytes, flags))
+ALLOCATES(pointer, bytes, charge_keep(&charge, KIND_MEMORY, *pointer, bytes, true),
+	  cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned flags),
+	  (pointer, bytes, flags))
 
 /* What a row is rounded up to on every card so far; what the driver says is charged in the end. */
 enum { USUAL_PITCH = 512 };
@@ -38,7 +39,7 @@ static CUresult keep_pitched(struct charge *charge, CUdeviceptr pointer, uint64_
 	if (taken > charge->bytes)
 		result = charge_more(charge, taken - charge->bytes);
 	if (result == CUDA_SUCCESS) {
-		charge_keep(charge, KIND_MEMORY, pointer, taken);
+		charge_keep(charge, KIND_MEMORY, pointer, taken, false);
 	} else {
 		cuda.cuMemFree_v2(pointer);
 		charge_drop(charge);

@@ -48,7 +48,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		return result;
 	}
 	forget(*handle);
-	charge_keep(&charge, KIND_PHYSICAL, *handle, size);
+	charge_keep(&charge, KIND_PHYSICAL, *handle, size, false);
 	return result;
 }
 
@@ -73,7 +73,7 @@ static void let_go(uint64_t handle, const struct holding *mapping, struct charge
 	}
 	holdings_unlock();
 	if (taken->entry.kind != KIND_NONE)
-		account_begin_release();
+		calls_begin();
 }
 
 /* One handle more. */
@@ -149,7 +149,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	ENTER(cuMemUnmap, ptr, size);
-	account_begin_release();
+	calls_begin();
 	const CUresult result = cuda.cuMemUnmap(ptr, size);
 	const uint64_t end = ptr + size;
 	uint64_t at = ptr;

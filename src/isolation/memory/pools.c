@@ -252,13 +252,12 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	growth->asked = bytes;
 	if (!pool) {
 		result = CUDA_ERROR_OUT_OF_MEMORY;
-	} else if (may_grow(growth, pool) || growth->card < 0) {
-		growth->reserved = most_growth(bytes);
-		result = account_reserve(growth->card, ACCOUNT_USED, growth->reserved);
+	} else if (may_grow(growth, pool) || growth->charge.card < 0) {
+		result = charge_card(&growth->charge, growth->charge.card, most_growth(bytes));
 		/* Making room may have trimmed this pool too. */
 		(void)may_grow(growth, pool);
 	} else {
-		overhead_refresh(growth->card, bytes);
+		overhead_refresh(growth->charge.card, bytes);
 	}
 	growth->is_open = result == CUDA_SUCCESS;
 	if (!growth->is_open)
@@ -276,22 +275,8 @@ static void learn(const struct pool_growth *growth, struct pool *pool, uint64_t 
 	if (grown > chunk && grown % chunk)
 		is_exact_beyond_chunk = true;
 	/* It had room, in pieces that were too small. */
-	if (grown && !growth->reserved && (!pool->tight || growth->asked < pool->tight))
+	if (grown && !growth->charge.bytes && (!pool->tight || growth->asked < pool->tight))
 		pool->tight = growth->asked;
-}
-
-/* The pool grew by more than any growth so far let expect. */
-static bool has_room_for_more(struct pool_growth *growth, uint64_t grown)
-{
-	const uint64_t more = grown - growth->reserved;
-
-	if (account_reserve(growth->card, ACCOUNT_USED, more) != CUDA_SUCCESS)
-		return false;
-	/* Two reservations, one call. */
-	if (growth->reserved)
-		account_settle(growth->card, ACCOUNT_USED, more, more);
-	growth->reserved = grown;
-	return true;
 }
 
 /* More than there is room for: as if it had never been. */
@@ -311,8 +296,10 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 	uint64_t grown = now > growth->before ? now - growth->before : 0;
 
 	learn(growth, pool, grown);
-	if (result == CUDA_SUCCESS && grown > growth->reserved &&
-	    !has_room_for_more(growth, grown) && cuda.cuMemFreeAsync) {
+	/* It may have grown by more than any growth so far let expect. */
+	if (result == CUDA_SUCCESS && grown > growth->charge.bytes &&
+	    charge_more(&growth->charge, grown - growth->charge.bytes) != CUDA_SUCCESS &&
+	    cuda.cuMemFreeAsync) {
 		undo(growth, pointer, stream);
 		(void)may_grow(growth, pool);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -321,7 +308,7 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 	/* A look at all pools for want of room may have charged this one already. */
 	const uint64_t due = growth->before + grown, charged = pool->charged;
 
-	account_settle(growth->card, ACCOUNT_USED, growth->reserved,
+	account_settle(growth->charge.card, ACCOUNT_USED, growth->charge.bytes,
 		       due > charged ? due - charged : 0);
 	if (due > charged)
 		pool->charged = due;

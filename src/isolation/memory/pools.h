@@ -1,7 +1,7 @@
 /* Stream-ordered memory: a pool is charged what it has reserved; see memory/pools.c. */
 #pragma once
 
-#include "driver/api.h"
+#include "books/memory_charge.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,10 +23,9 @@ void pools_after_fork(void);
 struct pool_growth {
 	CUmemoryPool pool; /* NULL: it is not charged here */
 	bool is_open;
-	int card;
+	struct charge charge; /* the most that it should grow by */
 	uint64_t asked;
-	uint64_t before;   /* what the pool had reserved */
-	uint64_t reserved; /* of the slice, for it: the most that it should grow by */
+	uint64_t before; /* what the pool had reserved */
 };
 
 /*

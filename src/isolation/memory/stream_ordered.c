@@ -15,14 +15,14 @@ static CUresult pool_of_stream(CUstream stream, struct pool_growth *growth)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = card_find(device, &growth->card);
+	result = card_find(device, &growth->charge.card);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (growth->card < 0 || !cuda.cuDeviceGetMemPool)
+	if (growth->charge.card < 0 || !cuda.cuDeviceGetMemPool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = cuda.cuDeviceGetMemPool(&growth->pool, device);
 	if (result == CUDA_SUCCESS)
-		pools_remember(growth->pool, growth->card, false);
+		pools_remember(growth->pool, growth->charge.card, false);
 	return result;
 }
 
@@ -57,9 +57,9 @@ static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_grow
 {
 	bool is_elsewhere = !pool;
 
-	if (pool && !pools_know(pool, &growth->card, &is_elsewhere)) {
-		growth->card = card_of_pool(pool, stream);
-		pools_remember(pool, growth->card, false);
+	if (pool && !pools_know(pool, &growth->charge.card, &is_elsewhere)) {
+		growth->charge.card = card_of_pool(pool, stream);
+		pools_remember(pool, growth->charge.card, false);
 	}
 	growth->pool = is_elsewhere ? NULL : pool;
 	return CUDA_SUCCESS;

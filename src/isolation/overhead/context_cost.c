@@ -235,24 +235,17 @@ static void forget(const struct holding *entry)
 static int forget_context(CUcontext context)
 {
 	const uint64_t key = (uint64_t)(uintptr_t)context;
-	struct holding entry, green;
-	uint32_t place = 0;
+	struct holding entry;
 
 	charge_forget_context(context);
-	imports_forget_context(context);
-	images_forget_context(context);
+	holdings_forget(KIND_IMPORT, key, NULL);
+	holdings_forget(KIND_IMAGE, key, images_gone);
 	atomic_fetch_add(&ended_contexts, 1);
 	if (!holdings_take(KIND_CONTEXT, key, &entry))
 		return CARD_FOREIGN;
-	while (holdings_take_of(KIND_CONTEXT, key, &place, &green))
-		forget(&green);
+	holdings_forget(KIND_CONTEXT, key, forget);
 	forget(&entry);
 	return entry.card;
-}
-
-void overhead_begin_forget(void)
-{
-	calls_begin();
 }
 
 void overhead_end_forget(CUcontext ended)

@@ -1,6 +1,7 @@
 /* Contexts, made and ended: a program's own, the primary one of a card, green ones. */
 #include "books/enter.h"
 #include "books/holdings.h"
+#include "books/memory_limit.h"
 #include "compute/meter.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
@@ -40,7 +41,7 @@ MAKES(device, cuCtxCreate_v4,
 
 #define ENDS(has_ended, name)                                                                      \
 	HOOK(name, (CUcontext context), (context), meter_forget_context(context);                  \
-	     overhead_begin_forget(),                                                              \
+	     calls_begin(),                                                                        \
 	     overhead_end_forget(result == CUDA_SUCCESS && (has_ended) ? context : NULL))
 
 ENDS(true, cuCtxDestroy)
@@ -140,7 +141,7 @@ static void primary_begin_end(struct primary_end *end, CUdevice device, bool is_
 	*end = (struct primary_end){.device = device, .context = context_of(device)};
 	if (is_reset || !is_shared)
 		meter_forget_context(end->context);
-	overhead_begin_forget();
+	calls_begin();
 }
 
 /* The context, if that was its last. */
@@ -236,7 +237,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 	if (holdings_get(KIND_CONTEXT, (uint64_t)(uintptr_t)hCtx, &entry))
 		device = (CUdevice)entry.tag;
 	primary_begin_end(&end, device, false);
-	overhead_begin_forget();
+	calls_begin();
 	const CUresult result = cuda.cuGreenCtxDestroy(hCtx);
 
 	overhead_end_forget(result == CUDA_SUCCESS ? (CUcontext)(void *)hCtx : NULL);

@@ -176,16 +176,12 @@ void images_unloaded(const void *handle)
 	struct holding entry;
 
 	if (holdings_take(KIND_IMAGE, (uint64_t)(uintptr_t)handle, &entry))
-		atomic_fetch_sub(sum_of(&entry), entry.bytes);
+		images_gone(&entry);
 }
 
-void images_forget_context(CUcontext context)
+void images_gone(const struct holding *entry)
 {
-	struct holding gone;
-	uint32_t place = 0;
-
-	while (holdings_take_of(KIND_IMAGE, (uint64_t)(uintptr_t)context, &place, &gone))
-		atomic_fetch_sub(sum_of(&gone), gone.bytes);
+	atomic_fetch_sub(sum_of(entry), entry->bytes);
 }
 
 uint64_t images_code(int card, unsigned contexts)

@@ -26,15 +26,6 @@ uint64_t imports_bytes(int card)
 	return bytes;
 }
 
-void imports_forget_context(CUcontext context)
-{
-	struct holding gone;
-	uint32_t place = 0;
-
-	while (holdings_take_of(KIND_IMPORT, (uint64_t)(uintptr_t)context, &place, &gone))
-		;
-}
-
 /* Opened again it is the same address, and goes with the last close. */
 static void change(CUdeviceptr pointer, uint32_t opened, uint32_t closed)
 {

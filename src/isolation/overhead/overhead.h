@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "books/holdings.h"
 #include "driver/context_scope.h"
 #include "slice/limits.h"
 
@@ -36,10 +37,9 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
  */
 void overhead_adopt_current(void);
 /*
- * Around a call that may end a context; `ended` is NULL when it did not. What it cost
- * and what was allocated in it is free again.
+ * Behind a call that may end a context (calls_begin() before it); `ended` is NULL when it did not.
+ * What it cost and what was allocated in it is free again.
  */
-void overhead_begin_forget(void);
 void overhead_end_forget(CUcontext ended);
 
 /* After a call that may have brought code or widened a heap on the current context's card. */
@@ -69,10 +69,8 @@ void overhead_refresh_now(int card);
 void overhead_after_fork(void);
 void contexts_after_fork(void);
 
-/* Memory of others that this process has opened, which NVML may list with it; gone with a context.
- */
+/* Memory of others that this process has opened, which NVML may list with it. */
 uint64_t imports_bytes(int card);
-void imports_forget_context(CUcontext context);
 
 /* What a thread's stack costs on a card, for each byte of it. */
 uint64_t overhead_threads(CUdevice device);
@@ -103,7 +101,8 @@ uint64_t image_file_bytes(const char *path);
 /* A module, which goes with its context, or a library, which is in all of them (NULL). */
 void images_loaded(const void *handle, uint64_t bytes, CUcontext home);
 void images_unloaded(const void *handle);
-void images_forget_context(CUcontext context);
+/* One went with its context. */
+void images_gone(const struct holding *entry);
 
 /* Bytes of code on a card, where this process has so many contexts. */
 uint64_t images_code(int card, unsigned contexts);

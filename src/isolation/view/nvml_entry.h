@@ -2,7 +2,6 @@
 #pragma once
 
 #include "books/enter.h"
-#include "books/region.h"
 #include "driver/driver.h"
 #include "slice/slice.h"
 
@@ -39,10 +38,9 @@ static inline int nvml_card(nvmlDevice_t device)
 			return nvml.name(__VA_ARGS__);                                             \
 	} while (0)
 
-struct holder {
-	uint32_t pid;   /* as this container sees it */
-	uint64_t bytes; /* asked for and overhead */
-};
-
-/* Any thread. Who holds memory on a card, without the dead; returns how many. */
-unsigned holders_of(int card, struct holder holders[REGION_SLOTS]);
+/*
+ * Any thread. Who holds memory on a card, or nobody where `is_compute` is false, in entries of
+ * `bytes`: nvmlProcessDetail_v1_t, what begins as it does, or the beginning of it.
+ */
+nvmlReturn_t processes_list(nvmlDevice_t device, bool is_compute, unsigned *count, void *infos,
+			    size_t bytes);

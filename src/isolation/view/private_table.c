@@ -21,11 +21,7 @@ enum { ENTRY_COMPUTE = 213, ENTRY_GRAPHICS = 214, ENTRY_MPS = 215, TABLE_MOST_BY
 
 /* What the entries fill in: the public struct and a name. */
 struct named_process {
-	unsigned pid;
-	unsigned long long used_bytes;
-	unsigned gpu_instance;
-	unsigned compute_instance;
-	unsigned long long protected_bytes;
+	nvmlProcessDetail_v1_t process;
 	char name[4096];
 };
 
@@ -54,41 +50,31 @@ static void name_of(uint32_t pid, char *name, size_t bytes)
 		(void)fclose(file);
 }
 
+static nvmlReturn_t list(nvmlDevice_t device, bool is_compute, unsigned *count,
+			 struct named_process *processes)
+{
+	if (nvml_enter() != ENTRY_OPEN)
+		return NVML_ERROR_NO_PERMISSION;
+	if (count && !processes)
+		*count = 0;
+	const nvmlReturn_t result =
+		processes_list(device, is_compute, count, processes, sizeof(*processes));
+
+	for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
+		name_of(processes[i].process.pid, processes[i].name, sizeof(processes[i].name));
+	return result;
+}
+
 static nvmlReturn_t list_compute(nvmlDevice_t device, unsigned *count,
 				 struct named_process *processes)
 {
-	struct holder holders[REGION_SLOTS];
-
-	if (nvml_enter() != ENTRY_OPEN)
-		return NVML_ERROR_NO_PERMISSION;
-	if (!count)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	const unsigned found = holders_of(nvml_card(device), holders);
-	const bool is_room = !found || (found <= *count && processes);
-
-	for (unsigned i = 0; is_room && i < found; i++) {
-		processes[i].pid = holders[i].pid;
-		processes[i].used_bytes = holders[i].bytes;
-		processes[i].gpu_instance = UINT32_MAX;
-		processes[i].compute_instance = UINT32_MAX;
-		processes[i].protected_bytes = 0;
-		name_of(holders[i].pid, processes[i].name, sizeof(processes[i].name));
-	}
-	*count = found;
-	return is_room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+	return list(device, true, count, processes);
 }
 
 static nvmlReturn_t list_nobody(nvmlDevice_t device, unsigned *count,
 				struct named_process *processes)
 {
-	(void)device;
-	(void)processes;
-	if (nvml_enter() != ENTRY_OPEN)
-		return NVML_ERROR_NO_PERMISSION;
-	if (!count)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*count = 0;
-	return NVML_SUCCESS;
+	return list(device, false, count, processes);
 }
 
 static bool is_numbered_as_known(void)

@@ -11,10 +11,18 @@
 #include "slice/slice.h"
 
 #include <stddef.h>
+#include <string.h>
 
 enum { NO_INSTANCE = -1 };
 
-unsigned holders_of(int card, struct holder holders[REGION_SLOTS])
+/* Who holds memory on a card. */
+struct holder {
+	uint32_t pid;   /* as this container sees it */
+	uint64_t bytes; /* asked for and overhead */
+};
+
+/* Without the dead; returns how many. */
+static unsigned holders_of(int card, struct holder holders[REGION_SLOTS])
 {
 	struct region *region = slice_region();
 	unsigned count = 0;
@@ -34,45 +42,28 @@ unsigned holders_of(int card, struct holder holders[REGION_SLOTS])
 	return count;
 }
 
-/* The two layouts of an entry: the first, and the one with MIG's ids since the second. */
-static void put_short(void *infos, unsigned index, const struct holder *holder)
-{
-	((nvmlProcessInfo_v1_t *)infos)[index] =
-		(nvmlProcessInfo_v1_t){.pid = holder->pid, .usedGpuMemory = holder->bytes};
-}
-
-static void put_long(void *infos, unsigned index, const struct holder *holder)
-{
-	((nvmlProcessInfo_v2_t *)infos)[index] =
-		(nvmlProcessInfo_v2_t){.pid = holder->pid,
-				       .usedGpuMemory = holder->bytes,
-				       .gpuInstanceId = (unsigned)NO_INSTANCE,
-				       .computeInstanceId = (unsigned)NO_INSTANCE};
-}
-
 /* As NVML does it: too small an array is told how large it must be. */
-static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *infos,
-			 void (*put)(void *, unsigned, const struct holder *))
+nvmlReturn_t processes_list(nvmlDevice_t device, bool is_compute, unsigned *count, void *infos,
+			    size_t bytes)
 {
 	struct holder holders[REGION_SLOTS];
 
 	if (!count || (*count && !infos))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	const unsigned found = holders_of(nvml_card(device), holders);
+	const unsigned found = is_compute ? holders_of(nvml_card(device), holders) : 0;
 	const bool is_room = found <= *count;
 
-	for (unsigned i = 0; is_room && i < found; i++)
-		put(infos, i, &holders[i]);
+	for (unsigned i = 0; is_room && i < found; i++) {
+		const nvmlProcessDetail_v1_t entry = {.pid = holders[i].pid,
+						      .usedGpuMemory = holders[i].bytes,
+						      .gpuInstanceId = (unsigned)NO_INSTANCE,
+						      .computeInstanceId = (unsigned)NO_INSTANCE};
+
+		memcpy((char *)infos + i * bytes, &entry,
+		       bytes < sizeof(entry) ? bytes : sizeof(entry));
+	}
 	*count = found;
 	return is_room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
-}
-
-static nvmlReturn_t list_nobody(unsigned *count)
-{
-	if (!count)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*count = 0;
-	return NVML_SUCCESS;
 }
 
 /* The driver's answer to how many there are, whatever the number. */
@@ -81,7 +72,7 @@ static bool is_answered(nvmlReturn_t result)
 	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-#define PROCESS_LIST(name, layout, answer)                                                         \
+#define PROCESS_LIST(is_compute, name, layout)                                                     \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, layout *infos)             \
 	{                                                                                          \
 		unsigned none = 0;                                                                 \
@@ -89,29 +80,25 @@ static bool is_answered(nvmlReturn_t result)
 		NVML_ENTER(name, device, infoCount, infos);                                        \
 		const nvmlReturn_t result = nvml.name(device, &none, NULL);                        \
                                                                                                    \
-		return is_answered(result) ? answer : result;                                      \
+		return is_answered(result) ? processes_list(device, is_compute, infoCount, infos,  \
+							    sizeof(layout))                        \
+					   : result;                                               \
 	}
 
-#define COMPUTE_LIST(name, layout, put)                                                            \
-	PROCESS_LIST(name, layout, list(device, infoCount, infos, put))
-
-#define EMPTY_LIST(name, layout) PROCESS_LIST(name, layout, list_nobody(infoCount))
-
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_short)
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, put_long)
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_long)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+PROCESS_LIST(true, nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+PROCESS_LIST(true, nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+PROCESS_LIST(true, nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+PROCESS_LIST(false, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+PROCESS_LIST(false, nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+PROCESS_LIST(false, nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+PROCESS_LIST(false, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+PROCESS_LIST(false, nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+PROCESS_LIST(false, nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 						   nvmlProcessDetailList_t *plist)
 {
 	enum { COMPUTE_MODE = 0 };
-	struct holder holders[REGION_SLOTS];
 
 	NVML_ENTER(nvmlDeviceGetRunningProcessDetailList, device, plist);
 	if (!plist)
@@ -123,18 +110,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 		return result;
 	if (plist->version != nvmlProcessDetailList_v1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	const unsigned found =
-		plist->mode == COMPUTE_MODE ? holders_of(nvml_card(device), holders) : 0;
-	const bool is_room = found <= plist->numProcArrayEntries && (plist->procArray || !found);
-
-	for (unsigned i = 0; is_room && i < found; i++)
-		plist->procArray[i] =
-			(nvmlProcessDetail_v1_t){.pid = holders[i].pid,
-						 .usedGpuMemory = holders[i].bytes,
-						 .gpuInstanceId = (unsigned)NO_INSTANCE,
-						 .computeInstanceId = (unsigned)NO_INSTANCE};
-	plist->numProcArrayEntries = found;
-	return is_room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+	return processes_list(device, plist->mode == COMPUTE_MODE, &plist->numProcArrayEntries,
+			      plist->procArray, sizeof(*plist->procArray));
 }
 
 static bool is_holder(const struct holder *holders, unsigned count, unsigned pid)

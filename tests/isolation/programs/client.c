@@ -1142,6 +1142,7 @@ static const struct kind kinds[] = {
 	{"stream", launch_plain, 200, 0},
 	{"burst", launch_plain, 50, 4000000},
 	{"rests", launch_on_streams, 20, 200000000},
+	{"paced", launch_plain, 1, 4000000},
 	{"graph", launch_graph, 1, 0},
 	{"graph_ptsz", launch_graph_per_thread, 1, 0},
 	{"streams", launch_on_streams, 200, 0},
@@ -1165,6 +1166,33 @@ static const struct kind *kind_of(const char *name)
 		if (!strcmp(kinds[i].name, name))
 			return &kinds[i];
 	return NULL;
+}
+
+/* Launches of kinds with `host_ns` that took so many steps to return, or longer. */
+enum { WAIT_STEPS = 100000, WAIT_STEP_NS = 10000 };
+static uint64_t waits[WAIT_STEPS];
+
+static CUresult launch_timed(const struct kind *kind, uint64_t duration_ns)
+{
+	const uint64_t begin_ns = now_ns();
+	const CUresult result = kind->launch(duration_ns);
+	const uint64_t steps = (now_ns() - begin_ns) / WAIT_STEP_NS;
+
+	waits[steps < WAIT_STEPS ? steps : WAIT_STEPS - 1]++;
+	return result;
+}
+
+/* waits PERMILLE: nanoseconds in which so many of them returned, and how many there were. */
+static void do_waits(char *words[])
+{
+	const uint64_t permille = strtoull(words[1], NULL, 10);
+	uint64_t all = 0, some = 0, step = 0;
+
+	for (unsigned i = 0; i < WAIT_STEPS; i++)
+		all += waits[i];
+	for (; step < WAIT_STEPS && some * 1000 < all * permille; step++)
+		some += waits[step];
+	printf("0 %" PRIu64 " %" PRIu64 "\n", step * WAIT_STEP_NS, all);
 }
 
 /* The program computes something else. In steps, where computing takes no time, it waits. */
@@ -1241,7 +1269,8 @@ static void do_work(char *words[])
 	while (kind && !result && now_ns() < end_ns) {
 		for (int i = 0; !result && i < kind->batch; i++, number++) {
 			done_ns += length_ns(&lengths, number);
-			result = kind->launch(length_ns(&lengths, number));
+			result = kind->host_ns ? launch_timed(kind, length_ns(&lengths, number))
+					       : kind->launch(length_ns(&lengths, number));
 		}
 		if (kind->host_ns)
 			work_on_host(kind->host_ns, together > 0);
@@ -1511,6 +1540,7 @@ static const struct command commands[] = {
 	{"count", do_count},
 	{"launch", do_launch},
 	{"sync", do_sync},
+	{"waits", do_waits},
 	{"work", do_work},
 	{"nvml", do_nvml},
 	{"nvml2", do_nvml2},
