@@ -268,7 +268,7 @@ def test_a_chapter_is_measured_again_and_all_else_of_the_page_stays(
     write(machine, {"first": ["measured-1"]}, ("first", "second"))
     mark = "<!-- first: end -->\n"
     page.write_text(page.read_text().replace(mark, f"{mark}\nby hand\n"))
-    page.write_text(with_section(page.read_text(), "a card\n"))
+    page.write_text(with_section(page.read_text(), "on-a-card\n"))
     write(machine, {"second": ["measured-2"]}, ("first", "second", "third"))
 
     text = page.read_text()
@@ -280,7 +280,7 @@ def test_a_chapter_is_measured_again_and_all_else_of_the_page_stays(
         "second: begin",
         "measured-2",
         "third: begin",
-        "a card",
+        "on-a-card",
     ]
     assert [text.count(each) for each in order] == [1] * len(order)
     assert sorted(order, key=text.index) == order

@@ -198,7 +198,7 @@ class Agent:
         wiring.schemes.check_size(wiring.node_store.read())
         await self._checks.has_checked.wait()
         await wiring.reconciler.files.repair()
-        wiring.layout.run()
+        self._checks.look()  # the first time neither cards nor mode may have been known
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         wiring.readiness.is_prepared = True

@@ -107,13 +107,17 @@ class NodeChecks:
         """Check until cancelled."""
         await asyncio.gather(self._run_checks(), self._run_disk_checks())
 
+    def look(self) -> None:
+        """Run once what waits for no disk."""
+        for work in self.work:
+            work()
+        for check in self.checks:
+            if check.reason not in self._reported:
+                self._report(check, check.find())
+
     async def _run_checks(self) -> None:
         while True:
-            for work in self.work:
-                work()
-            for check in self.checks:
-                if check.reason not in self._reported:
-                    self._report(check, check.find())
+            self.look()
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _run_disk_checks(self) -> None:
