@@ -110,4 +110,4 @@ class Webhook:
             return Denied(f"asks for {names} under two names: leave one of them out")
         if new.refusal:
             return Denied(new.refusal)
-        return each.renamed(dialect.names, new.amounts), new.cards
+        return each.rename(dialect.names, new.amounts), new.cards

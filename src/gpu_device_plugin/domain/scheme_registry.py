@@ -54,7 +54,7 @@ class Scope:
         containers = (replace(each, amounts=self._only(each.amounts)) for each in spec.containers)
         return replace(spec, containers=tuple(containers))
 
-    def listed(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
+    def pods(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
         """Pods with what they hold of the scheme."""
         if self.resources is None:
             return listed

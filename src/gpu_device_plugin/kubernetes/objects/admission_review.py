@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpu_device_plugin.domain.models.pod_admission import MOST_AFFINITY_BYTES, Admitted, Applicant
-from gpu_device_plugin.errors import ClusterError, bounded, clip
+from gpu_device_plugin.errors import ClusterError, clip, shorten
 from gpu_device_plugin.kubernetes.objects.quantity import whole_number
 
 _API_VERSION, _KIND = "admission.k8s.io/v1", "AdmissionReview"
@@ -88,7 +88,7 @@ class ContainerResources:
         """Those limits that it has, as whole numbers; ClusterError where one is no quantity."""
         return {name: whole_number(str(self.limits[name])) for name in names if name in self.limits}
 
-    def renamed(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
+    def rename(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
         """The same, without some resources and with others, in limits and requests."""
         found = dict(self.plain)
         for part in ("limits", "requests"):
@@ -170,7 +170,7 @@ def allow_pod(uid: str) -> bytes:
 
 def deny_pod(uid: str, text: str) -> bytes:
     """The answer for a pod that may not be, with the reason for people."""
-    result = {"code": _FORBIDDEN, "reason": "Forbidden", "message": bounded(text)}
+    result = {"code": _FORBIDDEN, "reason": "Forbidden", "message": shorten(text)}
     return _answer(uid, {"allowed": False, "status": result})
 
 
