@@ -67,7 +67,7 @@ class Webhook:
 
     def _refuse(self, review: Review, why: Denied) -> bytes:
         self._judged("refused")
-        _log.info("pod refused", namespace=review.namespace, error=why.text)
+        _log.info("pod refused", pod=f"{review.namespace}/{review.name}", error=why.text)
         return deny_pod(review.uid, why.text)
 
     def _translate(self, review: Review) -> tuple[dict[str, Mapping[str, Any]], int] | Denied:

@@ -18,7 +18,9 @@ _MOST_PATCH_BYTES = 512 * 1024
 """An affinity as long as it may be, and what 64 containers ask. Anybody may send what an answer repeats."""
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    generate_name: str = ""
     namespace: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -106,12 +108,14 @@ class Review:
 
     Attributes:
         containers: Path in the pod -> the list as it came: three bytes of it are a container.
+        name: The pod's; its `generateName` where the API server has yet to make one of it.
     """
 
     uid: str
     namespace: str
     pod: Applicant | None
     containers: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    name: str = ""
 
     def resources(self) -> Iterator[ContainerResources]:
         """Those of each container; ClusterError where they are none, or more than a pod has."""
@@ -160,7 +164,9 @@ def read_review(body: bytes) -> Review:
         "/spec/containers": pod.spec.containers,
         "/spec/initContainers": pod.spec.init_containers,
     }
-    return Review(asked.uid, asked.namespace or pod.metadata.namespace, applicant, lists)
+    meta = pod.metadata
+    name = meta.name or meta.generate_name
+    return Review(asked.uid, asked.namespace or meta.namespace, applicant, lists, name)
 
 
 def allow_pod(uid: str) -> bytes:
