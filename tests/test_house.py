@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULE_LINES = 450
 FUNCTION_LINES = 40
 MODULES = 213
+LINES = 40_500
+DOMAIN_LAYERS = 6
 ONE_IMPORTER = 19
 SOURCES = sorted(
     path
@@ -45,6 +48,28 @@ def test_modules_are_few_and_no_two_have_one_name() -> None:
 
     assert len(names) <= MODULES
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+def test_the_package_is_small_and_its_domain_has_few_layers() -> None:
+    """What git does not track, and the messages that the build generates, do not count."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--", "src/gpu_device_plugin"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\0")
+    sizes = [
+        len(path.read_text(encoding="utf-8").splitlines())
+        for path in SOURCES
+        if str(path.relative_to(ROOT)) in tracked
+    ]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (domain,) = (each for each in contracts if each["id"] == "domain")
+
+    assert 0 < sum(sizes) <= LINES
+    assert len(domain["layers"]) <= DOMAIN_LAYERS
 
 
 def test_no_two_c_files_of_a_program_have_one_name() -> None:

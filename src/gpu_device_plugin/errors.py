@@ -36,7 +36,7 @@ class GpuPluginError(Exception):
     """Base of every error that this project raises on purpose; its text has at most 1 KiB."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(bounded(text))
+        super().__init__(shorten(text))
 
 
 def clip(value: str) -> str:
@@ -52,7 +52,7 @@ def clip(value: str) -> str:
     return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
 
 
-def bounded(text: str) -> str:
+def shorten(text: str) -> str:
     """A whole text: at most 1024 bytes of UTF-8, with an ellipsis where something was cut."""
     encoded = text[: LONGEST_TEXT_BYTES + 1].encode("utf-8", "replace")
     if len(encoded) <= LONGEST_TEXT_BYTES:

@@ -284,7 +284,7 @@ async def test_a_card_that_comes_is_served_too() -> None:
             await until(lambda: bool(rig.events("ConfigurationWaits")), 60)
             (event,) = rig.events("ConfigurationWaits")
             assert event["message"].startswith("card 3 (GPU-")
-            await mps.says("a new card waits")
+            await mps.says("serve a new card")
             assert rig.kubelet.allocatable(GPU) == 12
             await rig.delete(rig.uid("client"))
             await allocatable(mps, 16)

@@ -15,6 +15,7 @@ from tools.harness.api_server import ApiRequest, status
 from tools.harness.objects import node
 from tools.harness.waiting import until
 
+from gpu_device_plugin.kubernetes.objects.admission_review import read_review
 from gpu_device_plugin.settings.controller_settings import Translation
 
 MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-driver-version"
@@ -63,6 +64,16 @@ async def configure(found: Running, name: str, **data: str) -> None:
     """Write one of the ConfigMaps."""
     value = {"metadata": {"name": name, "namespace": "kube-system", "uid": "cm"}, "data": data}
     await found.server.put(f"{MAPS}/{name}", value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"), [({"name": "p"}, "p"), ({"generateName": "p-"}, "p-"), ({}, "")]
+)
+def test_a_review_says_which_pod_it_is_about(metadata: Json, name: str) -> None:
+    """Of a Deployment's pod the API server has yet to make the name."""
+    pod = {"metadata": metadata, "spec": {"containers": []}}
+
+    assert read_review(json.dumps(review(pod)).encode()).name == name
 
 
 async def test_the_sources_pod_goes_where_its_model_and_driver_are(tmp_path: Path) -> None:

@@ -397,7 +397,7 @@ def test_what_nvml_asked_for_stands_over_a_restart_of_the_agent() -> None:
     asked, _ = after(*probes(A, [101], action=1), start=with_xid(48))
     health, _ = after((200, inventory(A, B)), start=restore_health(asked, "boot"))
     assert recovery_obstacle(health, A)
-    assert out(recover(health, A)[0]) == {A: "XID48"}
+    assert out(recover(health, A).health) == {A: "XID48"}
 
 
 def test_while_nvml_does_not_answer_the_operators_word_does_not_count() -> None:

@@ -21,7 +21,7 @@ from gpu_device_plugin.domain.models.model_catalogue import Catalogue
 from gpu_device_plugin.domain.models.pod_admission import Applicant, Denied, admit
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.errors import ClusterError, GpuPluginError, RefusalError, bounded, clip
+from gpu_device_plugin.errors import ClusterError, GpuPluginError, RefusalError, clip, shorten
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.admission_review import deny_pod
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
@@ -210,4 +210,4 @@ async def test_a_tenant_with_many_owners_delays_and_loses_no_event_of_another_na
 
 def test_a_text_is_cut_between_letters() -> None:
     """Nothing that no decoder takes is sent anywhere."""
-    assert bounded("ü" * 600).encode().decode() == "ü" * 510 + "…"
+    assert shorten("ü" * 600).encode().decode() == "ü" * 510 + "…"

@@ -107,7 +107,7 @@ class Rig:
         """Waits for a registration after the `before` first ones, list and all."""
         await until(lambda: endpoint.is_ready and endpoint.state.registrations > before)
 
-    async def settled(self, sockets: int) -> None:
+    async def wait_settled(self, sockets: int) -> None:
         """Waits until so many sockets are left, and both resources are served on theirs.
 
         Who registered with a kubelet that had just restarted does so once more.

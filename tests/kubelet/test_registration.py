@@ -118,7 +118,7 @@ async def test_a_stream_that_ends_is_registered_again(rig: Rig) -> None:
     await rig.kubelet.registry.links[MEM].close()
     await rig.registered_again(rig.mem, before=1)
     await rig.offered(MEM, 15)
-    await rig.settled(sockets=2)
+    await rig.wait_settled(sockets=2)
 
     assert len(rig.sockets() & before) == 1
     assert rig.core.state.registrations == 1
@@ -131,7 +131,7 @@ async def test_kubelet_restarts_are_survived(rig: Rig) -> None:
         await rig.kubelet.restart()
     await rig.offered(MEM, 15)
     await rig.offered(CORE, 100)
-    await rig.settled(sockets=2)
+    await rig.wait_settled(sockets=2)
 
 
 async def test_a_newer_kubelet_that_keys_by_socket_is_served_alike(rig: Rig) -> None:
@@ -163,7 +163,7 @@ async def test_a_wiped_directory_is_moved_into_again(rig: Rig, *, with_events: b
     await rig.registered_again(rig.mem, before=1)
     await rig.registered_again(rig.core, before=1)
     await rig.offered(MEM, 15)
-    await rig.settled(sockets=2)
+    await rig.wait_settled(sockets=2)
 
 
 async def test_a_directory_that_is_removed_whole_is_followed(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.side_by_side.test_same import TEN_REPLICAS, settled
+from tests.side_by_side.test_same import TEN_REPLICAS, wait_settled
 from tools.harness.nvidia_plugin.programs import both
 from tools.harness.nvidia_plugin.seen import answered, counted, is_settled
 from tools.harness.waiting import until
@@ -77,13 +77,13 @@ async def test_without_a_required_imex_channel_theirs_exits_and_ours_waits(tmp_p
                 await rig.until_page(words)
                 assert rig.is_running
             else:
-                await settled(theirs, rig)
+                await wait_settled(theirs, rig)
 
 
 async def test_a_card_heals_here_and_stays_unhealthy_there() -> None:
     """R-709: until theirs is started again."""
     async with both("v100", {}, recovery_seconds=1) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         rig.cards.xid(2, 48)
         await until(lambda: counted(theirs.kubelet) == {GPU: 3}, 20)
         await until(lambda: counted(rig.kubelet) == {GPU: 3}, 20)
@@ -95,7 +95,7 @@ async def test_a_card_heals_here_and_stays_unhealthy_there() -> None:
 async def test_a_new_cut_is_followed_here_and_needs_a_restart_there() -> None:
     """R-207: theirs goes on offering instances that are gone."""
     async with both("a100-mig", {"mig_strategy": "mixed"}) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         rig.cards.cut(0, ["7g.40gb"])
         now = {SEVENTH: 49, "nvidia.com/mig-7g.40gb": 1}
         await until(lambda: counted(rig.kubelet) == now, 20)
@@ -107,7 +107,7 @@ async def test_a_changed_file_is_followed_here_and_needs_a_signal_there(tmp_path
     file = tmp_path / "config.yaml"
     file.write_text(TEN_REPLICAS)
     async with both("v100", {"config_file": str(file)}) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         file.write_text(TEN_REPLICAS.replace("10", "2"))
         await until(lambda: counted(rig.kubelet) == {GPU: 8}, 20)
         assert counted(theirs.kubelet) == {GPU: 40}
@@ -134,7 +134,7 @@ async def test_a_refusal_has_nvidias_words_and_says_where_and_what_was_asked(
     file = tmp_path / "config.yaml"
     file.write_text(ONE_AT_A_TIME)
     async with both("v100", {"config_file": str(file)}) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         links = [kubelet.registry.links[GPU] for kubelet in (theirs.kubelet, rig.kubelet)]
         two = [f"{rig.cards.view().cards[0].uuid}::{number}" for number in range(2)]
         for ids, expected in (
@@ -150,7 +150,7 @@ async def test_a_refusal_has_nvidias_words_and_says_where_and_what_was_asked(
 async def test_cdi_names_are_those_of_nvidias_tools_here_and_of_a_spec_of_its_own_there() -> None:
     """R-720: and a runtime that reads the variable gives no card besides."""
     async with both("v100", {"device_list_strategy": "cdi-annotations,cdi-cri"}) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         links = [kubelet.registry.links[GPU] for kubelet in (theirs.kubelet, rig.kubelet)]
         card = rig.cards.view().cards[0].uuid
         there, here = [await answered(link, [card]) for link in links]
@@ -163,7 +163,7 @@ async def test_cdi_names_are_those_of_nvidias_tools_here_and_of_a_spec_of_its_ow
 async def test_sockets_have_a_new_name_at_each_start_here_and_the_resources_there() -> None:
     """R-708: a kubelet ends a new registration with the stream of an older one of that name."""
     async with both("v100", {}) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         assert theirs.kubelet.registry.links[GPU].socket.name == "nvidia-gpu.sock"
         first = rig.kubelet.registry.links[GPU].socket.name
         await rig.stop_agent()

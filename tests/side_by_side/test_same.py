@@ -83,7 +83,7 @@ async def test_the_same(case: Case, tmp_path: Path) -> None:
         flags["config_file"] = str(tmp_path / "config.yaml")
         (tmp_path / "config.yaml").write_text(case.file)
     async with both(case.profile, flags, case.cuts) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         assert counted(rig.kubelet) == counted(theirs.kubelet)
         for resource in counted(theirs.kubelet):
             links = [kubelet.registry.links[resource] for kubelet in (theirs.kubelet, rig.kubelet)]
@@ -112,7 +112,7 @@ ON_SWITCHES = [
 async def test_the_same_cards_are_preferred(profile: str, fields: Sequence[str]) -> None:
     """R-703: by NVLinks and the PCI bus, of all cards and of those that some pods have left."""
     async with both(profile, {}, fields=fields) as (theirs, rig):
-        await settled(theirs, rig)
+        await wait_settled(theirs, rig)
         links = [
             kubelet.registry.links["nvidia.com/gpu"] for kubelet in (theirs.kubelet, rig.kubelet)
         ]
@@ -123,7 +123,7 @@ async def test_the_same_cards_are_preferred(profile: str, fields: Sequence[str])
                 assert choices[1] == choices[0], (size, [cards.index(each) for each in free])
 
 
-async def settled(theirs: NvidiaPlugin, rig: Rig) -> None:
+async def wait_settled(theirs: NvidiaPlugin, rig: Rig) -> None:
     """Return when both kubelets have what the plugins offer."""
     await until(lambda: is_settled(theirs.kubelet) or theirs.has_ended, 20)
     assert not theirs.has_ended, theirs.log.read_text()[-2000:]

@@ -356,7 +356,7 @@ def merge_patch(target: object, patch: object) -> Any:
 
 @asynccontextmanager
 async def running(*, is_up: bool = True) -> AsyncIterator[tuple[StandInApiServer, ApiServer]]:
-    """A fake server and our client of it, paced for tests."""
+    """A stand-in and our client of it, paced for tests."""
     server = StandInApiServer()
     await server.start()
     if not is_up:

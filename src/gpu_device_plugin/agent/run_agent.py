@@ -236,8 +236,11 @@ class Agent:
         """End the process where the node's label names other settings than those it runs with."""
         node = self._wiring.cluster.node
         if node is not None and is_other(self._settings, self._chosen, node.labels):
-            text = f"label {SETTINGS_LABEL} is no longer {self._chosen or 'absent'}"
-            _log.warning("ending, to be started with other settings", text=text)
+            _log.warning(
+                "ending, to be started with other settings",
+                label=SETTINGS_LABEL,
+                before=self._chosen or "absent",
+            )
             self._exit_code = EXIT_FOR_REINJECTION
             self._stop.set()
 

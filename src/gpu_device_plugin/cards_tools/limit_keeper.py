@@ -114,7 +114,7 @@ class LimitKeeper:
                 return NONE
             slice_ = ("--slice", str(directory), "--repair", "--process", held)
             told = await self._hook(*slice_, process=process)
-            _log.info("limit", slice=directory.name, pid=pid, text=told)
+            _log.info("limit", slice=directory.name, pid=pid, report=told)
             return told
 
     async def _hook(self, *arguments: str, process: int | None = None) -> str:

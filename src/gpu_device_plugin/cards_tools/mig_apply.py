@@ -154,7 +154,7 @@ class MigWatch:
             self._tell("MigProfileWaits", f"{profile}: {error}", is_warning=True)
             return False
         for line in lines:
-            _log.info("MIG of a card", text=line)
+            _log.info("MIG of a card", step=line)
         self._tell("MigProfileApplied", f"the cards are cut as {profile} asks", is_warning=False)
         return True
 

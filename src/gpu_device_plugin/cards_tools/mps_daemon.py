@@ -180,7 +180,7 @@ class MpsDaemon:
                 self._restore_modes()
                 await self._serve()
             except GpuPluginError as error:
-                self._say("mps is not served", str(error))
+                self._say("serve", str(error))
                 await asyncio.sleep(self._places.retry_seconds)
 
     def _say(self, what: str, reason: str) -> None:
@@ -189,7 +189,7 @@ class MpsDaemon:
         if reason != self._said:
             self._said = reason
             if reason:
-                _log.warning(what, error=reason)
+                _log.warning("mps waits", step=what, error=reason)
 
     async def _serve(self) -> None:
         """Serve until something else is to be served. GpuPluginError: it cannot, or a server ended."""
@@ -287,10 +287,10 @@ class MpsDaemon:
             words = set(text.split())
             holders = await pods_with_gpus(self._places.kubelet, lambda i: device_of(i) in words)
         except GpuPluginError as error:
-            self._say("the previous configuration is still served", str(error))
+            self._say("read the configuration", str(error))
             return False
-        what = "a new card" if has_new_card else "another configuration"
-        self._say(f"{what} waits", ", ".join(f"{pod} holds GPUs" for pod in holders))
+        what = "serve a new card" if has_new_card else "serve another configuration"
+        self._say(what, ", ".join(f"{pod} holds GPUs" for pod in holders))
         return not holders
 
     async def _refuse_users(self, nvml: CardSession, cards: Sequence[CardReport]) -> None:

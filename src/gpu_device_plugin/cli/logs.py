@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from gpu_device_plugin.errors import bounded
+from gpu_device_plugin.errors import shorten
 from gpu_device_plugin.settings.setting import LogFormat
 
 _MOST_ENTRIES = 64
@@ -50,4 +50,4 @@ def _value(value: Any) -> Any:
         more = len(value) - _MOST_ENTRIES
         shown = [_value(each) for each in value[:_MOST_ENTRIES]]
         return [*shown, f"and {more} more"] if more > 0 else shown
-    return bounded(value) if isinstance(value, str) else value
+    return shorten(value) if isinstance(value, str) else value

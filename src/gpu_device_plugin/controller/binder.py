@@ -90,9 +90,11 @@ class Binder:
 
     async def bind(self, body: bytes) -> bytes:
         """Reserve, write the wish and bind in one request; give back what did not come about."""
-        outcome, error = "bound", ""
+        outcome, error, fields = "bound", "", {}
         try:
-            error = await self._bind_alone(*read_binding(body))
+            ref, node = read_binding(body)
+            fields = {"pod": str(ref), "node": node}
+            error = await self._bind_alone(ref, node)
             outcome = "conflict" if error else outcome
         except _NoRoomError as failure:
             outcome, error = "conflict", str(failure)
@@ -100,7 +102,7 @@ class Binder:
             outcome, error = "failed", str(failure)
         self._view.bound(outcome)
         if error:
-            _log.warning("not bound", error=error)
+            _log.warning("not bound", **fields, error=error)
         return binding_answer(error)
 
     async def _bind_alone(self, ref: PodRef, node: str) -> str:

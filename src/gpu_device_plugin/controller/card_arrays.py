@@ -126,7 +126,7 @@ class _Nodes(NamedTuple):
                 found: _Ints = (lost - _LOST[-1].take(self.milli)) * _MOST_UNITS + self.mem
                 return found
 
-    def placed(
+    def place_all(
         self, asked: CheckedRequest, fitting: Mapping[Demand, _Bools]
     ) -> tuple[_Bools, Mapping[PlacementPolicy, _Floats]]:
         """Where all containers fit, placed one after the other, and the score by each policy that counts.
@@ -264,7 +264,7 @@ class Judged:
             self._refuse(names[~may], nodes.where(~may), asked)
         if not may.any():
             return
-        fits, by = nodes.placed(asked, fitting)
+        fits, by = nodes.place_all(asked, fitting)
         if any(ask.container.kind is ContainerKind.INIT for ask in asked.asking):
             fits[:] = False  # what they hand on, only plain code counts
         fits &= may

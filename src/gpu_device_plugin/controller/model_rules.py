@@ -14,7 +14,12 @@ from gpu_device_plugin.errors import ClusterError, ConfigError, clip
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read
 from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
-from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflection, Source, keyed
+from gpu_device_plugin.kubernetes.client.reflector import (
+    ObjectListener,
+    Reflection,
+    Source,
+    listen_by_key,
+)
 from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode
 from gpu_device_plugin.kubernetes.objects.events import ConfigMapRef, EventNote, Events
@@ -103,7 +108,7 @@ class ModelRules:
             api,
             Source("/api/v1/namespaces", ""),
             Bare,
-            keyed(
+            listen_by_key(
                 lambda found: found.metadata.name, lambda: self._namespaces, self._put, self._drop
             ),
         )

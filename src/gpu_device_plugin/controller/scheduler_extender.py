@@ -61,7 +61,7 @@ class Extender:
             return filter_error(str(error))
         if not question.pod.asks_units:
             return filter_answer(question, question.names, ())
-        judged = await self._judged(question)
+        judged = await self._judge(question)
         wants_all = self._keeps is FilterKeeps.AUTO and question.has_preferences
         is_bounded = not wants_all and self._keeps is not FilterKeeps.ALL
         kept = judged.keep(MOST_NODES) if is_bounded else judged.scores()[0].tolist()
@@ -73,7 +73,7 @@ class Extender:
         question = read_question(body)
         if not question.pod.asks_units:
             return priorities([(0, list(dict.fromkeys(question.names)))])
-        judged = await self._judged(question)
+        judged = await self._judge(question)
         none = [(0, names) for _, names in judged.misfits]
         return priorities([*none, *judged.points(_MOST_SCORE)])
 
@@ -93,7 +93,7 @@ class Extender:
             await turns.give()
         return preemption_answer(kept)
 
-    async def _judged(self, question: Question) -> Judged:
+    async def _judge(self, question: Question) -> Judged:
         """Which nodes fit, with their scores; the others, with why."""
         turns, checks = _Turns(self._turn_seconds), self._ledger.checks(question.pod)
         for _ in self._ledger.count():

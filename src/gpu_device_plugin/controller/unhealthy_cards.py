@@ -9,7 +9,7 @@ from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import Document, read, write
-from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
+from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, listen_by_key
 from gpu_device_plugin.kubernetes.client.wire import ConfigMap
 
 NAMESPACE = "kube-system"
@@ -37,7 +37,7 @@ class UnhealthyCards:
             api,
             Source(_COLLECTION, "", is_optional=True),
             ConfigMap,
-            keyed(
+            listen_by_key(
                 lambda found: found.metadata.name,
                 lambda: [PREFIX + node for node in self._told],
                 self._put,

@@ -14,7 +14,7 @@ from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
+from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, listen_by_key
 from gpu_device_plugin.kubernetes.objects.events import EventNote
 from gpu_device_plugin.kubernetes.objects.pod_spec import whole_request
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
@@ -39,7 +39,9 @@ class WaitingClaims:
         self._ledger, self._post, self._leadership = ledger, post, leadership
         self._due: dict[str, SurveyedPod] = {}
         self._wake = asyncio.Event()
-        listener = keyed(lambda pod: pod.metadata.uid, lambda: self._due, self._put, self._drop)
+        listener = listen_by_key(
+            lambda pod: pod.metadata.uid, lambda: self._due, self._put, self._drop
+        )
         source = Source("/api/v1/pods", "spec.nodeName=,status.phase=Pending")
         self._reflection = Reflection(api, source, SurveyedPod, listener)
 

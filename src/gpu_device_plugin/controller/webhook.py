@@ -67,7 +67,7 @@ class Webhook:
 
     def _refuse(self, review: Review, why: Denied) -> bytes:
         self._judged("refused")
-        _log.info("pod refused", namespace=review.namespace, error=why.text)
+        _log.info("pod refused", pod=f"{review.namespace}/{review.name}", error=why.text)
         return deny_pod(review.uid, why.text)
 
     def _translate(self, review: Review) -> tuple[dict[str, Mapping[str, Any]], int] | Denied:
@@ -110,4 +110,4 @@ class Webhook:
             return Denied(f"asks for {names} under two names: leave one of them out")
         if new.refusal:
             return Denied(new.refusal)
-        return each.renamed(dialect.names, new.amounts), new.cards
+        return each.rename(dialect.names, new.amounts), new.cards

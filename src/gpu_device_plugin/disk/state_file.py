@@ -11,7 +11,16 @@ import threading
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -25,6 +34,13 @@ Plain: TypeAlias = dict[str, Any]
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
+class LoadedRecord(NamedTuple, Generic[_Record]):
+    """The stored values, and why some or all of them are lost, or None."""
+
+    record: _Record
+    lost: str | None
+
+
 class MemoryFile(Generic[_Record]):
     """One sealed JSON object, `<state-dir>/<kind>`; every key has a default."""
 
@@ -36,8 +52,8 @@ class MemoryFile(Generic[_Record]):
         self._read: Plain = {}
         self._last: bytes | None = None
 
-    def load(self, now_seconds: float) -> tuple[_Record, str | None]:
-        """The stored values, and why some or all of them are lost, or None.
+    def load(self, now_seconds: float) -> LoadedRecord[_Record]:
+        """What is stored.
 
         A damaged file is set aside; then the write before it counts, if that is whole. For a key
         that this release cannot read the default is used, and the others count.
@@ -57,7 +73,7 @@ class MemoryFile(Generic[_Record]):
                     values[field.name] = msgspec.convert(self._read[field.encode_name], field.type)
                 except msgspec.ValidationError as error:
                     bad.append(f"{self._path}: {field.encode_name} is ignored: {error}")
-        return self._record(**values), "; ".join(bad) or None
+        return LoadedRecord(self._record(**values), "; ".join(bad) or None)
 
     def save(self, content: _Record) -> None:
         """Store `content`, if it has changed."""
@@ -76,7 +92,7 @@ class Memory(Generic[_Record]):
         self._lock = threading.Lock()  # never held during a write
         self._in_line: list[_Record] = []
 
-    async def load(self, now_seconds: float) -> tuple[_Record, str | None]:
+    async def load(self, now_seconds: float) -> LoadedRecord[_Record]:
         """See `MemoryFile.load`."""
         return await self._writer.run(partial(self._file.load, now_seconds))
 

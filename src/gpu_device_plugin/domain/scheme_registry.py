@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
@@ -21,6 +21,13 @@ from gpu_device_plugin.errors import RequestError, StateError
 
 S = TypeVar("S", bound=Scheme)
 T = TypeVar("T")
+
+
+class SchemeView(NamedTuple, Generic[S]):
+    """A scheme, and the node as it sees it."""
+
+    scheme: S
+    view: NodeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Scope:
         containers = (replace(each, amounts=self._only(each.amounts)) for each in spec.containers)
         return replace(spec, containers=tuple(containers))
 
-    def listed(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
+    def pods(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
         """Pods with what they hold of the scheme."""
         if self.resources is None:
             return listed
@@ -168,11 +175,11 @@ class Schemes:
         self._views[scheme] = state, view
         return view
 
-    def views(self, schemes: Iterable[S], state: NodeState) -> list[tuple[S, NodeState]]:
+    def views(self, schemes: Iterable[S], state: NodeState) -> list[SchemeView[S]]:
         """Each of these schemes (`all`, `deciders` or `recorders`) with its view of the node."""
-        return [(scheme, self.view(scheme, state)) for scheme in schemes]
+        return [SchemeView(scheme, self.view(scheme, state)) for scheme in schemes]
 
-    def find_serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
+    def find_serving(self, resource: str, state: NodeState) -> SchemeView[Scheme]:
         """The scheme of `resource` and its view of the node; RequestError if it is not served now."""
         scheme = self.of(resource)
         view = self.view(scheme, state)
@@ -181,19 +188,21 @@ class Schemes:
                 f"this mode does not serve {resource}; use another node (nodeSelector {MODE_LABEL})",
                 reason="NotServed",
             )
-        return scheme, view
+        return SchemeView(scheme, view)
 
-    def find_deciding(self, resource: str, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
+    def find_deciding(self, resource: str, state: NodeState) -> SchemeView[WeChooseDevices]:
         """As `find_serving`, for a resource whose scheme chooses the devices itself."""
         scheme, view = self.find_serving(resource, state)
         assert isinstance(scheme, WeChooseDevices)  # noqa: S101 - one that records has its own calls
-        return scheme, view
+        return SchemeView(scheme, view)
 
-    def find_reserving(self, state: NodeState) -> tuple[WeChooseDevices, NodeState]:
+    def find_reserving(self, state: NodeState) -> SchemeView[WeChooseDevices]:
         """The scheme that decides on this node, and its view of it; RequestError if none does."""
-        for scheme, view in self.views(self.deciders, state):
-            if any(scheme.serves(resource, view) for resource in scheme.resources):
-                return scheme, view
+        for found in self.views(self.deciders, state):
+            if any(
+                found.scheme.serves(resource, found.view) for resource in found.scheme.resources
+            ):
+                return found
         raise RequestError(
             f"node {state.node} (mode {state.mode}) divides no cards; use another node",
             reason="NotServed",

@@ -93,7 +93,7 @@ class Driver:
 
         In the directory `slices` gpu-limit-hook's marks name cgroups whose limits are read.
         """
-        places = _marked(slices) if slices else {}
+        places = _read_marks(slices) if slices else {}
         return [self._probe_card(uuid, handle, places) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
@@ -225,7 +225,7 @@ def _limits(handle: Any, place: str) -> list[int]:
     return [told.hard_bytes, told.used_bytes]
 
 
-def _marked(slices: str) -> dict[str, str]:
+def _read_marks(slices: str) -> dict[str, str]:
     """Slice -> the cgroup that its mark names, which is there."""
     found: dict[str, str] = {}
     for name in _names(slices):

@@ -25,7 +25,7 @@ class NodeCapacity:
     then: str
 
 
-def sized_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
+def make_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
     """A pod of one container: memory units over all `cards`, percent of one card's compute (0: none)."""
     amounts = {Resource.MEM.value: units, Resource.CORE.value: percent}
     asked = {resource: amount for resource, amount in amounts.items() if amount}
@@ -41,7 +41,7 @@ def capacities(
     percent: int,
     cards: int,
 ) -> tuple[NodeCapacity, ...]:
-    """For each node, how many pods of that size (as in `sized_pod`) fit beside what it holds, the most first.
+    """For each node, how many pods of that size (as in `make_pod`) fit beside what it holds, the most first.
 
     A node of `facts` that is cordoned or not ready takes none.
     """
@@ -60,7 +60,7 @@ def _capacity(node: NodeCards, units: int, percent: int, cards: int) -> NodeCapa
     policy = node.offer.policy or PlacementPolicy.BINPACK
     count = 0
     while True:
-        pod = sized_pod(f"one-more-{count}", units, percent, cards)
+        pod = make_pod(f"one-more-{count}", units, percent, cards)
         found = fit(node.offer, rooms, pod, policy)
         if not isinstance(found, Fit):
             return NodeCapacity(node.name, count, _then(node, rooms, pod))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, keyed
+from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, listen_by_key
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod, NodesAndPods
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of, node_cards
@@ -41,14 +41,14 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         self._by_node: dict[str, set[str]] = {}
         self._views: dict[str, NodeCards | str | None] = {}
         self._touched: set[str] = set()
-        nodes = keyed(
+        nodes = listen_by_key(
             lambda node: node.metadata.name,
             lambda: self.nodes,
             self._put_node,
             self._drop_node,
             self.changed.set,
         )
-        pods = keyed(
+        pods = listen_by_key(
             lambda pod: pod.metadata.uid,
             lambda: self._pods,
             self._put_pod,

@@ -87,13 +87,13 @@ class Setting:
         if given is None and self.default is None:
             return None
         try:
-            return self._converted(given)
+            return self._parse(given)
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error
         except (msgspec.ValidationError, ValueError) as error:
             raise ConfigError(f"{source}: {given!r} is not valid: {error}") from error
 
-    def _converted(self, given: Any) -> Any:
+    def _parse(self, given: Any) -> Any:
         if self.is_list:
             texts = given if isinstance(given, list | tuple) else str(given).split(",")
             return (self.convert or ",".join)(tuple(map(str, texts)))

@@ -108,7 +108,7 @@ def test_what_is_offered_is_served_whatever_profiles_the_card_has(profile: str) 
 
     assert pool.resource == f"nvidia.com/mig-{profile.replace('+', '.')}"
     assert every.offers(state)
-    assert every.find_serving(pool.resource, state)[0] is every.recorder(pool.resource)
+    assert every.find_serving(pool.resource, state).scheme is every.recorder(pool.resource)
 
 
 def test_a_card_that_single_leaves_out_beside_fractions_is_named() -> None:

@@ -128,11 +128,11 @@ class Preparation:
         held = self._held()
         for uid, grant in held.items():
             known = claim_of_spec(uid, self._parts.cdi.read(uid))
-            with _only_this_claim(uid, "a CDI file is not restored"):
+            with _only_this_claim(uid, "restore its CDI file"):
                 self._write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
         if not self._parts.admission.may_lack_grants:
             for uid in self._parts.cdi.present() - held.keys():
-                with _only_this_claim(uid, "a CDI file is not removed"):
+                with _only_this_claim(uid, "remove its CDI file"):
                     self._parts.cdi.remove(uid)
 
     @property
@@ -153,7 +153,7 @@ class Preparation:
     async def _rebuild(self, uid: str) -> None:
         """Also one that several pods have now: their containers run, so its cards are held."""
         known = claim_of_spec(uid, self._parts.cdi.read(uid))
-        with _only_this_claim(uid, "a lost grant is not made again"):
+        with _only_this_claim(uid, "make its lost grant again"):
             claim = (
                 await self._parts.claims.fetch(known[0].namespace, known[0].name) if known else None
             )
@@ -291,9 +291,9 @@ def _check_alone(holder: Holder, others: set[str], spec: PodRequest | None) -> N
 
 
 @contextmanager
-def _only_this_claim(uid: str, text: str) -> Iterator[None]:
+def _only_this_claim(uid: str, step: str) -> Iterator[None]:
     """What goes wrong with one claim leaves the others alone."""
     try:
         yield
     except GpuPluginError as error:
-        _log.warning(text, claim=uid, error=str(error))
+        _log.warning("claim waits", claim=uid, step=step, error=str(error))

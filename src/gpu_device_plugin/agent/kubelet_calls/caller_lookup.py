@@ -87,7 +87,7 @@ class CallerLookup:
         if session is not None and session.pod.key not in seen_now:
             session = None
         own = scope.ledger(self._live.ledger)
-        mine, known = scope.listed(listed), scope.specs(specs)
+        mine, known = scope.pods(listed), scope.specs(specs)
         caller = find_caller(call, mine, known, own, seen, session, admitting)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)

@@ -132,9 +132,8 @@ class KubeletCalls:
     async def _allocate(self, call: Call) -> ContainerEdits:
         """Make the grant durable, then answer; only one resource of a container carries the edits."""
         grant = await self._grant(call)
-        scheme, _ = self.schemes.find_deciding(
-            call.resource, self.state()
-        )  # the mode may have changed
+        # The mode may have changed.
+        scheme = self.schemes.find_deciding(call.resource, self.state()).scheme
         edits = ContainerEdits()
         if scheme.answers(call.resource):
             edits = self.setup.edits(scheme, grant, self.state())
@@ -204,7 +203,7 @@ class KubeletCalls:
         return edits
 
     def _check_call(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
-        _, view = self.schemes.find_serving(call.resource, self.state())
+        view = self.schemes.find_serving(call.resource, self.state()).view
         scheme.check_call(call, view)
         return view
 

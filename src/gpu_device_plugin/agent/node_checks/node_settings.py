@@ -39,7 +39,7 @@ async def choose(settings: Settings) -> str:
     """
     Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
     memory = MemoryFile(Path(settings.state_dir), "settings", _Choice, "")
-    remembered = memory.load(time.time())[0].label
+    remembered = memory.load(time.time()).record.label
     api = ApiServer.at(Path(settings.kubeconfig) if settings.kubeconfig else None)
     try:
         async with asyncio.timeout(None if remembered is None else ASK_SECONDS):

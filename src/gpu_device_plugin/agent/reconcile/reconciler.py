@@ -217,7 +217,7 @@ class Reconciler:
         schemes, state = self.schemes, self.state()
         scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
         parts = {
-            scheme: (own.listed(snapshot.listed), own.ledger(ledger), own.entries)
+            scheme: (own.pods(snapshot.listed), own.ledger(ledger), own.entries)
             for scheme, own in scopes.items()
         }
         found = []

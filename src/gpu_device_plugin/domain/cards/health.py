@@ -22,6 +22,7 @@ turn one broken card into a broken node. If NVML as a whole does not answer (`NV
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.health_values import (
     UNANSWERED,
@@ -181,9 +182,16 @@ _CURES = {
 _AWAY = "the cards are given away again when NVML answers"
 
 
+class HealthStep(NamedTuple):
+    """Health after a report or a request, and what that changed."""
+
+    health: Health
+    changes: tuple[Change, ...] = ()
+
+
 def observe(
     health: Health, report: NvmlReport, now_seconds: float, rules: HealthRules
-) -> tuple[Health, tuple[Change, ...]]:
+) -> HealthStep:
     """Health after a report, and what that changed."""
     match report:
         case Inventory():
@@ -202,7 +210,7 @@ def observe(
             after = replace(health, outage=None)
         case _:
             after = health
-    return after, _changes(health, after)
+    return HealthStep(after, _changes(health, after))
 
 
 def recovery_obstacle(health: Health, uuid: str) -> str:
@@ -217,14 +225,14 @@ def recovery_obstacle(health: Health, uuid: str) -> str:
     return recovery_action_text(card)
 
 
-def recover(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
+def recover(health: Health, uuid: str) -> HealthStep:
     """The operator clears the card's faults; one that is still there begins again.
 
     A card that NVML does not show is forgotten, because it can have no new fault. Nothing changes
     while `recovery_obstacle` names one.
     """
     if recovery_obstacle(health, uuid):
-        return health, ()
+        return HealthStep(health)
     cards = tuple(
         replace(card, faults=(), clean_since_seconds=None) if card.uuid == uuid else card
         for card in health.cards
@@ -233,8 +241,9 @@ def recover(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
     after = replace(health, cards=cards)
     if after.card(uuid) is None:
         text = "the card is not there; what was known of it is forgotten"
-        return after, (Change(ChangeKind.NOTICE, uuid, False, "Forgotten", text),)  # noqa: FBT003
-    return after, _changes(health, after)
+        change = Change(ChangeKind.NOTICE, uuid, False, "Forgotten", text)  # noqa: FBT003
+        return HealthStep(after, (change,))
+    return HealthStep(after, _changes(health, after))
 
 
 def restore_health(saved: Health, boot_id: str) -> Health:
@@ -294,23 +303,21 @@ def _after_probe(
     return _with_card(health, probe.uuid, change)
 
 
-def _xid(
-    health: Health, xid: Xid, now_seconds: float, rules: HealthRules
-) -> tuple[Health, tuple[Change, ...]]:
+def _xid(health: Health, xid: Xid, now_seconds: float, rules: HealthRules) -> HealthStep:
     """An XID does to its card what its rule says, and to no other."""
     rule = rules.rule(xid.code)
     uuid = _card_of(health, xid)
     reason = f"XID{xid.code}"
     text = f"XID {xid.code} ({rule.name})"
     if rule.action is XidAction.IGNORE:
-        return health, ()
+        return HealthStep(health)
     if rule.action is XidAction.REPORT or uuid is None:
         whose = text if uuid is not None else f"{text} of card {xid.uuid or 'unknown'}"
         is_healthy = uuid is not None and health.is_healthy(uuid)
-        return health, (Change(ChangeKind.NOTICE, uuid, is_healthy, reason, whose),)
+        return HealthStep(health, (Change(ChangeKind.NOTICE, uuid, is_healthy, reason, whose),))
     fault = Fault(reason, text, rule.recovery, now_seconds, now_seconds)
     after = _with_card(health, uuid, lambda card: with_fault(card, fault))
-    return after, _changes(health, after)
+    return HealthStep(after, _changes(health, after))
 
 
 def _card_of(health: Health, xid: Xid) -> str | None:

@@ -56,13 +56,13 @@ def _preference(
             at = {room.card.index: number for number, room in enumerate(rooms)}
             free = [room.free_milli for room in rooms]
 
-            def spoiled(chosen: Room) -> tuple[float, int]:
+            def measure_unusable(chosen: Room) -> tuple[float, int]:
                 left = list(free)
                 left[at[chosen.card.index]] = chosen.left_milli(demand)
                 # Of cards that are equally good the fuller one: a whole card stays whole.
                 return unusable_share(left), chosen.free_mem
 
-            return spoiled
+            return measure_unusable
 
 
 _BECAUSE: Mapping[PlacementPolicy, str] = {

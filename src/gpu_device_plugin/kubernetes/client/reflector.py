@@ -55,7 +55,7 @@ class ObjectListener(Generic[Item]):
     lists: Callable[[], None] = lambda: None
 
 
-def keyed(
+def listen_by_key(
     key: Callable[[Item], str],
     known: Callable[[], Iterable[str]],
     put: Callable[[Item], None],

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpu_device_plugin.domain.models.pod_admission import MOST_AFFINITY_BYTES, Admitted, Applicant
-from gpu_device_plugin.errors import ClusterError, bounded, clip
+from gpu_device_plugin.errors import ClusterError, clip, shorten
 from gpu_device_plugin.kubernetes.objects.quantity import whole_number
 
 _API_VERSION, _KIND = "admission.k8s.io/v1", "AdmissionReview"
@@ -18,7 +18,9 @@ _MOST_PATCH_BYTES = 512 * 1024
 """An affinity as long as it may be, and what 64 containers ask. Anybody may send what an answer repeats."""
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    generate_name: str = ""
     namespace: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -88,7 +90,7 @@ class ContainerResources:
         """Those limits that it has, as whole numbers; ClusterError where one is no quantity."""
         return {name: whole_number(str(self.limits[name])) for name in names if name in self.limits}
 
-    def renamed(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
+    def rename(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
         """The same, without some resources and with others, in limits and requests."""
         found = dict(self.plain)
         for part in ("limits", "requests"):
@@ -106,12 +108,14 @@ class Review:
 
     Attributes:
         containers: Path in the pod -> the list as it came: three bytes of it are a container.
+        name: The pod's; its `generateName` where the API server has yet to make one of it.
     """
 
     uid: str
     namespace: str
     pod: Applicant | None
     containers: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    name: str = ""
 
     def resources(self) -> Iterator[ContainerResources]:
         """Those of each container; ClusterError where they are none, or more than a pod has."""
@@ -160,7 +164,9 @@ def read_review(body: bytes) -> Review:
         "/spec/containers": pod.spec.containers,
         "/spec/initContainers": pod.spec.init_containers,
     }
-    return Review(asked.uid, asked.namespace or pod.metadata.namespace, applicant, lists)
+    meta = pod.metadata
+    name = meta.name or meta.generate_name
+    return Review(asked.uid, asked.namespace or meta.namespace, applicant, lists, name)
 
 
 def allow_pod(uid: str) -> bytes:
@@ -170,7 +176,7 @@ def allow_pod(uid: str) -> bytes:
 
 def deny_pod(uid: str, text: str) -> bytes:
     """The answer for a pod that may not be, with the reason for people."""
-    result = {"code": _FORBIDDEN, "reason": "Forbidden", "message": bounded(text)}
+    result = {"code": _FORBIDDEN, "reason": "Forbidden", "message": shorten(text)}
     return _answer(uid, {"allowed": False, "status": result})
 
 

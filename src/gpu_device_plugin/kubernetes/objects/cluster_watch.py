@@ -22,7 +22,7 @@ from gpu_device_plugin.kubernetes.client.reflector import (
     ObjectListener,
     Reflection,
     Source,
-    keyed,
+    listen_by_key,
 )
 from gpu_device_plugin.kubernetes.client.wire import Bare, Node, Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import scheduled_request
@@ -115,7 +115,7 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         self._learned: dict[str, int] = {}
         self._since_list: set[str] = set()
         self._news: dict[str, _News] = {}
-        nodes = keyed(
+        nodes = listen_by_key(
             lambda node: node.metadata.name, lambda: self._nodes, self._put_node, self._drop_node
         )
         pods = ObjectListener(

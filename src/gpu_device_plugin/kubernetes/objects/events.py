@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import structlog
 
 from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
-from gpu_device_plugin.errors import ClusterError, bounded
+from gpu_device_plugin.errors import ClusterError, shorten
 from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
 
 _log = structlog.get_logger(__name__)
@@ -91,7 +91,7 @@ class Events:
 
     def post(self, note: EventNote) -> None:
         """Write `note` when possible; returns at once."""
-        note = replace(note, text=bounded(note.text))
+        note = replace(note, text=shorten(note.text))
         now = time.time()
         once = _Count(1, now, now)
         waiting = self._waiting.get(note)

@@ -29,7 +29,7 @@ def whole_number(text: str) -> int:
     >>> [whole_number(text) for text in ("2", "2k", "1Ki", "2e3", "2000m", "1500m")]
     [2, 2000, 1024, 2000, 2, 2]
     """
-    return _scaled(text, 1)
+    return _scale(text, 1)
 
 
 @lru_cache(maxsize=1024)
@@ -42,10 +42,10 @@ def milli(text: str) -> int:
     >>> [milli(text) for text in ("2", "100m", "1.5", "1u")]
     [2000, 100, 1500, 1]
     """
-    return _scaled(text, 1000)
+    return _scale(text, 1000)
 
 
-def _scaled(text: str, by: int) -> int:
+def _scale(text: str, by: int) -> int:
     if len(text) > _LONGEST:  # the work to read it would grow with the square of its length
         raise ClusterError(f"{clip(text)} is larger than a Kubernetes quantity can be")
     match = _FORM.fullmatch(text)

@@ -198,12 +198,12 @@ def _device(device: OfferedDevice, driver_version: str) -> dict[str, object]:
     card, capacity = device.card, device.capacity
     whole, step = f"{capacity.memory_mib}Mi", f"{capacity.step_mib}Mi"
     capacities: dict[str, Any] = {
-        "memory": _divided(whole, default=whole, step=step),
-        "slots": _divided(str(capacity.slots), default="1", step="1"),
+        "memory": _describe_capacity(whole, default=whole, step=step),
+        "slots": _describe_capacity(str(capacity.slots), default="1", step="1"),
     }
     if capacity.core_percent:
         compute, part = str(capacity.core_percent), str(capacity.core_step)
-        capacities["cores"] = _divided(compute, default=compute, step=part)
+        capacities["cores"] = _describe_capacity(compute, default=compute, step=part)
     found: dict[str, object] = {
         "name": device.name,
         "attributes": {
@@ -225,7 +225,7 @@ def _device(device: OfferedDevice, driver_version: str) -> dict[str, object]:
     return found
 
 
-def _divided(value: str, *, default: str, step: str) -> Mapping[str, object]:
+def _describe_capacity(value: str, *, default: str, step: str) -> Mapping[str, object]:
     valid = {"min": step, "step": step, "max": value}
     return {"value": value, "requestPolicy": {"default": default, "validRange": valid}}
 
