@@ -1,14 +1,18 @@
-"""The promise: the controller's arrays decide of every node as the domain's plain code does."""
+"""The promise: the controller's arrays and answers say of every node what the domain's plain code says."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tools.harness.objects import held, pod
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.controller.scheduler_extender import MOST_NODES, Extender
+from gpu_device_plugin.domain.fractions.demands import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, Score, fit, node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.request_rules import WHOLE_CARD
@@ -16,184 +20,232 @@ from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import (
     MAX_PODS_LABEL,
+    PLACEMENT_ANNOTATION,
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
 )
-from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.kubernetes.objects.extender_messages import read_question
+from gpu_device_plugin.settings.controller_settings import FilterKeeps
 
-NODES = ("n0", "n1", "n2", "n3")
-MODES = (NodeMode.CORE_MEM,) * 4 + (NodeMode.CGPU, NodeMode.CGPU, NodeMode.SHARE, NodeMode.DEFAULT)
+NAMES = [f"n{number:02}" for number in range(12)]
+MODES = [*[NodeMode.CORE_MEM] * 12, NodeMode.CGPU, NodeMode.SHARE, NodeMode.SHARE, NodeMode.DEFAULT]
+UNITS = [*[1, 2] * 4, 3, 4, 5, 8, 11, 15]
+PERCENT = [5, 5, 10, 10, 20, 30, 40, 50, 60, 100]
 
 
-@dataclass
 class Cluster:
-    """A ledger and what its history was."""
+    """A ledger with a drawn history, and how often a question reached what is hard to decide."""
 
-    ledger: ClusterLedger
-    reserved: dict[PodRef, tuple[str, int]] = field(default_factory=dict)
+    def __init__(self, seed: int, seen: Counter[str]) -> None:
+        self.draw, self.seen = Random(seed), seen  # noqa: S311 - the same clusters each time
+        self.default = self.draw.choice(list(PlacementPolicy))
+        self.ledger = ClusterLedger(self.default)
+        self.extender = Extender(self.ledger, self.draw.choice(list(FilterKeeps)))
+        self.kinds = [self.a_kind_of_node() for _ in range(self.draw.randint(2, 3))]
+        policies = self.draw.sample(list(PlacementPolicy), 2)
+        self.labels: list[dict[str, str]] = [{PLACEMENT_LABEL: each} for each in policies]
+        self.labels += [{}, {}, {}, {MAX_PODS_LABEL: self.draw.choice("012334")}]
+        self.cpu = [None, *self.draw.sample(range(0, 24000, 600), 2)]
+        self.reserved: dict[PodRef, tuple[str, int]] = {}
+        for name in NAMES[:-1]:
+            self.change_node(name)
+        for _ in range(12):
+            self.hold()
 
-    def arrays(self, asking: PodRequest) -> dict[str, object]:
-        """What the controller says of each node."""
-        for _ in self.ledger.count():
-            pass
-        checks = self.ledger.checks(asking)
-        judged = self.ledger.judge([*NODES, "unknown"], checks)
-        for names in judged.left:
-            judged.decide(names, self.ledger.fit(names[0], checks))
-        found: dict[str, object] = {n: why for why, names in judged.misfits for n in names}
-        for fitting, policy, own, common in judged.fits:
-            found |= {n: Score(policy, *s) for n, *s in zip(fitting, own, common, strict=True)}
-        return found
+    def maybe(self, percent: int) -> bool:
+        return self.draw.randrange(100) < percent
 
-    def plain(self, asking: PodRequest, default: PlacementPolicy) -> dict[str, object]:
-        """What the domain says of those that are known."""
-        found: dict[str, object] = {}
-        for name, offer in self.ledger.offers.items():
-            free = self.ledger.processors.free(name)
-            others = [(on, m) for ref, (on, m) in self.reserved.items() if ref != asking.ref]
-            free -= sum(milli for on, milli in others if on == name)
-            holds = [hold for hold in self.ledger.holds(name) if hold.pod != asking.ref]
-            rooms = node_rooms(offer, holds, AllocationApi.DEVICE_PLUGIN)
-            answer = fit(offer, rooms, asking, default, free)
-            found[name] = answer.score if isinstance(answer, Fit) else answer
-        return found
-
-
-Step = Callable[[Cluster], None]
-CPU = st.integers(0, 40).map(lambda number: number * 600)  # the mix has such levels
-PERCENT = [*[5, 10, 30, 50, 100] * 3, 7]
-
-
-@st.composite
-def nodes(draw: st.DrawFn) -> Step:
-    """A node is there, is another one, or is gone."""
-    name, mode = draw(st.sampled_from(NODES)), draw(st.sampled_from(MODES))
-    unit = draw(st.sampled_from([128, 1024, 1024]))
-    sizes = draw(st.lists(st.sampled_from([500, 4096, 16160, 16160, 24576]), max_size=4))
-    cards = [
-        {
-            "index": index,
-            "uuid": f"GPU-{name}-{index}",
-            "memory_mib": size,
-            "healthy": draw(st.integers(0, 5)) > 0,
-            **({"door": "dra"} if draw(st.integers(0, 4)) == 0 else {}),
-        }
-        for index, size in enumerate(sizes)
-    ]
-    told = json.dumps({"mode": mode, "unit_mib": unit, "cards": cards})
-    labels = draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                PLACEMENT_LABEL: st.sampled_from(PlacementPolicy),
-                MAX_PODS_LABEL: st.sampled_from(["0", "1", "2", "17"]),
-            },
-        )
-    )
-    node = ClusterNode(name, told, labels) if draw(st.integers(0, 7)) else None
-    cpu = draw(st.none() | CPU)
-
-    def step(cluster: Cluster) -> None:
-        cluster.ledger.node_changed(name, node)
-        cluster.ledger.processors.node_changed(name, cpu)
-
-    return step
-
-
-@st.composite
-def requests(draw: st.DrawFn, names: Sequence[str]) -> PodRequest:
-    """A pod, mostly of one container that asks."""
-    kinds = [ContainerKind.APP]
-    if draw(st.integers(0, 3)) == 0:
-        kinds = draw(st.lists(st.sampled_from(ContainerKind), min_size=1, max_size=3))
-    asks_compute = draw(st.integers(0, 2)) > 0
-    containers = tuple(
-        ContainerRequest(
-            f"c{number}",
-            kind,
-            number,
+    def a_kind_of_node(self) -> str:
+        """The annotation of a node: mostly of equal, healthy cards."""
+        sizes = self.draw.choice([[16160], [16160], [24576, 16160], [500, 4096, 16160]])
+        count = self.draw.choice([0, *range(1, 9), 2, 2, 2, 3, 4])
+        cards: list[dict[str, Any]] = [
             {
-                Resource.MEM: draw(st.sampled_from([1, 1, 2, 2, 3, 4, 5, 8, 15, 16, 0])),
-                Resource.CORE: draw(st.sampled_from(PERCENT)) if asks_compute else 0,
-            },
-        )
-        for number, kind in enumerate(kinds)
-    )
-    name = draw(st.sampled_from(names))
-    return PodRequest(
-        PodRef("ns", name, f"uid-{name}"),
-        containers,
-        card_count_label=draw(st.sampled_from([*[None] * 8, "1", "2", "3", "9", "x"])),
-        placement=draw(st.sampled_from([*[None] * 3, *[*PlacementPolicy] * 3, "odd"])),
-        card_label=draw(st.sampled_from([None, None, None, WHOLE_CARD])),
-        cpu_milli=draw(CPU),
-    )
+                "index": index,
+                "uuid": f"GPU-{index}",
+                "memory_mib": self.draw.choice(sizes),
+                "healthy": not self.maybe(5),
+                **({"door": "dra"} if self.maybe(4) else {}),
+            }
+            for index in range(count)
+        ]
+        unit = 128 if self.maybe(15) else 1024
+        return json.dumps({"mode": self.draw.choice(MODES), "unit_mib": unit, "cards": cards})
 
+    def change_node(self, name: str) -> None:
+        """A node is there, is another one, is gone, or its annotation cannot be read."""
+        told = "{" if self.maybe(3) else self.draw.choice(self.kinds)
+        slices = {"0": [self.draw.randint(1, 9), 20]}
+        holdings = {"version": 1, "pods": {f"uid-p{self.draw.randrange(9)}": {"slices": slices}}}
+        says = json.dumps(holdings) if self.maybe(20) else ""
+        node = ClusterNode(name, told, self.draw.choice(self.labels), holdings=says)
+        self.ledger.node_changed(name, None if self.maybe(8) else node)
+        self.ledger.processors.node_changed(name, self.draw.choice(self.cpu))
 
-@st.composite
-def held(draw: st.DrawFn) -> Step:
-    """A pod is bound to a node, or moves, or ends, or is about to be bound."""
-    asks = draw(requests([f"p{number}" for number in range(6)]))
-    name, kind = draw(st.sampled_from(NODES)), draw(st.sampled_from(["bound", "ended", "reserved"]))
+    def a_pod(self, name: str) -> dict[str, Any]:
+        """Mostly one container that asks, or several apps; some with init containers and sidecars."""
+        draw, asks_compute = self.draw, self.maybe(85)
 
-    def step(cluster: Cluster) -> None:
-        ledger, uid = cluster.ledger, asks.ref.uid
-        if kind == "reserved":
+        def container(number: int) -> dict[str, Any]:
+            limits = {Resource.MEM: draw.choice(UNITS)}
+            if asks_compute:
+                limits[Resource.CORE] = 7 if self.maybe(1) else draw.choice(PERCENT)
+            told = {str(resource): str(amount) for resource, amount in limits.items()}
+            return {"name": f"c{number}", "resources": {"limits": told}}
+
+        value = pod(name, cpu=f"{draw.randrange(0, 9000, 300)}m")
+        cpu = value["spec"]["containers"][0]["resources"]["requests"]
+        apps = value["spec"]["containers"] = [
+            container(n) for n in range(draw.choice([1, 1, 1, 2, 3]))
+        ]
+        apps[0]["resources"]["requests"] = cpu
+        if self.maybe(25):
+            inits = [container(10 + number) for number in range(draw.randint(1, 2))]
+            for each in inits:
+                each |= {"restartPolicy": "Always"} if self.maybe(30) else {}
+            value["spec"]["initContainers"] = inits
+        labels, annotations = {}, {}
+        if self.maybe(8):
+            labels[COUNT_LABEL] = draw.choice(["1", "2", "2", "3", "x"])
+        if self.maybe(10):
+            labels[CARD_LABEL] = WHOLE_CARD
+        if self.maybe(40):
+            annotations[PLACEMENT_ANNOTATION] = draw.choice([*list(PlacementPolicy) * 9, "odd"])
+        value["metadata"] |= {"labels": labels, "annotations": annotations}
+        return value
+
+    def hold(self) -> None:
+        """A pod is bound to a node, or moves, or ends, or is about to be bound."""
+        ledger, draw = self.ledger, self.draw
+        asks = question(self.a_pod(f"p{draw.randrange(20)}"))
+        name, what = draw.choice(NAMES), draw.choice([*["bound"] * 4, "ended", "reserved"])
+        if what == "reserved":
             answer = ledger.fit(name, ledger.checks(asks))
             if isinstance(answer, Misfit):
                 return
             ledger.pod_changed(asks.ref, ClusterPod(asks, "", {}, "1"))
-            ledger.processors.drop(uid)
+            ledger.processors.drop(asks.ref.uid)
             ledger.reserve(name, answer.hold, asks.cpu_milli)
-            cluster.reserved[asks.ref] = (name, asks.cpu_milli)
+            self.reserved[asks.ref] = (name, asks.cpu_milli)
             return
-        is_bound = kind == "bound"
-        ledger.pod_changed(asks.ref, ClusterPod(asks, name, {}, "1") if is_bound else None)
-        ledger.processors.put(uid, name if is_bound else "", asks.cpu_milli)
-        cluster.reserved.pop(asks.ref, None)
+        app = asks.containers[-1].amount
+        told = held(draw.randrange(3), app(Resource.MEM), app(Resource.CORE))
+        bound = ClusterPod(asks, name, told if self.maybe(60) else {}, "1")
+        ledger.pod_changed(asks.ref, bound if what == "bound" else None)
+        ledger.processors.put(asks.ref.uid, name if what == "bound" else "", asks.cpu_milli)
+        self.reserved.pop(asks.ref, None)
 
-    return step
+    def plain(self, asking: PodRequest, names: list[str]) -> dict[str, Score | Misfit]:
+        """What the domain says of those that have cards."""
+        found: dict[str, Score | Misfit] = {}
+        for name in {*names} & self.ledger.offers.keys():
+            offer, free = self.ledger.offers[name], self.ledger.processors.free(name)
+            others = [each for ref, each in self.reserved.items() if ref != asking.ref]
+            free -= sum(milli for on, milli in others if on == name)
+            holds = [hold for hold in self.ledger.holds(name) if hold.pod != asking.ref]
+            rooms = node_rooms(offer, holds, AllocationApi.DEVICE_PLUGIN)
+            answer = fit(offer, rooms, asking, self.default, free)
+            found[name] = answer.score if isinstance(answer, Fit) else answer
+        return found
+
+    def judged(self, asking: PodRequest, names: list[str]) -> dict[str, Score | Misfit]:
+        """What the arrays say, and of nodes that they leave one for all that are alike."""
+        for _ in self.ledger.count():
+            pass
+        checks = self.ledger.checks(asking)
+        judged = self.ledger.judge(names, checks)
+        self.seen["fits"] += sum(len(fitting) for fitting, *_ in judged.fits)
+        self.seen["groups"] += sum(len(alike) > 1 for alike in judged.left)
+        for alike in judged.left:
+            judged.decide(alike, self.ledger.fit(alike[0], checks))
+        self.seen["mixed"] += len({policy for _, policy, _, _ in judged.fits}) > 1
+        found: dict[str, Score | Misfit] = {n: why for why, of in judged.misfits for n in of}
+        for fitting, policy, own, common in judged.fits:
+            found |= {n: Score(policy, *s) for n, *s in zip(fitting, own, common, strict=True)}
+        return found
+
+    async def ask(self) -> None:
+        """One pod, new or known, about some nodes, some of them twice."""
+        value = self.a_pod(self.draw.choice(["new", "new", "p0", "p1", "p2"]))
+        names = self.draw.choices([*NAMES, "unknown"], k=self.draw.randint(1, 40))
+        asking = question(value)
+        plain, judged = self.plain(asking, names), self.judged(asking, names)
+        no_cards = {name: judged[name] for name in {*names} - plain.keys()}
+        assert judged == plain | no_cards
+        for name, why in no_cards.items():
+            assert isinstance(why, Misfit)
+            assert why.is_final
+            assert ("none of an agent" in why.text) == (name in self.ledger.left_out)
+        body = json.dumps({"Pod": value, "NodeNames": names}).encode()
+        self.check_filter(judged, json.loads(await self.extender.filter(body)))
+        check_points(judged, json.loads(await self.extender.prioritize(body)))
+
+    def check_filter(self, judged: Mapping[str, Score | Misfit], answer: Mapping[str, Any]) -> None:
+        """All that fit, or the first of the best; why not of each of the others."""
+        fitting = scores(judged)
+        best = max(fitting.values(), default=0.0)
+        equal = sorted(name for name, score in fitting.items() if score == best)
+        keeps_all = self.extender._keeps is FilterKeeps.ALL
+        kept = sorted(fitting) if keeps_all else equal[:MOST_NODES]
+        lost = {
+            name: f"fits, but {equal[0]} {'comes first' if name in equal else 'fits better'}"
+            for name in fitting.keys() - kept
+        }
+        misfits = {name: why for name, why in judged.items() if isinstance(why, Misfit)}
+        assert sorted(answer["NodeNames"]) == kept
+        assert answer.get("FailedAndUnresolvableNodes", {}) == {
+            name: why.text for name, why in misfits.items() if why.is_final
+        }
+        assert answer.get("FailedNodes", {}) == lost | {
+            name: why.text for name, why in misfits.items() if not why.is_final
+        }
 
 
-@st.composite
-def taken_out(draw: st.DrawFn) -> Step:
-    """An operator takes cards out."""
-    name, cards = draw(st.sampled_from(NODES)), draw(st.frozensets(st.integers(0, 2), max_size=1))
-    return lambda cluster: cluster.ledger.taken_out(name, cards)
+def question(value: Mapping[str, Any]) -> PodRequest:
+    """The pod as kube-scheduler asks about it."""
+    return read_question(json.dumps({"Pod": value, "NodeNames": []}).encode()).pod
 
 
-@settings(max_examples=150)
-@given(
-    st.sampled_from(PlacementPolicy),
-    st.lists(nodes(), min_size=2, max_size=5),
-    st.lists(
-        st.one_of(held(), held(), nodes(), taken_out(), requests(["new", "p0", "p1"])), max_size=30
-    ),
-    st.lists(requests(["new", "p0"]), min_size=6, max_size=6),
-)
-def test_every_node_is_judged_as_by_the_plain_code(
-    default: PlacementPolicy,
-    first: Sequence[Step],
-    history: Sequence[Step | PodRequest],
-    last: Sequence[PodRequest],
-) -> None:
+def scores(judged: Mapping[str, Score | Misfit]) -> dict[str, float]:
+    """By the nodes' policy where all that fit have the same, else by the default."""
+    fitting = {name: score for name, score in judged.items() if isinstance(score, Score)}
+    is_one = len({score.policy for score in fitting.values()}) == 1
+    return {name: score.own if is_one else score.common for name, score in fitting.items()}
+
+
+def check_points(judged: Mapping[str, Score | Misfit], answer: list[Mapping[str, Any]]) -> None:
+    """Each node once: 10 points for the first of the best, 0 to 9 for the others that fit."""
+    fitting = scores(judged)
+    worst, best = min(fitting.values(), default=0.0), max(fitting.values(), default=0.0)
+    points = dict.fromkeys(judged, 0)
+    points |= {n: int(9 / (best - worst or 1.0) * (s - worst)) for n, s in fitting.items()}
+    if fitting:
+        points[min(name for name, score in fitting.items() if score == best)] = 10
+    assert sorted((each["Host"], each["Score"]) for each in answer) == sorted(points.items())
+
+
+async def test_every_node_is_judged_as_by_the_plain_code() -> None:
     """Whatever the cluster, the pod and what happened before; scores are equal to the last bit."""
-    cluster = Cluster(ClusterLedger(default))
-    for each in (*first, *history, *last):
-        if not isinstance(each, PodRequest):
-            each(cluster)
-            continue
-        if each.ref not in cluster.reserved:  # a pod that is asked about is not bound
-            cluster.ledger.pod_changed(each.ref, ClusterPod(each, "", {}, "1"))
-            cluster.ledger.processors.drop(each.ref.uid)
-        if not each.asks:
-            continue
-        arrays, plain = cluster.arrays(each), cluster.plain(each, default)
-        assert {name: arrays[name] for name in plain} == plain
-        unknown = {name for name in arrays if name not in plain}
-        assert unknown == {*NODES, "unknown"} - plain.keys()
+    seen: Counter[str] = Counter()
+    for seed in range(110):
+        cluster = Cluster(seed, seen)
+        for _ in range(24):
+            what = cluster.draw.randrange(10)
+            if what < 4:
+                cluster.hold()
+            elif what == 4:
+                cluster.change_node(cluster.draw.choice(NAMES))
+            elif what == 5 and cluster.maybe(50):
+                out = frozenset(cluster.draw.sample(range(3), cluster.draw.randint(0, 2)))
+                cluster.ledger.taken_out(cluster.draw.choice(NAMES), out)
+            else:
+                await cluster.ask()
+                seen["questions"] += 1
+    least = {"questions": 1000, "fits": 2000, "groups": 20, "mixed": 200}
+    assert all(seen[what] >= count for what, count in least.items()), seen
 
 
 def test_nodes_of_different_policies_are_compared_by_the_default() -> None:

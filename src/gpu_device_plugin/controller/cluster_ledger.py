@@ -217,23 +217,24 @@ class ClusterLedger:
 
     def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
         """Whether and how well a pod fits each of these nodes, as last counted."""
-        own = self._reserved_on.get(checks.pod.ref)
-        others = names if own is None else [name for name in names if name != own]
+        # Arrays count the pod's own hold too: what is left there without it, `fit` knows.
+        ref = checks.pod.ref
+        own = {where[ref] for where in (self._reserved_on, self._node_of) if ref in where}
+        others = [name for name in names if name not in own] if own else names
         found = self._arrays.judge(others, checks)
         for misfit, is_left_out in ((_LEFT_OUT, True), (_NO_CARDS, False)):
             of_these = [n for n in found.unknown if (n in self.left_out) is is_left_out]
             found.misfits.append((misfit, of_these))
-        if own is not None and own in names:
-            found.left.append([own])
+        found.left += ([name] for name in own if name in names)
         return found
 
     def fit(self, node: str, checks: RequestChecks, gone: Collection[str] = ()) -> Fit | Misfit:
         """What a pod would hold of a node if the pods with the uids `gone` were not there.
 
-        Its own reservation does not stand in its way.
+        What it holds itself, bound or reserved, does not stand in its way.
         """
         if node not in self.offers:
-            return _NO_CARDS
+            return _LEFT_OUT if node in self.left_out else _NO_CARDS
         offer, ref = self.offers[node], checks.pod.ref
         asked = checks.of(offer)
         if isinstance(asked, Misfit):
