@@ -277,3 +277,21 @@ def test_a_node_that_changes_while_others_are_decided_is_decided_by_itself() -> 
     ledger.node_changed("n1", ClusterNode("n1", cards.replace("16160", "8192"), {}))
     assert ledger.still_alike(["n1", "n2"]) == [["n2"], ["n1"]]
     assert ledger.still_alike(["n1"]) == [["n1"]]
+
+
+def test_nodes_that_have_no_cards_are_not_kept_where_nobody_asks() -> None:
+    """A replica that does not lead follows the watches for months; nodes come and go meanwhile."""
+    ledger = ClusterLedger(PlacementPolicy.BINPACK)
+    cards = json.dumps({"mode": "core_mem", "unit_mib": 1024, "cards": []})
+    for number in range(100):
+        name = f"n{number}"
+        ledger.processors.put(f"uid-{number}", name, 1000)
+        ledger.node_changed(name, ClusterNode(name, cards, {}))
+        ledger.node_changed(name, None)
+        ledger.processors.drop(f"uid-{number}")
+    assert not list(ledger.count())
+    ledger.node_changed("n1", ClusterNode("n1", cards, {}))
+    assert len(list(ledger.count())) == 1
+    ledger.node_changed("n1", None)
+    assert len(list(ledger.count())) == 1
+    assert "n1" in ledger.judge(["n1"], ledger.checks(question(pod("new", 1, 10)))).unknown

@@ -311,6 +311,9 @@ class CardArrays:
         self._rules: dict[object, int] = {}
         self._examples: list[NodeOffer] = []
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._at
+
     def put(self, offer: NodeOffer, rooms: Sequence[Room], cpu_milli: int) -> None:
         """A node has this left now."""
         rules = self._rules.setdefault((offer.mode, offer.policy), len(self._examples))

@@ -107,13 +107,11 @@ class ClusterLedger:
         return frozenset(card.index for card in offer.cards) - offer.healthy
 
     def _offer(self, name: str) -> None:
-        self._changed(name)
         self.offers.pop(name, None)
-        offer = self._told.get(name)
-        if offer is None:
-            return
-        out = self._taken_out.get(name)
-        self.offers[name] = replace(offer, healthy=offer.healthy - out) if out else offer
+        if (offer := self._told.get(name)) is not None:
+            out = self._taken_out.get(name)
+            self.offers[name] = replace(offer, healthy=offer.healthy - out) if out else offer
+        self._changed(name)
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""
@@ -261,8 +259,11 @@ class ClusterLedger:
         self._mark_stale(node)
 
     def _mark_stale(self, node: str) -> None:
-        """A node's cards or processor have changed."""
-        self._stale[node] = None
+        """A node's cards or processor have changed; of one that has no cards nothing is written."""
+        if node in self.offers or node in self._arrays:
+            self._stale[node] = None
+        else:
+            self._stale.pop(node, None)
 
 
 def _drop(held: dict[str, dict[PodRef, PodHold]], node: str, ref: PodRef) -> None:
