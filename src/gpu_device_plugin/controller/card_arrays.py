@@ -37,7 +37,6 @@ from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resour
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
-from gpu_device_plugin.domain.node.pods import ContainerKind
 
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
@@ -131,13 +130,15 @@ class _Nodes(NamedTuple):
     ) -> tuple[_Bools, Mapping[PlacementPolicy, _Floats]]:
         """Where all containers fit, placed one after the other, and the score by each policy that counts.
 
-        As if init containers handed nothing on. `fitting` has the cards for each demand alone.
+        Those that reuse an init container's units are placed with it, on cards that have room for all of
+        them; where none have, plain code tells. `fitting` has the cards for each demand alone.
         """
         is_fgd = _FGD in (asked.policy, asked.default)
         fits, now = np.ones(len(self.cpu), dtype=bool), self
         on = np.zeros(self.mem.shape, dtype=bool)
-        for number, needed in enumerate(ask.needed for ask in asked.asking):
-            may = now.fitting(needed) if number else fitting[needed]
+        for number, needed in enumerate(ask.ahead for ask in asked.asking if ask.ahead):
+            is_known = not number and needed in fitting
+            may = fitting[needed] if is_known else now.fitting(needed)
             fits &= _count(may) >= needed.cards
             left = now.left_milli(needed) if is_fgd else now.milli
             order = now.order(asked.policy, needed, left)
@@ -265,8 +266,6 @@ class Judged:
         if not may.any():
             return
         fits, by = nodes.place_all(asked, fitting)
-        if any(ask.container.kind is ContainerKind.INIT for ask in asked.asking):
-            fits[:] = False  # what they hand on, only plain code counts
         fits &= may
         if fits.any():
             own, common = by[asked.policy][fits], by[asked.default][fits]
