@@ -20,8 +20,8 @@ GetPreferredAllocation the same client sends that List too, and decodes nothing:
 off twice, so it has left what the agent's own side of a List costs. The stand-in names all units of a container at once, a real kubelet each
 by itself: a List of 110 pods then takes the agent 0.5 ms of processor time to read, and 0.3 ms in the stand-in's form (2.1 and
 0.9 ms before what a pod held at the last List was known by its bytes; 2026-11-23, on this machine, best of five times 100). A real kubelet
-(1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900 Lists on a busy machine (load 23 to 32, 2026-11-24, by a client in Python):
-about what the stand-in takes, so the rows with its Lists are what a node pays.
+(1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900 Lists on a busy machine (load 23 to 32, 2026-11-24, by a client in Python).
+The row of the stand-in's List is of a quiet machine, so the two do not compare.
 Commit fa4ba99d, from before the package was taken apart, gave on this machine at 22:19 UTC on 2026-11-23 (quiet): Allocate 2.58 ms and 2.77 x,
 GetPreferredAllocation + Allocate 14.3 ms, first list 0.75 s, resident 71.5 + 16.2 MiB. Times and memory are less now; the ratio is not, as
 the empty server was slower that evening (0.93 ms)."""

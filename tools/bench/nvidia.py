@@ -40,6 +40,7 @@ come meanwhile wait. First list: from just before fork and exec until the stand-
 everything in the page cache. List: from opening ListAndWatch until the first message of 80 replicas has come, {_LISTS} streams
 each in turn, by the stand-in kubelet, which is Python. Memory is VmRSS, CPU utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do;
 the agent's include its NVML child, and metrics, Events and a watch of the API server, which theirs has not.
+Figures of 2026-11-22 are of the agent before its package was reorganised.
 {pod_start.METHOD}"""
 Two = tuple[float, float]
 

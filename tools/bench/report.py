@@ -18,7 +18,7 @@ stand-ins, except where a chapter names a real cluster. Each chapter says when i
 """
 _REAL_CARD = "real card"
 _IN_SHORT = (
-    ("Allocate, p50", "A pod gets its units in {}, one flush of the disk included."),
+    ("Allocate, p50", "One Allocate takes {}, one flush of the disk included."),
     ("a pod's start as a whole, median", "A pod's whole start, beside NVIDIA's plugin: {}."),
     ("exec to first list, median", "An agent that starts again offers its units after {}."),
     ("agent, resident, 109 pods", "The agent of a node with 109 pods uses {} of memory"),
