@@ -66,6 +66,7 @@ metadata:
     helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 spec:
   backoffLimit: 0
+  ttlSecondsAfterFinished: 3600  # one that failed is no part of the release: uninstalling leaves it
   # Its own deadline comes first, and says why.
   activeDeadlineSeconds: {{ add .deadline 40 }}
   template:
@@ -142,7 +143,7 @@ spec:
 {{- printf "%s-%s" (include "gpu-device-plugin.fullname" .root) .name }}
 {{- end }}
 
-{{/* A failed hook stays to be read; the next run replaces it. */}}
+{{/* A failed hook stays to be read, its Job for an hour; the next run replaces it. */}}
 {{- define "gpu-device-plugin.hookAnnotations" -}}
 helm.sh/hook: {{ .event }}
 helm.sh/hook-weight: {{ .weight | quote }}

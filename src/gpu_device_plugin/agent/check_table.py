@@ -69,7 +69,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         Check(
             "DevicesDenied",
             LostDevices().find,
-            "delete this pod and those whose programs fail; docs/install.md (daemon-reload) prevents it",
+            "delete the agent's pod and those whose programs fail; docs/install.md (daemon-reload) prevents it",
             Severity.WARNING,
         ),
     )

@@ -33,9 +33,9 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 	const CUresult result = account_reserve(charge->card, ACCOUNT_USED, bytes);
 
 	if (result == CUDA_SUCCESS) {
-		/* Two reservations, one call: join them. */
-		if (charge->bytes)
-			account_settle(charge->card, ACCOUNT_USED, bytes, bytes);
+		/* Two reservations, one call, which settles both. */
+		if (bytes && charge->bytes)
+			calls_end();
 		charge->bytes += bytes;
 	}
 	return result;

@@ -49,7 +49,7 @@ _EXPOSED = (
     "accepts the variable from unprivileged containers, by which this agent got the cards itself"
 )
 _DEVICES_DENIED = (
-    "this container may no longer open {}, which the container runtime gave it: the rules of its device cgroup were "
+    "the agent's container may no longer open {}, which the container runtime gave it: the rules of its device cgroup were "
     "set again without it, as systemctl daemon-reload does; containers that got their cards in the same way may not either"
 )
 _RUN_DIR_SHARED = (
