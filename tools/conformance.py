@@ -49,7 +49,7 @@ def rows(page: str) -> list[Row]:
     return [Row(*cells) for cells in lines if len(cells) == len(Row._fields) and cells[0].isdigit()]
 
 
-def counted(page: str) -> str:
+def count_runs(page: str) -> str:
     """The page, with how many rows ran in its first line."""
     found = rows(page)
     ran = sum(not row.result.startswith(NOT_RUN) for row in found)
@@ -106,7 +106,7 @@ def main(numbers: list[str]) -> None:
         if not reason or row.result.startswith(NOT_RUN):
             result = NOT_RUN + reason if reason else run(row)
             text = PAGE.read_text().replace(str(row), str(row._replace(result=result)))
-            PAGE.write_text(counted(text))
+            PAGE.write_text(count_runs(text))
 
 
 if __name__ == "__main__":

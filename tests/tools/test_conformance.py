@@ -2,7 +2,7 @@
 
 from itertools import combinations, product
 
-from tools.conformance import PAGE, Row, counted, rows
+from tools.conformance import PAGE, Row, count_runs, rows
 
 
 def test_every_pair_of_versions_stands_in_a_row() -> None:
@@ -16,8 +16,8 @@ def test_every_pair_of_versions_stands_in_a_row() -> None:
 
 def test_the_page_begins_with_how_many_rows_ran() -> None:
     page = PAGE.read_text()
-    assert counted(page) == page
-    assert counted(page.replace("not run: no run yet", "today: 1 passed")) != page
+    assert count_runs(page) == page
+    assert count_runs(page.replace("not run: no run yet", "today: 1 passed")) != page
 
 
 def test_a_row_is_written_as_it_was_read() -> None:
