@@ -184,7 +184,7 @@ class Drawing:
             "pod",
             story=story,
             uses=use_lines(self._uses.of_pod(namespace, name)),
-            use_hint=self._uses.trouble or "nothing is known of this pod",
+            use_hint=self._uses.trouble or "Prometheus has no figures of this pod",
             verdicts=verdicts[:_MOST_VERDICTS],
             left_out=max(0, len(verdicts) - _MOST_VERDICTS),
         )

@@ -286,7 +286,7 @@ def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:
     return text if holder.is_granted else text + ", reserved"
 
 
-_NONE = "not asked for: start the page with --prometheus (docs/page.md)"
+_NONE = "not shown: start the page with `--prometheus` (docs/page.md)"
 _MIB = 1024 * 1024
 _DAY_SECONDS = 600.0
 _log = structlog.get_logger("page")

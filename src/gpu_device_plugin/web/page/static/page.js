@@ -199,7 +199,7 @@ function listen() {
   source.onerror = () => {
     lost ??= new Date();
     age.classList.add("stale");
-    age.textContent = `no connection since ${lost.toLocaleTimeString()}: what you see is of then`;
+    age.textContent = `no connection since ${lost.toLocaleTimeString()}: the page shows the state of that time`;
     if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 5000);
   };
 }
