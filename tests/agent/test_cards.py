@@ -1,9 +1,12 @@
 """A card that fails takes out itself and nobody else, and comes back by the rules."""
 
+import re
+
 import pytest
 from tools.harness.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation import driver_library
 
@@ -25,6 +28,14 @@ async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> Non
         rig.cards.restore(1)
 
         await rig.until_offered(ALL, 30)
+
+
+async def test_the_annotation_of_cards_says_why_a_card_is_out_and_since_when() -> None:
+    """An Event says so too, and is gone after an hour."""
+    told = r'"healthy":false,"fault":"XID8 since 20\d\d-\d\d-\d\dT[\d:]{8}Z"'
+    async with running_rig() as rig:
+        rig.cards.xid(1, NEEDS_RESET_BUT_ASKS_NOTHING)
+        await until(lambda: re.search(told, rig.annotations().get(CARDS_ANNOTATION, "")), 20)
 
 
 async def test_a_card_that_fails_between_the_kubelets_two_calls_gets_no_pod() -> None:

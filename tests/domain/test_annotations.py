@@ -61,6 +61,14 @@ def test_the_nodes_cards_are_compact_json() -> None:
     )
 
 
+def test_why_a_card_is_out_of_service_is_told() -> None:
+    """A reader leaves out what is no short text."""
+    found = cards_annotation(NODE, {"GPU-0": True}, terms(), faults={"GPU-1": "XID79 since then"})
+    assert parse_offer("n1", found, {}).faults == {1: "XID79 since then"}
+    assert parse_offer("n1", found.replace("since then", "x" * 97), {}).faults == {}
+    assert parse_offer("n1", found.replace('"XID79 since then"', "79"), {}).faults == {}
+
+
 def test_instances_and_replicas_are_told_in_version_2() -> None:
     """A reader of version 1 finds no room for fractions on a card that is cut."""
     cut = [card(0, "3g.20gb", "3g.20gb"), card(1)]

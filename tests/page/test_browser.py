@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tools.harness.api_server import StandInApiServer, running
+from tools.harness.api_server import StandInApiServer, running, working
 from tools.harness.objects import held, path, pod
 from tools.harness.page.browser import Browser, browser
 from tools.harness.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
 from tools.harness.waiting import until
+
+from gpu_device_plugin.page.run_page import Page, PageSettings, PageTimes
 
 pytestmark = pytest.mark.long
 
@@ -55,7 +57,7 @@ async def typed(tab: Browser, name: str, value: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [2560, 390])
+@pytest.mark.parametrize("width", [2560, 1280, 390])
 async def test_everything_fits_the_window(seen: Seen, width: int, scheme: str) -> None:
     """No scrolling to the side, and the colours are those of the system."""
     _, tab, _ = seen
@@ -73,11 +75,12 @@ async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> Non
     _, tab, url = seen
     await typed(tab, "state", "faulty")
     assert await tab.value(SHOWN) == "gpu-004 gpu-005 gpu-007"
-    await typed(tab, "node", "4")
+    await typed(tab, "text", "u-004")
     assert await tab.value(SHOWN) == "gpu-004"
     await typed(tab, "text", "no such thing")
     assert await tab.value(SHOWN) == ""
     assert await tab.value("!document.querySelector('#none').hidden")
+    assert await tab.value("document.querySelector('#unplaced').hidden")
 
     await tab.open(f"{url}/?state=waiting")
     assert await tab.value(SHOWN) == "gpu-005"
@@ -141,7 +144,7 @@ async def test_nodes_are_sorted_and_grouped(seen: Seen) -> None:
     first, second = await tab.value(groups)
     assert first.startswith("eu-1a: 1 node, ")
     assert second.startswith("no zone: 7 nodes, ")
-    await typed(tab, "node", "gpu-000")
+    await typed(tab, "text", "gpu-000")
     assert len(await tab.value(groups)) == 1
 
 
@@ -154,12 +157,12 @@ async def test_a_node_that_is_opened_tells_of_its_cards_and_moves_nothing(seen: 
     await server.put("/api/v1/namespaces/default/events/e", event)
     where = "JSON.stringify([...document.querySelectorAll('.node')].map(n => n.getBoundingClientRect()))"
     before = await tab.value(where)
-    await tab.value("document.querySelector('#node-gpu-004 h2 a').click()")
+    await tab.value("document.querySelectorAll('#node-gpu-004 .card')[3].click()")
     await holds(tab, "document.querySelector('#detail article')")
 
     assert await tab.value(where) == before
     told = await tab.value("document.querySelector('#detail').textContent")
-    assert "out of service" in told
+    assert "XID79 since 2026-11-24T02:51:07Z" in told
     assert said in told
     assert "GPU-gpu-004-3" in told
     await tab.value("document.querySelector('#detail li a').click()")
@@ -185,10 +188,41 @@ async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
     assert "MiB" in await tab.value("document.querySelector('#detail').textContent")
     assert await tab.value("document.querySelectorAll('.slice.open').length") >= 1
     if PICTURES:
-        await tab.picture(Path(PICTURES) / "page-pod.png")
+        await tab.picture(Path(PICTURES) / "page.png")
     await tab.press("Escape")
     assert await tab.value("document.querySelector('#detail').hidden")
     assert await tab.value(FOCUS) == chosen
+
+
+@BOTH
+async def test_the_tab_key_reaches_the_nodes_and_comes_back_to_the_same_one(seen: Seen) -> None:
+    """One stop for all of them: nobody presses it five hundred times."""
+    _, tab, _ = seen
+    await tab.value("document.querySelector('.totals summary').focus()")
+    await tab.press("Tab")
+    assert await tab.value(FOCUS) == "unplaced"
+    await tab.press("j", "j")
+    assert await tab.value(FOCUS) == "node-gpu-001"
+    stops = "[...document.querySelectorAll('#unplaced, .node')].filter(n => n.tabIndex === 0)"
+    assert await tab.value(f"{stops}.map(n => n.id).join(' ')") == "node-gpu-001"
+    await typed(tab, "text", "gpu-003")
+    assert await tab.value(f"{stops}.map(n => n.id).join(' ')") == "node-gpu-003"
+
+
+@BOTH
+async def test_in_the_heat_map_arrows_move_as_the_eye_does(seen: Seen) -> None:
+    """To the sides by nodes, up and down by rows; Enter opens the node."""
+    _, tab, _ = seen
+    await typed(tab, "view", "heat")
+    await tab.looks(600, 900, "light")
+    row = "getComputedStyle(document.querySelector('#all')).gridTemplateColumns.split(' ').length"
+    await holds(tab, f"{row} === 2")
+    await tab.press("j", "j", "ArrowRight")
+    assert await tab.value(FOCUS) == "node-gpu-001"
+    await tab.press("ArrowDown")
+    assert await tab.value(FOCUS) == "node-gpu-003"
+    await tab.press("Enter")
+    await holds(tab, "document.querySelector('#detail h2')?.textContent === 'gpu-003'")
 
 
 async def test_the_focus_is_seen(seen: Seen) -> None:
@@ -271,6 +305,23 @@ async def test_while_the_api_server_is_away_the_page_says_so(seen: Seen) -> None
     await holds(tab, "document.querySelector('#age').textContent === 'live'")
 
 
+async def test_a_browser_that_came_before_the_cluster_was_read_sees_all_of_it_afterwards() -> None:
+    """Until then it says that it reads, and not that there is nothing."""
+    async with running(is_up=False) as (server, api), browser() as tab:
+        small(server)
+        page = Page(PageSettings("127.0.0.1:0"), api, PageTimes(beat_seconds=0.5))
+        async with working(page.run):
+            await until(lambda: page.server.port)
+            await tab.open(f"http://127.0.0.1:{page.server.port}/")
+            assert await tab.value("document.querySelector('#nothing').hidden")
+            await server.start()
+            await holds(tab, "document.querySelectorAll('#all .node').length === 8")
+            summary = "document.querySelector('.top #summary').textContent"
+            assert (await tab.value(summary)).startswith("8 nodes (1 unreadable)")
+            assert await tab.value("document.querySelectorAll('main > #unplaced li').length") == 2
+            assert await tab.value("document.querySelectorAll('.key #legend button').length") == 6
+
+
 async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> None:
     """How fast is measured by `python -m tools.bench page`."""
     async with running() as (server, api), browser() as tab:
@@ -281,10 +332,15 @@ async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> Non
             assert await tab.value("document.querySelectorAll('.slice').length") == count
             await typed(tab, "view", "heat")
             for scheme in ("light", "dark"):
-                await tab.looks(1440, 900, scheme)
-                assert await tab.value("document.documentElement.scrollHeight <= innerHeight")
-                if PICTURES:
-                    await tab.picture(Path(PICTURES) / f"page-heat-{scheme}.png")
+                for width in (2560, 1280, 390):
+                    await tab.looks(width, 900, scheme)
+                    named = "document.querySelector('#all').matches('.named')"
+                    await holds(tab, f"{named} === {str(width != 1280).lower()}")
+                    fits = "document.documentElement.scrollHeight <= innerHeight"
+                    assert await tab.value(fits) is (width > 390)
+                    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+                    if PICTURES:
+                        await tab.picture(Path(PICTURES) / f"page-heat-{width}-{scheme}.png")
             await asyncio.gather(*(server.delete(f"/api/v1/nodes/gpu-{n:03}") for n in range(400)))
             await holds(tab, "document.querySelectorAll('.node').length === 100")
             assert tab.complaints == []

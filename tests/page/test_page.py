@@ -31,8 +31,10 @@ from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.questions import read_cluster
 from gpu_device_plugin.overview.slice_use import History, NamespaceTotal
 from gpu_device_plugin.page.drawing import PageParts
+from gpu_device_plugin.page.rows import SliceRow
 from gpu_device_plugin.page.run_page import Page, PageSettings, run_page
 from gpu_device_plugin.web import http_server as web_server
+from gpu_device_plugin.web.page.page_server import with_code
 
 Cluster = tuple[StandInApiServer, ApiServer]
 
@@ -97,7 +99,8 @@ async def test_the_page_shows_every_slice_that_the_map_shows(cluster: Cluster) -
     assert len(shown) > 40
     for view in cards.nodes:
         for ref, letter in view.letters.items():
-            assert f'letter">{letter}</tspan> {ref.name}<' in page
+            shown_pod = rf'data-pod="{re.escape(str(ref))}">.*letter">{letter}</tspan>'
+            assert re.search(shown_pod, page)
     assert "<title>ads/reserved-1: 5 of 15 units, reserved</title>" in page
     assert "<title>vision/finetune-1: the whole card</title>" in page
     assert "<title>vision/pretrain-2: a replica</title>" in page
@@ -154,12 +157,63 @@ def test_the_last_hour_is_a_line_of_steps_and_bounded() -> None:
     history = History()
     for minute, mib in ((0, 100), (10, 50), (11, 25), (11, 100)):
         history.note(minute * 60 + 5, {"ns": NamespaceTotal(mib=mib)})
-    assert history.line("ns") == "49,0 49,0 59,0 59,8 60,8 60,0"
-    assert history.line("other") == "49,16 49,16 59,16 59,16 60,16 60,16"
+    assert history.line("ns") == "48,0 49,0 49,0 59,0 59,8 60,8 60,0"
+    assert set(history.line("other").split()) == {f"{x},16" for x in (48, 49, 59, 60)}
     for minute in range(1000):
         history.note(minute * 60, {f"ns-{n}": NamespaceTotal(mib=n) for n in range(1000)})
-    assert len(history.line("ns-49").split()) == 120
-    assert set(history.line("ns-50").split()) == {f"{x},16" for x in range(1, 61)}
+    assert len(history.line("ns-49").split()) == 121
+    assert set(history.line("ns-50").split()) == {f"{x},16" for x in range(61)}
+
+
+async def test_the_last_day_of_namespaces_is_that_of_prometheus(cluster: Cluster) -> None:
+    """Beside the last hour, of namespaces only; a gap in what it scraped is no step."""
+
+    def answered(seen: ApiRequest) -> web.Response | None:
+        if "services/prometheus:9090" not in seen.path:
+            return None
+        if "[1d:24m]" not in seen.query["query"]:
+            return slices_in_use(cluster[0])
+        values = [[86400, "100"], [86400 + 24 * 60, "NaN"], [86400 + 2 * 24 * 60, "50"]]
+        labels = {"namespace": "gpu-device-plugin", "exported_namespace": "vision"}
+        return web.json_response({"data": {"result": [{"metric": labels, "values": values}]}})
+
+    cluster[0].fault = answered
+    async with served(cluster[1], {"prometheus": PROMETHEUS, "team_label": "team"}) as url:
+
+        async def shows_the_day() -> bool:
+            return "<th>memory, last day</th>" in await text_of(url)
+
+        await until(shows_the_day)
+        page = await text_of(url)
+    vision = page.partition("<tr><th>vision</th>")[2].partition("</tr>")[0]
+    assert 'points="57,0 58,0 58,0 60,0 60,8"' in vision
+    assert "last day" not in page.partition("<th>team</th>")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "label"),
+    [
+        ("asr-22", 100, "asr-22"),
+        ("asr-22", 40, "asr-22"),
+        ("rerank-6", 40, "rera…"),
+        ("rerank-6", 20, ""),
+        ("a", 2, ""),
+    ],
+)
+def test_a_slice_shows_as_much_of_its_name_as_it_is_wide(
+    name: str, width: float, label: str
+) -> None:
+    """A narrow one has its letter only."""
+    assert SliceRow(f"ns/{name}", name, "a", "c0", 0, width, "", None).label == label
+
+
+async def test_commands_look_like_commands_and_stay_text(cluster: Cluster) -> None:
+    async with served(cluster[1]) as url:
+        story = await text_of(f"{url}/pod/batch/big-1?part")
+        page = await text_of(url)
+    assert "run <code>kubectl gpu doctor</code>: it names the cure" in story
+    assert "names no known mode and unit; run <code>kubectl gpu doctor</code>" in page
+    assert with_code("`a` <b> `c`") == "<code>a</code> &lt;b&gt; <code>c</code>"
 
 
 async def test_pods_and_nodes_link_to_grafana_where_it_is_named(cluster: Cluster) -> None:
@@ -384,7 +438,7 @@ async def test_without_an_answer_of_prometheus_use_is_absent_with_a_hint(
 
 async def test_without_prometheus_the_story_says_how_to_have_use(cluster: Cluster) -> None:
     async with served(cluster[1]) as url:
-        assert "start the page with --prometheus" in await text_of(f"{url}/pod/batch/big-1")
+        assert "start the page with <code>--prometheus</code>" in await text_of(f"{url}/pod/batch/big-1")
         assert "use is not shown" not in await text_of(url)
 
 

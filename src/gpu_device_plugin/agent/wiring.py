@@ -147,6 +147,7 @@ class Wiring:
             ),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
+            wall_seconds=edges.clock.wall_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
             takes_mig=self._takes_mig,
             on_driver_changed=on_driver_changed,

@@ -189,7 +189,8 @@ def _cards(facts: Installation) -> Iterator[Finding]:
         for card in view.cards:
             if not card.is_healthy:
                 yield problem(
-                    f"card {card.index} ({card.uuid}) of node {view.name} is out of service",
+                    f"card {card.index} ({card.uuid}) of node {view.name} is out of service"
+                    + (f": {card.fault}" if card.fault else ""),
                     f"kubectl describe node {view.name} names the fault; docs/operations.md, XIDs",
                 )
     units = {view.unit_mib for view in facts.cards.nodes}

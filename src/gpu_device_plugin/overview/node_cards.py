@@ -58,6 +58,7 @@ class CardView:
         pods: Who holds it whole, or a replica of it.
         door: Its allocation API (docs/dra.md), by its name in JSON.
         memory_by: Who holds new slices to their memory, where that is not the usual one.
+        fault: Why it is out of service, and since when, as its agent says.
     """
 
     index: int
@@ -72,6 +73,7 @@ class CardView:
     pods: tuple[PodRef, ...] = ()
     door: AllocationApi = AllocationApi.DEVICE_PLUGIN
     memory_by: str = ""
+    fault: str = ""
 
     @property
     def held_units(self) -> int:
@@ -293,6 +295,7 @@ def _card(
         tuple(ref for ref in devices.get(card.uuid, ()) if ref not in [h.pod for h in holders]),
         AllocationApi.DRA if card.index in offer.by_claims else AllocationApi.DEVICE_PLUGIN,
         offer.memory_by.get(card.index, ""),
+        offer.faults.get(card.index, ""),
     )
 
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.objects.survey import Survey, instant_query
+from gpu_device_plugin.kubernetes.objects.survey import Survey, instant_query, query_past
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
 from gpu_device_plugin.overview.node_cards import NodeCards
 
@@ -93,6 +93,19 @@ async def from_prometheus(survey: Survey, prometheus: str) -> tuple[SliceUse, ..
     return slices((labels.get("__name__", ""), labels, value) for labels, value in found)
 
 
+async def last_day(survey: Survey, prometheus: str) -> Mapping[str, str]:
+    """Namespace -> the memory of its slices as in `History.line`, a step for 24 minutes."""
+    query = f"sum by (namespace, exported_namespace) ({_PREFIX}memory_limit_bytes)[1d:24m]"
+    found = await query_past(survey.api, prometheus, query)
+    now = max((at for _, past in found for at, _ in past), default=0.0)
+    lines = {}
+    for labels, past in found:
+        known = ((at, round(value)) for at, value in past if math.isfinite(value))
+        places = [(round(_WIDTH - (now - at) / _DAY_STEP_SECONDS), value) for at, value in known]
+        lines[_label(labels, "namespace")] = _line(places)
+    return lines
+
+
 def series(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
     r"""Name, labels and value of each series of a metrics page.
 
@@ -132,6 +145,7 @@ def _label(labels: Mapping[str, str], key: str) -> str:
 MOST_NAMESPACES = 50
 _MINUTES = 60
 _WIDTH, _HEIGHT = 60, 16
+_DAY_STEP_SECONDS = 24 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +222,15 @@ class History:
     def line(self, namespace: str) -> str:
         """Points of an SVG polyline of 60 by 16, a minute a step to the right; the highest is the top."""
         now = self._minutes[-1][0] if self._minutes else 0
-        past = [(m, held.get(namespace, 0)) for m, held in self._minutes if m > now - _MINUTES]
-        most = max((mib for _, mib in past), default=0) or 1
-        return " ".join(
-            _steps([(_WIDTH - (now - m), _HEIGHT - _HEIGHT * v // most) for m, v in past])
-        )
+        past = ((m, held.get(namespace, 0)) for m, held in self._minutes if m > now - _MINUTES)
+        return _line([(_WIDTH - (now - m), mib) for m, mib in past])
 
 
-def _steps(points: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Level until the next point: nothing was drawn because nothing changed."""
-    height = points[0][1] if points else 0
+def _line(past: Sequence[tuple[int, int]]) -> str:
+    """Level until the next point: nothing was drawn because nothing changed. Begins a step before the first."""
+    most = max((amount for _, amount in past), default=0) or 1
+    points = [(x, _HEIGHT - _HEIGHT * amount // most) for x, amount in past]
+    corners = [(x - 1, y) for x, y in points[:1]]
     for x, y in points:
-        yield f"{x},{height}"
-        yield f"{x},{y}"
-        height = y
+        corners += [(x, corners[-1][1]), (x, y)]
+    return " ".join(f"{x},{y}" for x, y in corners)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import AccessError
@@ -105,6 +106,7 @@ class PageParts:
             self._floor = max(self._floor, self._parts.pop(name).number)
 
 
+_ONCE = ("summary", "legend", "unplaced", "totals")
 _LEAST_SECONDS_BETWEEN = 0.25
 _MOST_SCOPES = 64
 _MOST_WITHOUT_CARD = 50
@@ -143,14 +145,15 @@ class Drawing:
         self._is_drawn = False
 
     def page(self) -> Mapping[str, object]:
-        """Values of `page.html`, but for what the server adds."""
+        """Values of `page.html`, but for what the server adds; the last hour ends now."""
+        self._parts.put("totals", self._totals())
         return {
             "at": self._parts.at,
             "scope": self._scope,
-            "summary": self._html.own(self._parts.html("summary")),
-            "legend": self._html.own(self._parts.html("legend")),
-            "unplaced": self._html.own(self._parts.html("unplaced")),
-            "totals": self._html.own(self._parts.html("totals")),
+            **{
+                name: self._html.own(self._parts.html(name) or f'<p id="{name}"></p>')
+                for name in _ONCE
+            },
             "nodes": [self._html.own(part) for part in self._parts.nodes()],
             "trouble": self._trouble(),
         }
@@ -181,7 +184,7 @@ class Drawing:
             "pod",
             story=story,
             uses=use_lines(self._uses.of_pod(namespace, name)),
-            use_hint=self._uses.trouble or "nothing is known of this pod",
+            use_hint=self._uses.trouble or "Prometheus has no figures of this pod",
             verdicts=verdicts[:_MOST_VERDICTS],
             left_out=max(0, len(verdicts) - _MOST_VERDICTS),
         )
@@ -269,19 +272,24 @@ class Drawing:
         return team_of(self._live.labels_of(pod), self._team_label)
 
     def _totals(self) -> str:
-        tables = [self._table("namespace", self._held, self._history)]
+        day = {"last day": lambda name: self._uses.days.get(name, "")} if self._uses.days else {}
+        tables = [self._table("namespace", self._held, self._history, day)]
         if self._team_label:
             tables.append(self._table("team", self._by_team, self._team_history))
         return self._html.render("totals", tables=tables)
 
     @staticmethod
     def _table(
-        group: str, held: Mapping[str, Mapping[str, NamespaceTotal]], history: History
+        group: str,
+        held: Mapping[str, Mapping[str, NamespaceTotal]],
+        history: History,
+        day: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
     ) -> Mapping[str, object]:
         found = totals(held.values())
         history.note(asyncio.get_running_loop().time(), found)
-        shown = [(n, t, history.line(n)) for n, t in islice(found.items(), MOST_NAMESPACES)]
-        return {"group": group, "rows": shown, "left": len(found) - len(shown)}
+        shown = [*islice(found.items(), MOST_NAMESPACES)]
+        pasts = {"last hour": history.line, **day}
+        return {"group": group, "rows": shown, "pasts": pasts, "left": len(found) - len(shown)}
 
     def _summary(self) -> str:
         cards = self._live.cards()
@@ -290,7 +298,7 @@ class Drawing:
             cards = ClusterCards(tuple(view for view in own if isinstance(view, NodeCards)))
         return self._html.render(
             "summary",
-            text=cards.summary if cards.nodes or not self._scope else "",
+            text=cards.summary if cards.names else "",
             faulty=sum(not card.is_healthy for node in cards.nodes for card in node.cards),
             use_hint=self._uses.trouble if self._uses.is_wanted else "",
         )

@@ -1,6 +1,7 @@
 """What the page shows of a node: cards as bars, the places of slices on them, and what slices use."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,9 +13,10 @@ from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import CardView, NodeCards, PodShare
-from gpu_device_plugin.overview.slice_use import SliceUse, from_prometheus
+from gpu_device_plugin.overview.slice_use import SliceUse, from_prometheus, last_day
 
 COLOURS = 8
+_BAR_PIXELS, _LETTER_PIXELS, _GLYPH_PIXELS, _FEW = 144, 18, 6.5, 3  # of page.css, and its font
 _POOL_LABELS = (
     "cloud.google.com/gke-nodepool",
     "eks.amazonaws.com/nodegroup",
@@ -73,6 +75,14 @@ class SliceRow:
     text: str
     memory: int | None
 
+    @property
+    def label(self) -> str:
+        """As much of its name as the narrowest bar shows beside the letter."""
+        most = int((_BAR_PIXELS * self.width / 100 - _LETTER_PIXELS) // _GLYPH_PIXELS)
+        if len(self.name) <= most:
+            return self.name
+        return f"{self.name[: most - 2]}…" if most > _FEW else ""
+
 
 @dataclass(frozen=True, slots=True)
 class CardRow:
@@ -110,6 +120,13 @@ class CardRow:
     def is_stranded(self) -> bool:
         """Whether units are free that nobody can ask for, because no compute is left beside them."""
         return self.is_open and self.card.free_units > 0 and self.free_percent == 0
+
+    @property
+    def warning(self) -> str:
+        """Why a new pod gets nothing of what is free; empty where it may."""
+        if not self.card.is_healthy:
+            return "out of service"
+        return "no compute left" if self.is_stranded else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,20 +286,28 @@ def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:
     return text if holder.is_granted else text + ", reserved"
 
 
-_NONE = "not asked for: start the page with --prometheus (docs/page.md)"
+_NONE = "not shown: start the page with `--prometheus` (docs/page.md)"
 _MIB = 1024 * 1024
+_DAY_SECONDS = 600.0
 _log = structlog.get_logger("page")
 Key = tuple[str, str]
 
 
 class Uses:
-    """Asks Prometheus again and again; `trouble` is why there is no use to show, or ""."""
+    """Asks Prometheus again and again.
+
+    Attributes:
+        trouble: Why there is no use to show, or "".
+        days: What namespaces held in the last day, as lines (`last_day`); asked for every ten minutes.
+    """
 
     def __init__(self, survey: Survey, prometheus: str, every_seconds: float) -> None:
         """`prometheus` is as `instant_query` takes it; empty for none."""
         self.trouble = "Prometheus has not answered yet" if prometheus else _NONE
         self._survey, self._prometheus, self._every_seconds = survey, prometheus, every_seconds
         self._by_pod: dict[Key, tuple[SliceUse, ...]] = {}
+        self.days: Mapping[str, str] = {}
+        self._days_until = 0.0
 
     @property
     def is_wanted(self) -> bool:
@@ -316,6 +341,9 @@ class Uses:
     async def _ask(self) -> None:
         try:
             found = await from_prometheus(self._survey, self._prometheus)
+            if time.monotonic() >= self._days_until:
+                self.days = await last_day(self._survey, self._prometheus)
+                self._days_until = time.monotonic() + _DAY_SECONDS
         except ClusterError as error:
             if not self.trouble or not self._by_pod:
                 _log.warning("use is not known", error=str(error))

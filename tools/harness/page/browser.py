@@ -21,7 +21,13 @@ import pytest
 from tools.harness.waiting import until
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-_KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "ArrowDown": (40, ""), "ArrowRight": (39, "")}
+_KEYS = {
+    "Enter": (13, "\r"),
+    "Escape": (27, ""),
+    "ArrowDown": (40, ""),
+    "ArrowRight": (39, ""),
+    "Tab": (9, ""),
+}
 
 
 class Browser:
@@ -107,7 +113,13 @@ class Browser:
 
 
 FIREFOXES = ("firefox-esr", "firefox")
-_CODES = {"Enter": "\ue007", "Escape": "\ue00c", "ArrowDown": "\ue015", "ArrowRight": "\ue014"}
+_CODES = {
+    "Enter": "\ue007",
+    "Escape": "\ue00c",
+    "ArrowDown": "\ue015",
+    "ArrowRight": "\ue014",
+    "Tab": "\ue004",
+}
 
 
 class FirefoxTab(Browser):

@@ -45,6 +45,7 @@ class CardInventory:
     rules: HealthRules
     boot_id: str
     boot_seconds: Callable[[], float]
+    wall_seconds: Callable[[], float]
     held_numbers: Callable[[], Collection[CardNumber] | None]
     takes_mig: Callable[[CardReport], bool]
     on_driver_changed: Callable[[DriverChanged], None]
@@ -220,7 +221,10 @@ class CardInventory:
 
     def _publish(self, cards: tuple[Card, ...]) -> None:
         """Publish cards and their health together, so that no card seems healthy in between."""
-        self.node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
+        at_boot, faulty = self.wall_seconds() - self.boot_seconds(), self._health.cards
+        since = {c.uuid: round(at_boot + c.faults[0].since_seconds) for c in faulty if c.faults}
+        reasons = self._unhealthy(cards)
+        self.node_store.update(cards=cards, unhealthy=reasons, unhealthy_since=since)
         self.memory.save(cards_record(self._numbers, cards, self._health))
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:

@@ -43,6 +43,7 @@ from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.pools import UnitCount
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes, merge
+from gpu_device_plugin.kubernetes.objects.events import time_stamp
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 APART_SECONDS = 5.0
@@ -212,6 +213,7 @@ class Publisher:
                 merge(s.replicas(v) for s, v in self.schemes.views(self.schemes.recorders, state)),
                 {uuid: claimed.get(uuid, DeviceUse()) for uuid in self.by_claims(state)},
                 dict(_unusual_enforcers(state)),
+                dict(_faults(state)),
             )
             self.cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},
@@ -354,6 +356,13 @@ def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> _AckM
     mib = sum(u.memory_mib or u.is_exclusive * parts[uuid] for uuid, u in held.items())
     is_whole = card.uuid in held and held[card.uuid].is_exclusive
     return _AckMode((1 if is_whole else 2) if held else 0, min(1, mib / max(1, given_mib)))
+
+
+def _faults(state: NodeState) -> Iterable[tuple[str, str]]:
+    """Why cards are out of service, and since when: Events of it are gone after an hour."""
+    for uuid, reason in state.unhealthy.items():
+        since = state.unhealthy_since.get(uuid)
+        yield uuid, reason if since is None else f"{reason} since {time_stamp(since)}"
 
 
 def _unusual_enforcers(state: NodeState) -> Iterable[tuple[str, str]]:

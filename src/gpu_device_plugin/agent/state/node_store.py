@@ -42,6 +42,7 @@ class NodeStateChange(TypedDict, total=False):
     max_pods: int | None
     cards: tuple[Card, ...]
     unhealthy: Mapping[str, str]
+    unhealthy_since: Mapping[str, float]
     faults: Mapping[str, str]
     library_version: str
     memory_choice: EnforcerChoice

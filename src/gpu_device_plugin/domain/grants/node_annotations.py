@@ -54,6 +54,7 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     replicas: Mapping[str, int] = MappingProxyType({}),
     by_claims: Mapping[str, DeviceUse] = MappingProxyType({}),
     memory_by: Mapping[str, str] = MappingProxyType({}),
+    faults: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The node's cards for schedulers, tools and people, as compact JSON.
 
@@ -62,13 +63,14 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
 
     `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` has each card that is
     given by claims alone, with what prepared claims hold of it. `memory_by` says who holds new slices
-    to their memory, where that is not the usual one.
+    to their memory, where that is not the usual one, `faults` why cards are out of service.
     """
     ordered = sorted(cards, key=lambda card: card.index)
     entries = [
         _card(card, healthy.get(card.uuid, False), terms, replicas)
         | _by_claims(by_claims.get(card.uuid), terms)
         | ({"memory_by": memory_by[card.uuid]} if card.uuid in memory_by else {})
+        | ({"fault": faults[card.uuid]} if card.uuid in faults else {})
         for card in ordered
     ]
     is_plain = not any({"instances", "replicas"} & entry.keys() for entry in entries)
@@ -168,6 +170,7 @@ class NodeOffer:
         claimed: What claims hold of these, as the agent tells it.
         devices: Instances and cards with replicas, by UUID.
         memory_by: Who holds new slices of a card to their memory, where that is not the usual one.
+        faults: Why cards are out of service, and since when.
     """
 
     name: str
@@ -181,6 +184,7 @@ class NodeOffer:
     claimed: tuple[Claimed, ...] = ()
     devices: Mapping[str, PublishedDevice] = field(default_factory=dict, hash=False)
     memory_by: Mapping[CardIndex, str] = field(default_factory=dict, hash=False)
+    faults: Mapping[CardIndex, str] = field(default_factory=dict, hash=False)
 
     @property
     def terms(self) -> NodeTerms:
@@ -217,12 +221,19 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
         by_claims=_one_set(tuple(sorted(by_claims))),
         claimed=tuple(_parse_claimed(entry) for entry in entries if "claimed" in entry),
         devices=_published_devices(entries),
-        memory_by={
-            card.index: text
-            for card, entry in zip(cards, entries, strict=True)
-            if isinstance(text := entry.get("memory_by"), str) and _is_short(text)
-        },
+        memory_by=_texts(cards, entries, "memory_by"),
+        faults=_texts(cards, entries, "fault"),
     )
+
+
+def _texts(
+    cards: Iterable[Card], entries: Iterable[Mapping[str, object]], key: str
+) -> Mapping[CardIndex, str]:
+    return {
+        card.index: text
+        for card, entry in zip(cards, entries, strict=True)
+        if isinstance(text := entry.get(key), str) and _is_short(text)
+    }
 
 
 def _published_devices(cards: object) -> Mapping[str, PublishedDevice]:

@@ -37,6 +37,7 @@ class NodeState:
     Attributes:
         other_cards: How many cards more the node has, in a view of it with one scheme's cards.
         unhealthy: UUID -> reason of the cards that are out of service.
+        unhealthy_since: UUID -> since when, in seconds of the wall clock, where a fault of the card is the reason.
         faults: Reason -> text of each fault that keeps the whole node from serving.
         mark: The uninstall mark that this agent acts on, or "".
         mps_root: Directory of the MPS daemon that `mps_served` is of, or "".
@@ -59,6 +60,7 @@ class NodeState:
     cards: tuple[Card, ...] = ()
     other_cards: int = 0
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    unhealthy_since: Mapping[str, float] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     wants_isolation: bool = True
     memory_choice: EnforcerChoice = EnforcerChoice.AUTO

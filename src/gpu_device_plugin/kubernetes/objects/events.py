@@ -160,7 +160,7 @@ class Events:
         _log.warning("event refused", reason=note.reason, text=note.text, error=answer.text)
 
     def _repeat(self, note: EventNote, name: str, count: _Count) -> Request:
-        body = {"count": count.count, "lastTimestamp": _stamp(count.last_seconds)}
+        body = {"count": count.count, "lastTimestamp": time_stamp(count.last_seconds)}
         return Request("PATCH", f"{self._path(note)}/{name}", body=body)
 
     def _name(self, note: EventNote, count: _Count) -> str:
@@ -179,8 +179,8 @@ class Events:
             "message": note.text,
             "type": "Warning" if note.is_warning else "Normal",
             "count": count.count,
-            "firstTimestamp": _stamp(count.first_seconds),
-            "lastTimestamp": _stamp(count.last_seconds),
+            "firstTimestamp": time_stamp(count.first_seconds),
+            "lastTimestamp": time_stamp(count.last_seconds),
             "source": {"component": COMPONENT, "host": self.node_name},
             "reportingComponent": COMPONENT,
             "reportingInstance": self.node_name,
@@ -204,5 +204,6 @@ class Events:
         return f"/api/v1/namespaces/{note.namespace or 'default'}/events"
 
 
-def _stamp(seconds: float) -> str:
+def time_stamp(seconds: float) -> str:
+    """Seconds of the wall clock as the API server writes them."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -181,11 +181,13 @@ class AgentSet(Bare):
 
 _SECONDS = 10.0
 Series = tuple[dict[str, str], float]
+PastSeries = tuple[dict[str, str], Sequence[tuple[float, float]]]
 
 
 class _Series(msgspec.Struct):
     metric: dict[str, str]
-    value: tuple[float, str]
+    value: tuple[float, str] = (0.0, "NaN")
+    values: tuple[tuple[float, str], ...] = ()
 
 
 class _Data(msgspec.Struct):
@@ -205,6 +207,11 @@ async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence
         ConfigError: It is neither.
         ClusterError: No answer, or none that a Prometheus gives; the text names which was asked.
     """
+    return [(labels, past[-1][1]) for labels, past in await query_past(api, prometheus, query)]
+
+
+async def query_past(api: ApiServer, prometheus: str, query: str) -> Sequence[PastSeries]:
+    """As `instant_query`, each value with its time; of a subquery the earlier ones too."""
     path = query_path(prometheus)
     if path.startswith("/"):
         answer = await api.call(Request("GET", path, {"query": query}))
@@ -212,7 +219,10 @@ async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence
         answer = await _direct(path, query)
     try:
         found = msgspec.json.decode(check_answer(answer, path).body, type=_Result).data.result
-        return [(each.metric, float(each.value[1])) for each in found]
+        return [
+            (each.metric, [(at, float(value)) for at, value in each.values or (each.value,)])
+            for each in found
+        ]
     except (msgspec.MsgspecError, ValueError) as error:
         raise ClusterError(f"{path}: not the answer of a Prometheus: {error}") from error
 

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
@@ -41,6 +41,7 @@ class Html:
             lstrip_blocks=True,
         )
         self._templates.globals["grafana"] = grafana
+        self._templates.filters["code"] = with_code
         self.static = {
             name: ((_HERE / "static" / name).read_bytes(), kind) for name, kind in _STATIC.items()
         }
@@ -309,6 +310,11 @@ class PageServer(HttpListener):
         answer.del_cookie(TOKEN)
         answer.del_cookie(NAMESPACE)
         return answer
+
+
+def with_code(text: str) -> Markup:
+    """A text whose commands stand in backticks, as in a terminal."""
+    return Markup(re.sub("`(.+?)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 escaped
 
 
 def _token(request: web.Request) -> str:

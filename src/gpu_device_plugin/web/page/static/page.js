@@ -31,8 +31,7 @@ function hasRoom(card, want) {
 }
 
 function matches(node, want) {
-  const { name, states } = node.dataset;
-  if (want.node && !name.includes(want.node)) return false;
+  const { states } = node.dataset;
   if (want.state && !states.split(" ").includes(want.state)) return false;
   if (asksRoom(want) && !all(".card", node).some((card) => hasRoom(card, want))) return false;
   const ofNode = isOfNode(node, want.text);
@@ -52,7 +51,6 @@ function dim(node, want) {
 
 function filter() {
   const want = wanted(), isPlain = !want.text && !want.namespace && !asksRoom(want);
-  nodes.className = want.view;
   shown = arranged(want).filter((node) => {
     node.hidden = !matches(node, want);
     if (!node.hidden && (!isPlain || find(".dim, .room", node))) dim(node, want);
@@ -63,12 +61,16 @@ function filter() {
     const pod = find("[data-pod]", each)?.dataset.pod;
     each.hidden = pod !== undefined && !isOfPod(pod, want, false);
   }
+  const unplaced = find("#unplaced");
+  unplaced.hidden = !find("li:not([hidden])", unplaced);
+  rove([...(unplaced.hidden ? [] : [unplaced]), ...shown]);
   const total = all(".node", nodes).length;
   const rooms = asksRoom(want) ? `, ${shown.flatMap((node) => all(".room", node)).length} cards with room` : "";
   find("#shown").value = `${shown.length} of ${total} nodes${rooms}`;
   for (const each of all("#legend button")) each.ariaPressed = String(each.dataset.namespace === want.namespace);
   find("#none").hidden = shown.length > 0 || total === 0;
-  find("#nothing").hidden = total > 0;
+  find("#nothing").hidden = total > 0 || Boolean(age.dataset.trouble);
+  size(want);
   const query = new URLSearchParams(Object.entries(want).filter(([, value]) => value)).toString();
   history.replaceState(null, "", (query ? "?" + query : location.pathname) + location.hash);
 }
@@ -108,12 +110,34 @@ function heading(list, at, groupOf) {
   return [made];
 }
 
+// The heat map: the largest squares with which it fits the window, with the nodes' names where they fit too; where
+// none fit, those that fill its width.
+
+function size(want) {
+  nodes.className = want.view;
+  if (!want.view || !shown.length) return;
+  const most = Math.max(1, ...shown.map((node) => find(".cards", node).childElementCount));
+  const across = Math.min(most, 8), lines = Math.ceil(most / across);
+  const groups = Object.values(Object.groupBy(shown, (node) => (want.group ? placeOf(node, want) : "")));
+  const height = innerHeight - nodes.getBoundingClientRect().top - scrollY - 16 - (want.group ? 28 * groups.length : 0);
+  const width = nodes.clientWidth + 3, columns = (square) => Math.max(1, Math.floor(width / (across * (square + 1) + 8)));
+  const fits = ([square, name]) => {
+    const rows = groups.reduce((sum, group) => sum + Math.ceil(group.length / columns(square)), 0);
+    return rows * (lines * (square + 1) + name + 7) <= height;
+  };
+  const filling = Math.floor((width / columns(10) - 8) / across) - 1;
+  const [square, name] = SIZES.find(fits) ?? [filling, NAME];
+  nodes.style.setProperty("--square", `${square}px`);
+  nodes.style.setProperty("--across", across);
+  nodes.classList.toggle("named", name > 0);
+}
+
+const NAME = 15; // pixels, as in the stylesheet
+const SIZES = [NAME, 0].flatMap((name) => [24, 22, 20, 18, 16, 14, 12, 11, 10, ...(name ? [] : [9, 8, 7])].map((square) => [square, name]));
+
 function options() {
-  const names = new Set(), list = find("[name=namespace]", filters), hosts = [];
-  for (const node of all(".node", nodes)) {
-    hosts.push(node.dataset.name);
-    for (const each of node.dataset.namespaces.split(" ")) names.add(each);
-  }
+  const names = new Set(all(".node", nodes).flatMap((node) => node.dataset.namespaces.split(" ")));
+  const list = find("[name=namespace]", filters);
   for (const each of all("#unplaced [data-pod]")) names.add(each.dataset.pod.split("/")[0]);
   names.add(list.value);
   names.delete("");
@@ -123,9 +147,6 @@ function options() {
     const value = list.value;
     list.replaceChildren(list.options[0], ...sorted.map((name) => new Option(name)));
     list.value = value;
-  }
-  if (find("#nodes").childElementCount !== hosts.length) {
-    find("#nodes").replaceChildren(...hosts.map((name) => new Option("", name)));
   }
 }
 
@@ -157,6 +178,10 @@ function take(parts) {
 }
 
 function tell({ trouble, seconds }) {
+  if (age.dataset.trouble !== trouble) {
+    age.dataset.trouble = trouble;
+    filter();
+  }
   age.classList.toggle("stale", Boolean(trouble));
   age.textContent = trouble ? `not current for ${seconds} s: ${trouble}` : "live";
 }
@@ -174,7 +199,7 @@ function listen() {
   source.onerror = () => {
     lost ??= new Date();
     age.classList.add("stale");
-    age.textContent = `no connection since ${lost.toLocaleTimeString()}: what you see is of then`;
+    age.textContent = `no connection since ${lost.toLocaleTimeString()}: the page shows the state of that time`;
     if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 5000);
   };
 }
@@ -247,7 +272,8 @@ document.addEventListener("click", (event) => {
   if (event.target.closest(".close")) return close();
   if (event.ctrlKey || event.metaKey) return;
   const node = event.target.closest(".heat .node"); // too small there to hit a slice
-  const from = node ?? event.target.closest("a[href^='/pod/'], a[href^='/node/']");
+  const link = event.target.closest("a[href^='/pod/'], a[href^='/node/']");
+  const from = node ?? link ?? event.target.closest(".card")?.closest(".node");
   if (!from) return;
   event.preventDefault();
   show(linkOf(from), from);
@@ -255,7 +281,8 @@ document.addEventListener("click", (event) => {
 
 const linkOf = (from) => from.getAttribute("href") ?? `/node/${from.dataset.name}`;
 
-// Keys: j and k from node to node, h and l from slice to slice of a node. Pods without a card are the first of the nodes.
+// Keys: j and k from node to node, h and l from slice to slice of a node; in the heat map by rows and by nodes. Pods
+// without a card are the first of the nodes. Tab reaches the one that had the focus last, at first the first.
 
 const REACHED = ".slice:not(.dim), .waiting a, li:not([hidden]) a";
 
@@ -264,11 +291,23 @@ function step(list, from, by) {
   return list[at < 0 ? 0 : Math.min(Math.max(at + by, 0), list.length - 1)];
 }
 
+let stop = null, stops = [];
+
+function rove(list, group = list.find((each) => each.id === stop?.id) ?? list[0]) {
+  if (stop) stop.tabIndex = -1;
+  if (group) group.tabIndex = 0;
+  [stop, stops] = [group, list];
+}
+
 function move(key) {
   const group = document.activeElement?.closest?.(".node, .unplaced");
-  const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[key];
+  const isSquare = group?.matches(".heat .node");
+  const row = isSquare ? getComputedStyle(nodes).gridTemplateColumns.split(" ").length : 1;
+  const aside = isSquare ? { l: 1, ArrowRight: 1, h: -1, ArrowLeft: -1 } : {};
+  const by = { j: row, ArrowDown: row, k: -row, ArrowUp: -row, ...aside }[key];
   if (by) {
-    const next = step([...all("#unplaced:not([hidden])"), ...shown], group, by);
+    const next = step(stops, group, by);
+    rove(stops, next);
     next?.focus();
     next?.scrollIntoView({ block: "nearest" });
   } else if (group) {
@@ -314,6 +353,7 @@ for (const [key, value] of new URLSearchParams(location.search)) {
   if (field) field.value = value;
 }
 filters.addEventListener("input", filter);
+addEventListener("resize", () => size(wanted()));
 filters.addEventListener("submit", (event) => event.preventDefault());
 find("#theme").textContent = `theme: ${document.documentElement.dataset.theme || "system"}`;
 age.classList.toggle("stale", Boolean(age.dataset.trouble));
