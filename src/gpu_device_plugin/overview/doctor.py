@@ -190,7 +190,7 @@ def _cards(facts: Installation) -> Iterator[Finding]:
             if not card.is_healthy:
                 yield problem(
                     f"card {card.index} ({card.uuid}) of node {view.name} is out of service",
-                    f"kubectl describe node {view.name} names the fault; docs/operations.md, XIDs",
+                    f"kubectl describe node {view.name} names the fault; docs/operations/events.md",
                 )
     units = {view.unit_mib for view in facts.cards.nodes}
     if len(units) > 1:
