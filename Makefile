@@ -41,10 +41,11 @@ histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HIS
 	@echo "==> histories"
 	@$(BIN)/python -m tests.histories --count $(HISTORIES) --seed $(SEED)
 
-lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers
+lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, prose
 	@echo "==> ruff";        $(BIN)/ruff format --check src tests tools .ci && $(BIN)/ruff check src tests tools .ci
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
+	@echo "==> prose"; $(BIN)/python -m pytest -q tests/test_prose.py
 	@echo "==> includes of src/isolation"; $(BIN)/python src/check_includes.py
 	@echo "==> symbols of the C parts"; $(BIN)/python src/check_symbols.py
 	@echo "==> clang-format"; if command -v clang-format >/dev/null; \

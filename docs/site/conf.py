@@ -1,9 +1,18 @@
 """The docs as a site (`make docs`): every Markdown page of the repository, by Sphinx."""
 
 import os
+import re
 from pathlib import Path
 
+from docutils import nodes
+from hunspell import Hunspell
+from sphinx.util.logging import getLogger
+
+LOG = getLogger(__name__)
 ROOT = Path(__file__).parents[2]
+DICTIONARY = Hunspell("en_US")
+for each in (ROOT / "docs/site/words.txt").read_text().split():
+    DICTIONARY.add(each)
 NAVIGATION = {
     "docs/site/index": [
         "README",
@@ -101,3 +110,21 @@ def setup(app):
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
 
     app.connect("source-read", append)
+    app.connect("doctree-resolved", _report_unknown_words)
+
+
+def _report_unknown_words(app, tree, page):
+    """Warn of each word that is neither in the dictionary nor in words.txt; names with inner capitals are none."""
+    for text in tree.findall(nodes.Text):
+        if isinstance(text.parent, nodes.literal | nodes.literal_block | nodes.raw | nodes.comment):
+            continue
+        for word in re.findall(
+            r"(?<![\w./-])[A-Za-z]?[a-z]+(?:['’][a-z]+)?(?![\w/]|\.\w)", text.astext()
+        ):
+            plain = re.sub("['’]s$", "", word).replace("’", "'")
+            if not DICTIONARY.spell(plain):
+                LOG.warning(
+                    "unknown word: %s (a name or a term goes into docs/site/words.txt)",
+                    word,
+                    location=text.parent,
+                )
