@@ -17,7 +17,9 @@ from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
 from tools.bench.report import in_short
 
+from gpu_device_plugin.agent.run_agent import EXIT_FOR_REINJECTION
 from gpu_device_plugin.cli.main import cli
+from gpu_device_plugin.cli.program import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, EXIT_USAGE
 from gpu_device_plugin.cli.setting_options import in_help_order
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
@@ -32,6 +34,7 @@ from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.page.access import NEEDED
 from gpu_device_plugin.page.rows import COLOURS
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
@@ -261,6 +264,30 @@ def test_every_error_of_the_settings_is_in_the_words_of_the_page(tmp_path: Path)
         said = str(error.value).removeprefix(f"{tmp_path}/")
 
         assert said.split(" core_mem")[0] in told, said
+
+
+def test_every_exit_code_of_the_programs_stands_in_the_table() -> None:
+    """A supervisor or a script decides by it."""
+    table = section(page("docs/settings.md"), "exit-codes")
+    told = {int(row[0]) for row in rows(table, 3) if row[0].isdecimal()}
+
+    assert told == {
+        0,
+        EXIT_FAILED,
+        EXIT_USAGE,
+        EXIT_UNKNOWN,
+        EXIT_INTERRUPTED,
+        EXIT_FOR_REINJECTION,
+    }
+
+
+def test_the_page_of_the_page_names_the_rights_that_it_asks_for() -> None:
+    """Who lacks one of them is turned away."""
+    told = " ".join(page("docs/page.md").split()).lower()
+    needed = [each.resource for each in NEEDED]
+
+    assert {each.verb for each in NEEDED} == {"list"}
+    assert f"may list {', '.join(needed[:-1])} and {needed[-1]} in all namespaces" in told
 
 
 def test_the_labels_of_nodes_with_cards_are_those_of_the_chart() -> None:
