@@ -28,7 +28,7 @@ RUN --mount=type=secret,id=certificates \
 ARG TARGETARCH
 COPY .ci/image-root.sh .ci/debian-packages.txt ./
 # Where versions are that the mirror has no more: what stands before /debian/TIME of an archive of snapshots.
-ARG SNAPSHOTS=
+ARG SNAPSHOTS=http://snapshot.debian.org/archive
 RUN ./image-root.sh "$TARGETARCH" /image
 
 # Our wheel, its C libraries for glibc 2.17 and later.
