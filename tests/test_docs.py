@@ -155,24 +155,25 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
     ("part", "kind"), [(0, Settings), (1, ControllerSettings)], ids=["agent", "controller"]
 )
 def test_every_setting_stands_in_the_table_with_its_default(part: int, kind: type) -> None:
-    """Flag, environment, key, default and effect are those of the program, in the order of --help."""
+    """Flag, default, effect and variables are those of the program, in the order of --help."""
     expected = []
     for each in in_help_order(kind):
-        variable, *own = (f"`{name}`" for name in each.variables)
+        variable, *others = each.variables
+        name = each.flag.removeprefix("--").replace("-", "_")
+        assert (variable, each.key) == (f"GPU_DEVICE_PLUGIN_{name.upper()}", name)
         choices = ", ".join(f"`{name}`" for name in each.choices)
         expected.append(
             [
                 f"`{each.flag}`",
-                ", ".join([*own, variable]),
-                f"`{each.key}`",
                 f"`{each.shown_default}`"
                 if each.shown_default
                 else ("off" if each.default is False else "none"),
                 each.text + (f" One of {choices}." if choices else ""),
+                ", ".join(f"`{other}`" for other in others),
             ]
         )
 
-    assert rows(page("docs/settings.md").split("## The controller\n")[part], 5) == expected
+    assert rows(page("docs/settings.md").split("## The controller\n")[part], 4) == expected
 
 
 def test_the_example_of_a_settings_file_is_read() -> None:

@@ -15,7 +15,7 @@ for each in (ROOT / "docs/site/words.txt").read_text().split():
     DICTIONARY.add(each)
 NAVIGATION = {
     "docs/site/index": [
-        "README",
+        "Overview </README>",
         "docs/concepts",
         "docs/tasks/README",
         "docs/operations/README",
@@ -44,10 +44,16 @@ NAVIGATION = {
     "docs/reference": [
         "docs/labels",
         "docs/settings",
-        "charts/gpu-device-plugin/README",
+        "Chart values </charts/gpu-device-plugin/README>",
         "docs/operations/metrics",
         "docs/operations/events",
-        *("docs/conformance", "docs/releases", "SECURITY", "SUPPORT", "CHANGELOG"),
+        *(
+            "docs/conformance",
+            "docs/releases",
+            "Reporting a fault </SECURITY>",
+            "SUPPORT",
+            "CHANGELOG",
+        ),
     ],
     "docs/explanation": [
         "docs/architecture",
@@ -61,7 +67,7 @@ NAVIGATION = {
         "src/simulator/cuda/README",
     ],
 }
-"""A page, and the pages below it in the sidebar; here, because code hosts show no directives."""
+"""A page -> the pages below it in the sidebar, some with a title of their own; code hosts show no directives."""
 
 project = "gpu-device-plugin"
 version = os.environ.get("DOCS_VERSION") or "development"
@@ -78,6 +84,8 @@ myst_heading_anchors = 4  # as GitHub makes them
 myst_enable_extensions = ["html_image"]  # else the site lacks the files of <img>
 templates_path = ["."]
 html_theme = "furo"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_title = f"{project} <small>{version}</small>"
 html_short_title = project
 html_additional_pages = {"index": "redirect.html"}
@@ -106,7 +114,7 @@ def setup(app):
 
     def append(_app, page, source):
         if below := NAVIGATION.get(page):
-            entries = "\n".join(f"/{name}" for name in below)
+            entries = "\n".join(name if "<" in name else f"/{name}" for name in below)
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
 
     app.connect("source-read", append)
