@@ -47,6 +47,7 @@ NAVIGATION = {
         "Chart values </charts/gpu-device-plugin/README>",
         "docs/operations/metrics",
         "docs/operations/events",
+        "docs/accounts",
         *(
             "docs/conformance",
             "docs/releases",
