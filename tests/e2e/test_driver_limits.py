@@ -27,7 +27,7 @@ from tests.e2e.tenants import (
 from tests.isolation.test_limit_hook import cgroup_tree
 from tests.told import compile_program
 from tools.harness.cluster.agent import PROGRAM, Agent, AgentDirectories
-from tools.harness.cluster.binaries import provide_cdi_hook
+from tools.harness.cluster.binaries import cdi_hook_path
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import claims_installed
 from tools.harness.cluster.pods import slice_of
@@ -40,6 +40,10 @@ from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
 
+pytestmark = pytest.mark.skipif(
+    not cdi_hook_path().exists(),
+    reason="nvidia-cdi-hook not built on this machine: run tests/e2e/install.sh",
+)
 DRIVER = "615.71.09"
 TREE = "/sys/fs/cgroup"
 WHOLE = f"alloc 0 {SLICE_MIB * MIB}"
@@ -82,7 +86,7 @@ def nvidias_devices(node: SimulatedNode, place: Path) -> dict[str, Any]:
     root, libraries = place / "driver", node.library.parent
     (root / "usr/lib64").mkdir(parents=True)
     mount = f"mount --bind {libraries} {root}/usr/lib64"
-    hook = wrapper(place / "nvidia-hook", str(provide_cdi_hook()), before=(mount,))
+    hook = wrapper(place / "nvidia-hook", str(cdi_hook_path()), before=(mount,))
     spec: dict[str, Any] = cdi_spec(node)
     for device in spec["devices"]:
         words = ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", str(root)]

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ KUBERNETES_COMMANDS = (
 CONTAINERD_COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
 CONTAINERD_TAGS = "no_btrfs no_zfs no_devmapper"
 CNI_DIRECTORY = Path("/usr/lib/cni")
+# The module proxy fails now and then; so many seconds lie between two attempts.
+FETCH_PAUSES = (2, 10, 30)
 
 
 class BinaryError(Exception):
@@ -105,8 +108,7 @@ def provide_cert_manager() -> Path:
     """Where the files of cert-manager stand, after they were fetched where that was due."""
     cache, module = cache_directory(), "github.com/cert-manager/cert-manager"
     with _one_builder(cache):
-        told = _go(cache, "mod", "download", "-json", f"{module}@v{CERT_MANAGER}")
-    return Path(json.loads(told)["Dir"])
+        return Path(_download(cache, module, CERT_MANAGER)["Dir"])
 
 
 def _helm_flags(module: str) -> str:
@@ -129,11 +131,19 @@ def provide_linter() -> Path:
     return _provided_tool(linter_path(), "github.com/zegl/kube-score", KUBE_SCORE)
 
 
+def cdi_hook_path() -> Path:
+    """Where NVIDIA's hook that limits memory too, which ours is tried beside, stands once it is built."""
+    return _tool_path("nvidia-cdi-hook", NVIDIA_CDI_HOOK)
+
+
 def provide_cdi_hook() -> Path:
-    """Build NVIDIA's hook that limits memory too, which ours is tried beside, and say where it stands."""
-    program = _tool_path("nvidia-cdi-hook", NVIDIA_CDI_HOOK)
+    """Build that hook where the cache lacks it and say where it stands.
+
+    Raises:
+        BinaryError: It cannot be built here: it needs a C compiler.
+    """
     module = "github.com/NVIDIA/nvidia-container-toolkit"
-    return _provided_tool(program, module, NVIDIA_CDI_HOOK, is_cgo=True)
+    return _provided_tool(cdi_hook_path(), module, NVIDIA_CDI_HOOK, is_cgo=True)
 
 
 def provide_syft() -> Path:
@@ -237,8 +247,8 @@ def _workspace(
     with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as name:
         workspace = Path(name)
         (workspace / "go.mod").write_text("module cluster\n")
-        listed = _go(workspace, "mod", "download", "-json", f"{module}@v{version}")
-        described = _go(workspace, "mod", "edit", "-json", json.loads(listed)["GoMod"])
+        go_mod = _download(workspace, module, version)["GoMod"]
+        described = _go(workspace, "mod", "edit", "-json", go_mod)
         lines = module_file(module, version, json.loads(described))
         lines += [f"replace {one} => {one} v{other}" for one, other in (replaced or {}).items()]
         (workspace / "go.mod").write_text("\n".join(lines) + "\n")
@@ -267,11 +277,31 @@ def _build(
 ) -> None:
     name = package.rpartition("/")[2]
     sys.stderr.write(f"building {package}; the first time takes minutes\n")
+    _fetch(workspace, "list", "-mod=mod", "-deps", *flags, package, is_cgo=is_cgo)
     words = ("build", "-mod=mod", "-trimpath", *flags, "-o", f"{workspace}/{name}", package)
     _go(workspace, *words, is_cgo=is_cgo)
     target.mkdir(parents=True, exist_ok=True)
     # The workspace is on the cache's file system, so a program appears whole or not at all.
     (workspace / name).rename(target / name)
+
+
+def _download(workspace: Path, module: str, version: str) -> dict[str, str]:
+    """Where Go keeps the module and its go.mod."""
+    told: dict[str, str] = json.loads(
+        _fetch(workspace, "mod", "download", "-json", f"{module}@v{version}")
+    )
+    return told
+
+
+def _fetch(workspace: Path, *arguments: str, is_cgo: bool = False) -> str:
+    """Run a Go command that reads from the module proxy, up to four times."""
+    for pause in FETCH_PAUSES:
+        try:
+            return _go(workspace, *arguments, is_cgo=is_cgo)
+        except BinaryError as error:
+            sys.stderr.write(f"{error}\ntrying again in {pause} s\n")
+            time.sleep(pause)
+    return _go(workspace, *arguments, is_cgo=is_cgo)
 
 
 def _go(workspace: Path, *arguments: str, is_cgo: bool = False) -> str:
@@ -290,7 +320,9 @@ def _go(workspace: Path, *arguments: str, is_cgo: bool = False) -> str:
         command, cwd=workspace, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        raise BinaryError(f"go {' '.join(arguments)} failed: {done.stderr.strip()[-2000:]}")
+        # With -json the reason is on stdout.
+        told = f"{done.stdout}{done.stderr}".strip()[-2000:]
+        raise BinaryError(f"go {' '.join(arguments)} failed: {told}")
     return done.stdout
 
 
@@ -306,10 +338,12 @@ def main() -> None:
     built = provide(kubernetes_version())
     tools = (provide_helm(), provide_linter(), provide_syft(), provide_cert_manager())
     places: tuple[Path, ...] = (built.kubernetes, built.containerd, *tools)
-    try:
-        places += (provide_nvidia(),)
-    except BinaryError as error:
-        sys.stderr.write(f"left out: NVIDIA's device plugin, to compare with: {error}\n")
+    # The tests that need these are skipped without them.
+    for name, provided in (("device plugin", provide_nvidia), ("CDI hook", provide_cdi_hook)):
+        try:
+            places += (provided(),)
+        except BinaryError as error:
+            sys.stderr.write(f"left out: NVIDIA's {name}, to compare with: {error}\n")
     sys.stdout.write("".join(f"{place}\n" for place in places))
 
 
