@@ -18,7 +18,7 @@ TERMS = {
     r"node agent|agent daemon": "agent",
     r"fractional GPU|GPU partition|GPU fraction": "slice",
     r"GPU cards?|graphics cards?": "card",
-    r"k8s|kubernetes": "Kubernetes",
+    r"k8s|kubernetes(?! #)": "Kubernetes",
     r"Kubelet": "kubelet",
     r"[Dd]aemon ?sets?|Daemonsets?": "DaemonSet",
     r"[Cc]onfig ?maps?": "ConfigMap",

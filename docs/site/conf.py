@@ -12,7 +12,8 @@ LOG = getLogger(__name__)
 ROOT = Path(__file__).parents[2]
 DICTIONARY = Hunspell("en_US")
 for each in (ROOT / "docs/site/words.txt").read_text().split():
-    DICTIONARY.add(each)
+    word, _, like = each.partition("/")  # recognise/recognize: with the endings of the second
+    DICTIONARY.add_with_affix(word, like) if like else DICTIONARY.add(word)
 NAVIGATION = {
     "docs/site/index": [
         "Overview </README>",
