@@ -41,10 +41,11 @@ histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HIS
 	@echo "==> histories"
 	@$(BIN)/python -m tests.histories --count $(HISTORIES) --seed $(SEED)
 
-lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers
+lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, prose
 	@echo "==> ruff";        $(BIN)/ruff format --check src tests tools .ci && $(BIN)/ruff check src tests tools .ci
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
+	@echo "==> prose"; $(BIN)/python -m pytest -q tests/test_prose.py
 	@echo "==> includes of src/isolation"; $(BIN)/python src/check_includes.py
 	@echo "==> symbols of the C parts"; $(BIN)/python src/check_symbols.py
 	@echo "==> clang-format"; if command -v clang-format >/dev/null; \
@@ -54,9 +55,15 @@ lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers
 	  then find src -name '*.c' -print0 | xargs -0 -n 8 -P 2 clang-tidy -p build/cmake --quiet 2>/dev/null; \
 	  else echo "left out: no clang-tidy, or no C compiler (apt install clang-tidy gcc)"; fi
 
-docs: $(DOCS)/.installed ## The docs as a site, into build/site/index.html
-	@$(DOCS)/bin/sphinx-build -q -W --keep-going -c docs/site . build/site
-	@echo "build/site/docs/site/index.html"
+docs: $(DOCS)/.installed ## The docs as a site, of this tree and of each tag v*, into build/site/index.html
+	@rm -rf build/site build/docs-of
+	@export DOCS_VERSIONS="$$(git tag --list 'v*' --sort=-version:refname | xargs)"; \
+	  $(DOCS)/bin/sphinx-build -q -W --keep-going -c docs/site . build/site; \
+	  for version in $$DOCS_VERSIONS; do \
+	    mkdir -p build/docs-of/$$version; git archive $$version | tar -x -C build/docs-of/$$version; \
+	    DOCS_VERSION=$$version $(DOCS)/bin/sphinx-build -q build/docs-of/$$version build/site/$$version -c build/docs-of/$$version/docs/site; \
+	  done
+	@echo "build/site/index.html"
 
 $(DOCS)/.installed: .ci/docs.txt $(STAMP)
 	@rm -rf $(DOCS) && $(BIN)/python -m venv --without-pip $(DOCS)

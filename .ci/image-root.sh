@@ -55,8 +55,8 @@ while IFS=_ read -r name version _; do wanted+=("$name:$architecture=${version//
 cd "$archives"
 # A mirror has the newest versions only; an archive of Debian's snapshots has every one.
 if ! apt-get download -q "${wanted[@]}"; then
-  [ -n "${SNAPSHOTS:-}" ] || { echo "image-root.sh: the mirror lacks a version that $lock names:" \
-    "set SNAPSHOTS (a build argument) to the address of an archive of Debian's snapshots" >&2; exit 1; }
+  [ -n "${SNAPSHOTS:-}" ] || { echo "image-root.sh: the mirror lacks a version that $lock names: set SNAPSHOTS" \
+    "(docs/install.md, Old package versions)" >&2; exit 1; }
   for archive in debian debian-security; do
     suite=bookworm; [ $archive = debian ] || suite=bookworm-security
     echo "deb [check-valid-until=no] ${SNAPSHOTS%/}/$archive/$(sed -n 's/^# as of //p' "$lock") $suite main"

@@ -17,8 +17,9 @@ from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
 from tools.bench.report import in_short
 
+from gpu_device_plugin.agent.run_agent import EXIT_FOR_REINJECTION
 from gpu_device_plugin.cli.main import cli
-from gpu_device_plugin.cli.setting_options import in_help_order
+from gpu_device_plugin.cli.program import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, EXIT_USAGE
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
@@ -32,17 +33,26 @@ from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.page.access import NEEDED
 from gpu_device_plugin.page.rows import COLOURS
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
-from tools import metadata_page
+from tools import metadata_page, settings_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path
-    for place in ("", "docs", "docs/adr", "docs/tasks", "samples", "charts/gpu-device-plugin")
+    for place in (
+        "",
+        "docs",
+        "docs/adr",
+        "docs/operations",
+        "docs/tasks",
+        "samples",
+        "charts/gpu-device-plugin",
+    )
     for path in (ROOT / place).glob("*.md")
 )
 
@@ -72,7 +82,9 @@ def words(text: str) -> set[str]:
 
 def told_reasons() -> set[str]:
     """Every word in the first column of a table that has reasons there."""
-    text = page("docs/troubleshooting.md").partition("## Refusals")[2] + page("docs/operations.md")
+    text = page("docs/troubleshooting.md").partition("## Refusals")[2] + page(
+        "docs/operations/events.md"
+    )
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     found = {word for cell in cells for word in words(cell)}
     return {word for word in found if re.fullmatch(r"[A-Z][A-Za-z]+[a-z][A-Za-z]*", word)}
@@ -82,7 +94,9 @@ def test_every_reason_that_is_raised_is_explained() -> None:
     """A refusal or an Event that nobody documented cannot be acted on."""
     raised = raised_reasons()
     assert {"NoRoom", "TooManyPods", "BadPercentage", "XID", "Lost", "ModeNotServedYet"} <= raised
-    text = page("docs/troubleshooting.md").partition("## All words")[0] + page("docs/operations.md")
+    text = page("docs/troubleshooting.md").partition("## All words")[0] + page(
+        "docs/operations/events.md"
+    )
     known = words(text) | {word.partition("<")[0] for word in words(text)}
     ends = {word.removeprefix("…") for word in words(text) if word.startswith("…")}
 
@@ -136,28 +150,17 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
         assert [phrase for phrase in phrases if phrase not in said[key]] == [], key
 
 
-@pytest.mark.parametrize(
-    ("part", "kind"), [(0, Settings), (1, ControllerSettings)], ids=["agent", "controller"]
-)
-def test_every_setting_stands_in_the_table_with_its_default(part: int, kind: type) -> None:
-    """Flag, environment, key, default and effect are those of the program, in the order of --help."""
-    expected = []
-    for each in in_help_order(kind):
-        variable, *own = (f"`{name}`" for name in each.variables)
-        choices = ", ".join(f"`{name}`" for name in each.choices)
-        expected.append(
-            [
-                f"`{each.flag}`",
-                ", ".join([*own, variable]),
-                f"`{each.key}`",
-                f"`{each.shown_default}`"
-                if each.shown_default
-                else ("off" if each.default is False else "none"),
-                each.text + (f" One of {choices}." if choices else ""),
-            ]
-        )
+@pytest.mark.parametrize("kind", [Settings, ControllerSettings])
+def test_variable_and_key_of_a_setting_follow_from_its_flag(kind: type) -> None:
+    """The page says so, and names other variables only."""
+    for each in settings_of(kind):
+        name = each.flag.removeprefix("--").replace("-", "_")
+        assert (each.variables[0], each.key) == (f"GPU_DEVICE_PLUGIN_{name.upper()}", name)
 
-    assert rows(page("docs/settings.md").split("## The controller\n")[part], 5) == expected
+
+def test_every_setting_stands_in_the_table_with_its_default() -> None:
+    """The page is as `python -m tools.settings_page` writes it."""
+    assert page("docs/settings.md") == settings_page.text()
 
 
 def test_the_example_of_a_settings_file_is_read() -> None:
@@ -251,6 +254,30 @@ def test_every_error_of_the_settings_is_in_the_words_of_the_page(tmp_path: Path)
         assert said.split(" core_mem")[0] in told, said
 
 
+def test_every_exit_code_of_the_programs_stands_in_the_table() -> None:
+    """A supervisor or a script decides by it."""
+    table = section(page("docs/settings.md"), "exit-codes")
+    told = {int(row[0]) for row in rows(table, 3) if row[0].isdecimal()}
+
+    assert told == {
+        0,
+        EXIT_FAILED,
+        EXIT_USAGE,
+        EXIT_UNKNOWN,
+        EXIT_INTERRUPTED,
+        EXIT_FOR_REINJECTION,
+    }
+
+
+def test_the_page_of_the_page_names_the_rights_that_it_asks_for() -> None:
+    """Who lacks one of them is turned away."""
+    told = " ".join(page("docs/page.md").split()).lower()
+    needed = [each.resource for each in NEEDED]
+
+    assert {each.verb for each in NEEDED} == {"list"}
+    assert f"may list {', '.join(needed[:-1])} and {needed[-1]} in all namespaces" in told
+
+
 def test_the_labels_of_nodes_with_cards_are_those_of_the_chart() -> None:
     """An agent starts on a node with one of these labels."""
     template = page("charts/gpu-device-plugin/templates/_affinity.tpl")
@@ -315,7 +342,11 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
             labels = sorted({key for sample in family.samples for key in sample.labels} - {"le"})
             exposed.add(f"`{name}{{{','.join(labels)}}}`" if labels else f"`{name}`")
 
-    told = {row[0] for row in rows(page("docs/operations.md"), 2) if "gpu_device_plugin_" in row[0]}
+    told = {
+        row[0]
+        for row in rows(page("docs/operations/metrics.md"), 2)
+        if "gpu_device_plugin_" in row[0]
+    }
     assert told == exposed
 
 
@@ -328,7 +359,7 @@ def test_the_table_of_xids_is_the_one_that_is_used() -> None:
     } | {("any other", rules.default.name, str(rules.default.action), str(rules.default.recovery))}
     told = {
         (code, name, action, recovery or "reset")
-        for code, name, action, recovery in rows(page("docs/operations.md"), 4)
+        for code, name, action, recovery in rows(page("docs/operations/events.md"), 4)
     }
 
     assert told == expected
@@ -336,7 +367,7 @@ def test_the_table_of_xids_is_the_one_that_is_used() -> None:
 
 def test_the_example_of_an_xid_table_is_read(tmp_path: Path) -> None:
     """Rows over ours, and another rule for all others."""
-    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations/events.md"), re.DOTALL)
     (example,) = (block for block in blocks if block.startswith("xids:"))
     file = tmp_path / "xids.yaml"
     file.write_text(example, encoding="utf-8")
@@ -374,7 +405,7 @@ def test_the_rights_that_the_page_gives_are_those_that_the_tests_run_with() -> N
     """The end-to-end tests prove that they are enough."""
     from tools.harness.cluster.agent import RULES
 
-    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations/requirements.md"), re.DOTALL)
     (role,) = (yaml.safe_load(block) for block in blocks if "ClusterRole" in block)
 
     assert rights(role) == {
@@ -607,7 +638,7 @@ def test_the_figures_in_short_are_measured_ones() -> None:
     """A row that was renamed would leave a hole in the first section."""
     text = in_short(page("docs/benchmarks.md"))
 
-    assert "## In short" in page("docs/benchmarks.md")
+    assert text in page("docs/benchmarks.md")
     assert "not measured" not in text
 
 

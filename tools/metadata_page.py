@@ -68,7 +68,7 @@ TABLES = {
         Key(modes.PLACEMENT_LABEL, OPERATOR, "agent, controller", f"{_names(modes.PlacementPolicy)}: [which card](requests.md#which-card)", _setting("placement")),
         Key(modes.MAX_PODS_LABEL, OPERATOR, "agent, controller", "the most pods on a card, in the modes of fractions", "no limit; with isolation 16"),
         Key(compute_policy.COMPUTE_POLICY_KEY, OPERATOR, AGENT, f"{_names(compute_policy.ComputePolicy)}, or cGPU's number 3, 1 or 2, 5", _setting("compute_policy")),
-        Key(memory_enforcer.MEMORY_ENFORCER_LABEL, OPERATOR, AGENT, "`library`, `auto`, `driver`: [who refuses memory](operations.md#memory-limits-by-the-driver) above a slice", f"{_setting('memory_enforcer')}; `library` in the chart"),
+        Key(memory_enforcer.MEMORY_ENFORCER_LABEL, OPERATOR, AGENT, "`library`, `auto`, `driver`: [who refuses memory](operations/memory-limits.md) above a slice", f"{_setting('memory_enforcer')}; `library` in the chart"),
         Key(allocation_api.ALLOCATION_API_LABEL, OPERATOR, "agent; on a Namespace the chart's policies", f"{_names(allocation_api.AllocationApi)}: [claims](dra.md)", _setting("door")),
         Key(modes.SETTINGS_LABEL, OPERATOR, AGENT, "a name in `nodeSettings.map` ([settings by node](install.md#settings-by-node))", "the settings of all nodes"),
         Key(modes.MIG_PROFILE_LABEL, OPERATOR, AGENT, "a [MIG profile](nvidia.md#one-profile-for-a-whole-node)", _setting("mig_profile")),

@@ -1,13 +1,140 @@
 """The docs as a site (`make docs`): every Markdown page of the repository, by Sphinx."""
 
+import os
+import re
+from pathlib import Path
+
+from docutils import nodes
+from hunspell import Hunspell
+from sphinx.util.logging import getLogger
+
+LOG = getLogger(__name__)
+ROOT = Path(__file__).parents[2]
+DICTIONARY = Hunspell("en_US")
+for each in (ROOT / "docs/site/words.txt").read_text().split():
+    word, _, like = each.partition("/")  # recognise/recognize: with the endings of the second
+    DICTIONARY.add_with_affix(word, like) if like else DICTIONARY.add(word)
+NAVIGATION = {
+    "docs/site/index": [
+        "Overview </README>",
+        "docs/concepts",
+        "docs/tasks/README",
+        "docs/operations/README",
+        "docs/reference",
+        "docs/explanation",
+        "docs/faq",
+        "CONTRIBUTING",
+    ],
+    "docs/concepts": ["docs/requests", "docs/node-modes", "docs/glossary"],
+    "docs/tasks/README": [
+        "docs/install",
+        *(f"docs/tasks/{name}" for name in ("notebooks", "two-models", "team-quota", "moving-in")),
+        *(
+            f"docs/tasks/{name}"
+            for name in ("read-a-refusal", "sick-card", "beside-others", "platforms")
+        ),
+        *("docs/controller", "docs/dra", "docs/nvidia", "docs/models", "samples/README"),
+    ],
+    "docs/operations/README": [
+        "docs/troubleshooting",
+        "docs/kubectl",
+        "docs/page",
+        *(f"docs/operations/{name}" for name in ("requirements", "health", "alerts", "restarts")),
+        *(f"docs/operations/{name}" for name in ("upgrade", "uninstall", "state", "memory-limits")),
+    ],
+    "docs/reference": [
+        "docs/labels",
+        "docs/settings",
+        "Chart values </charts/gpu-device-plugin/README>",
+        "docs/operations/metrics",
+        "docs/operations/events",
+        "docs/accounts",
+        *(
+            "docs/conformance",
+            "docs/releases",
+            "Reporting a fault </SECURITY>",
+            "SUPPORT",
+            "CHANGELOG",
+        ),
+    ],
+    "docs/explanation": [
+        "docs/architecture",
+        "docs/isolation",
+        "docs/isolation-details",
+        *("docs/security", "docs/comparison", "docs/benchmarks", "docs/adr/README"),
+    ],
+    "docs/adr/README": sorted(f"docs/adr/{path.stem}" for path in ROOT.glob("docs/adr/0*.md")),
+    "CONTRIBUTING": [
+        *("GOVERNANCE", "docs/testing", "docs/contract", "docs/simulator"),
+        "src/simulator/cuda/README",
+    ],
+}
+"""A page -> the pages below it in the sidebar, some with a title of their own; code hosts show no directives."""
+
 project = "gpu-device-plugin"
+version = os.environ.get("DOCS_VERSION") or "development"
 extensions = ["myst_parser"]
 root_doc = "docs/site/index"
-include_patterns = ["docs/**.md", "*.md", "charts/gpu-device-plugin/README.md", "samples/*.md", "src/**/README.md"]
+include_patterns = [
+    "docs/**.md",
+    "*.md",
+    "charts/gpu-device-plugin/README.md",
+    "samples/*.md",
+    "src/**/README.md",
+]
 myst_heading_anchors = 4  # as GitHub makes them
 myst_enable_extensions = ["html_image"]  # else the site lacks the files of <img>
+templates_path = ["."]
 html_theme = "furo"
-html_title = project
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_title = f"{project} <small>{version}</small>"
+html_short_title = project
+html_additional_pages = {"index": "redirect.html"}
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "versions.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
+html_context = {
+    "this_version": os.environ.get("DOCS_VERSION", ""),
+    "versions": ["", *os.environ.get("DOCS_VERSIONS", "").split()],
+}
 html_copy_source = False
+html_show_copyright = False
 nitpicky = True
 suppress_warnings = ["misc.highlighting_failure"]  # Mermaid: a drawing on code hosts, text here
+
+
+def setup(app):
+    """Append to each page of NAVIGATION what stands below it."""
+
+    def append(_app, page, source):
+        if below := NAVIGATION.get(page):
+            entries = "\n".join(name if "<" in name else f"/{name}" for name in below)
+            source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
+
+    app.connect("source-read", append)
+    app.connect("doctree-resolved", _report_unknown_words)
+
+
+def _report_unknown_words(app, tree, page):
+    """Warn of each word that is neither in the dictionary nor in words.txt; names with inner capitals are none."""
+    for text in tree.findall(nodes.Text):
+        if isinstance(text.parent, nodes.literal | nodes.literal_block | nodes.raw | nodes.comment):
+            continue
+        for word in re.findall(
+            r"(?<![\w./-])[A-Za-z]?[a-z]+(?:['’][a-z]+)?(?![\w/]|\.\w)", text.astext()
+        ):
+            plain = re.sub("['’]s$", "", word).replace("’", "'")
+            if not DICTIONARY.spell(plain):
+                LOG.warning(
+                    "unknown word: %s (a name or a term goes into docs/site/words.txt)",
+                    word,
+                    location=text.parent,
+                )

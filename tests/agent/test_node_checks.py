@@ -87,6 +87,6 @@ def test_the_chart_and_the_pages_name_the_same_oldest_version() -> None:
     oldest = ".".join(map(str, OLDEST_KUBELET))
     chart = yaml.safe_load((root / "charts/gpu-device-plugin/Chart.yaml").read_text())
     assert chart["kubeVersion"] == f">={oldest}.0-0"
-    for page in ("README.md", "docs/install.md", "docs/operations.md"):
+    for page in ("README.md", "docs/install.md", "docs/operations/requirements.md"):
         text = (root / page).read_text()
         assert f"{oldest} or later" in text, page

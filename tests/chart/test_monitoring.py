@@ -81,7 +81,7 @@ def test_runbooks_are_where_the_operator_keeps_them(tmp_path: Path) -> None:
     about = (at_home / "Chart.yaml").read_text()
     (at_home / "Chart.yaml").write_text(f"{about}home: {base}\n")
     assert runbooks(manifests(rules, chart=at_home), base)
-    assert "runbook: docs/operations.md#gpu" in render(rules)
+    assert "runbook: docs/operations/alerts.md#gpu" in render(rules)
     assert "runbook_url" not in render(rules)
 
 
@@ -93,7 +93,7 @@ def runbooks(made: Sequence[dict[str, Any]], base: str) -> bool:
         for rule in group["rules"]
     ]
     return bool(links) and all(
-        link.removeprefix(f"{base}/").startswith("docs/operations.md#gpu") for link in links
+        link.removeprefix(f"{base}/").startswith("docs/operations/alerts.md#gpu") for link in links
     )
 
 
@@ -109,7 +109,7 @@ def test_labels_by_which_they_are_found() -> None:
 
 
 def test_the_page_s_way_to_scrape_finds_the_agents() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations/metrics.md"), re.DOTALL)
     (example,) = (yaml.safe_load(block) for block in blocks if block.startswith("scrape_configs:"))
     keep, _ = example["scrape_configs"][0]["relabel_configs"]
     made = manifests()

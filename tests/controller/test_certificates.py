@@ -119,7 +119,7 @@ async def test_only_who_shows_the_schedulers_certificate_may_filter_and_bind(
     ):
         scheduler = a_client(held(server), tmp_path)
         anybody = a_client(held(server), tmp_path, shows=False)
-        for verb in ("filter", "prioritize", "bind"):
+        for verb in ("filter", "prioritize", "preempt", "bind"):
             assert await status(port, f"{PREFIX}/{verb}", scheduler) == 200
             assert await status(port, f"{PREFIX}/{verb}", anybody) == 403
         assert await status(port, "/mutate", anybody) == 200

@@ -86,7 +86,7 @@ async def test_only_the_leader_serves_kube_scheduler_and_every_replica_is_ready(
             return bool(await two.call("filter", {}) == refused)
 
         await until(knows_who_leads)
-        for verb in ("prioritize", "bind"):
+        for verb in ("prioritize", "preempt", "bind"):
             assert await two.call(verb, {}) == refused
         assert (await two.get("/gpushare-scheduler/inspect"))[0] == 200
         assert (await two.get("/readyz", port=two.controller.pages.port))[0] == 200

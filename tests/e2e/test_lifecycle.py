@@ -247,8 +247,8 @@ def test_an_uninstall_leaves_running_jobs_what_they_use_and_cleanup_takes_the_re
 
 
 def clean_up(life: Installation, node: Node, tag: str) -> str:
-    """Run the pod of docs/lifecycle.md on a node until it ends well; what it said."""
-    page = Path("docs/lifecycle.md").read_text()
+    """Run the pod of docs/operations/uninstall.md on a node until it ends well; what it said."""
+    page = Path("docs/operations/uninstall.md").read_text()
     blocks = page.split("```yaml\n")
     (text,) = [one.partition("```")[0] for one in blocks if "gpu-device-plugin-cleanup" in one]
     body = yaml.safe_load(

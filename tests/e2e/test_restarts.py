@@ -131,7 +131,7 @@ def test_a_boot_ends_the_pods_with_slices_in_the_words_of_the_pages_and_controll
     wait_for("others run in their place", lambda: len(running()) == REPLICAS, 180, 0.5)
     wait_for("the kubelet lists them", lambda: len(held(cluster.node)) == REPLICAS, 60, 0.5)
 
-    for page in ("docs/lifecycle.md", "docs/troubleshooting.md"):
+    for page in ("docs/operations/restarts.md", "docs/troubleshooting.md"):
         words = re.findall(
             r"`(no healthy devices present|cannot allocate .*?)`", Path(page).read_text()
         )

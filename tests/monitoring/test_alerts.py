@@ -312,8 +312,8 @@ def test_an_alert_says_what_is_wrong_and_where_to_read_on(name: str) -> None:
 
 def test_no_chapter_is_left_of_an_alert_that_is_gone() -> None:
     """And each chapter says the severity that the rule has."""
-    text = page("docs/operations.md")
-    chapters = dict(re.findall(r"^### (Gpu\w+)\n\n(.+?)\n", text, re.MULTILINE))
+    text = page("docs/operations/alerts.md")
+    chapters = dict(re.findall(r"^## (Gpu\w+)\n\n(.+?)\n", text, re.MULTILINE))
     assert chapters.keys() == alerts().keys()
     for name, first in chapters.items():
         assert first.startswith(f"*{alerts()[name]['labels']['severity'].capitalize()}.*"), name
@@ -322,9 +322,11 @@ def test_no_chapter_is_left_of_an_alert_that_is_gone() -> None:
 def test_every_metric_and_reason_in_a_rule_is_one_of_ours() -> None:
     """A rule about a metric that was renamed never fires."""
     told = set(
-        re.findall(r"^\| `(gpu_device_plugin_\w+)", page("docs/operations.md"), re.MULTILINE)
+        re.findall(
+            r"^\| `(gpu_device_plugin_\w+)", page("docs/operations/metrics.md"), re.MULTILINE
+        )
     )
-    known = words(page("docs/troubleshooting.md") + page("docs/operations.md")) | {"XID.*"}
+    known = words(page("docs/troubleshooting.md") + page("docs/operations/events.md")) | {"XID.*"}
     for name, rule in alerts().items():
         used = set(re.findall(r"gpu_device_plugin_\w+", rule["expr"]))
         assert {word.removesuffix("_bucket") for word in used} <= told, name
@@ -335,7 +337,7 @@ def test_every_metric_and_reason_in_a_rule_is_one_of_ours() -> None:
 @pytest.mark.long
 def test_the_page_s_way_to_scrape_is_one_that_prometheus_reads(tmp_path: Path) -> None:
     """Anyone who has no operator copies it. Debian's Prometheus is built without Kubernetes' discovery."""
-    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations/metrics.md"), re.DOTALL)
     (example,) = (yaml.safe_load(block) for block in blocks if block.startswith("scrape_configs:"))
     (job,) = example["scrape_configs"]
     assert (job["job_name"], job.pop("kubernetes_sd_configs")) == (JOB, [{"role": "pod"}])

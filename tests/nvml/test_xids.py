@@ -1,4 +1,4 @@
-"""The packaged table is that of docs/operations.md; an operator's rows replace its rows."""
+"""The packaged table is that of docs/operations/events.md; an operator's rows replace its rows."""
 
 from pathlib import Path
 

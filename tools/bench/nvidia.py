@@ -33,13 +33,13 @@ sharing:
 _TITLE = "NVIDIA's device plugin beside the agent"
 _METHOD = f"""\
 k8s-device-plugin {NVIDIA}, built from Go modules (tests/side_by_side), and the agent in mode default, at once on the same 8
-simulated A100 of a DGX, each with a stand-in kubelet of its own. Allocate of one whole card: {_ALLOCATES} calls each, theirs and ours
+simulated A100 of a DGX, each with a stand-in kubelet of its own. Allocate of one whole card: {_ALLOCATES} calls each, NVIDIA's and this one's
 in turn, by a grpcio client in a process of its own; right before each it sends the same bytes to an empty grpc.aio
 server. After a burst of answers, or within five seconds of its first, the agent reads from the kubelet who holds what; calls that
 come meanwhile wait. First list: from just before fork and exec until the stand-in kubelet has 8 devices, {_STARTS} starts each in turn,
 everything in the page cache. List: from opening ListAndWatch until the first message of 80 replicas has come, {_LISTS} streams
 each in turn, by the stand-in kubelet, which is Python. Memory is VmRSS, CPU utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do;
-the agent's include its NVML child, and metrics, Events and a watch of the API server, which theirs has not.
+the agent's include its NVML child, and metrics, Events and a watch of the API server, which NVIDIA's has not.
 Figures of 2026-11-22 are of the agent before its package was reorganised.
 {pod_start.METHOD}"""
 Two = tuple[float, float]
@@ -174,7 +174,10 @@ def _quantiles(times: tuple[list[float], list[float]], part: float) -> Two:
 
 
 def _row(what: str, pair: Two, unit: str, digits: int) -> Row:
-    """Theirs, ours, and how many times theirs ours is."""
+    """NVIDIA's figure, this plugin's, and their ratio."""
     theirs, ours = pair
-    ratio = f", ours is {ours / theirs:.2f} x theirs" if theirs else ""
-    return shown(what, f"theirs {theirs:.{digits}f}, ours {ours:.{digits}f} {unit}{ratio}")
+    ratio = f" ({ours / theirs:.2f} x)" if theirs else ""
+    said = (
+        f"{theirs:.{digits}f} {unit} with NVIDIA's plugin, {ours:.{digits}f} {unit} with this one"
+    )
+    return shown(what, said + ratio)

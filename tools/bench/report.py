@@ -19,7 +19,7 @@ stand-ins, except where a chapter names a real cluster. Each chapter says when i
 _REAL_CARD = "real card"
 _IN_SHORT = (
     ("Allocate, p50", "One Allocate takes {}, one flush of the disk included."),
-    ("a pod's start as a whole, median", "A pod's whole start, beside NVIDIA's plugin: {}."),
+    ("a pod's start as a whole, median", "A pod's whole start takes {}."),
     ("exec to first list, median", "An agent that starts again offers its units after {}."),
     ("agent, resident, 109 pods", "The agent of a node with 109 pods uses {} of memory"),
     ("the same, 109 pods", "and, while idle, {} of CPU."),
@@ -77,6 +77,9 @@ def in_short(text: str) -> str:
     verdicts = [row[3] for row in cells if len(row) == 4]
     told = "\n".join(said.format(measured.get(row, "(not measured)")) for row, said in _IN_SHORT)
     lines = [f"- {line}" for line in told.replace("\nand", " and").splitlines()]
+    lines.insert(
+        0, "- Cards are simulated on a machine with two cores, unless a line names an H100."
+    )
     missed, met = (verdicts.count(word) for word in ("**missed**", "met"))
     lines.append(f"- Of {missed + met} targets {missed} are missed; each is marked.")
     return "## In short\n\n" + "\n".join(lines) + "\n"

@@ -153,7 +153,7 @@ def nodes_and_cards() -> list[AnyPanel]:
         rows(
             Head(
                 "Out now, and why",
-                "No card: the whole node. The reasons: docs/operations.md, Events and XIDs.",
+                "No card: the whole node. The reasons: docs/operations/events.md.",
                 6,
             ),
             ("node", "card", "reason"),

@@ -1,6 +1,6 @@
 """Which checks a node runs: for each the reason, what finds it, and its cure.
 
-Each reason stands in docs/operations.md too, to which `kubectl gpu doctor` points. Not here are faults that the part which
+Each reason stands in docs/operations/events.md too, to which `kubectl gpu doctor` points. Not here are faults that the part which
 offers cards must set or end in that same step, because a check may come 5 s later: OtherPlugin (mode_follower), ConfigurationMissing
 (configuration_follower), LayoutNotServed (LayoutCheck), IsolationLibraryMissing (library_installer), CdiDirNotWritable (claim_service).
 """
@@ -39,14 +39,14 @@ def node_checks(of: Wiring) -> NodeChecks:
 
 
 def _checks(of: Wiring) -> Sequence[Check[str | None]]:
-    """Reason, what finds it, its cure, in the order of the checks; docs/operations.md lists them."""
+    """Reason, what finds it, its cure, in the order of the checks; docs/operations/events.md lists them."""
     settings, cluster = of.settings, of.cluster
     exposure = Exposure({} if settings.simulator_dir else os.environ)
     return (
         Check(
             "RunDirectoryShared",
             partial(find_shared_run_dir, Path(settings.run_dir)),
-            "mount one of its own if you want a hard bound (docs/lifecycle.md)",
+            "mount one of its own if you want a hard bound (docs/operations/state.md)",
             Severity.INFORMATION,
         ),
         Check("StateNotWritable", of.ledger_store.find_disk_fault, "free space there"),

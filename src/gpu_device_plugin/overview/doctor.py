@@ -191,7 +191,7 @@ def _cards(facts: Installation) -> Iterator[Finding]:
                 yield problem(
                     f"card {card.index} ({card.uuid}) of node {view.name} is out of service"
                     + (f": {card.fault}" if card.fault else ""),
-                    f"kubectl describe node {view.name} names the fault; docs/operations.md, XIDs",
+                    f"kubectl describe node {view.name} names the fault; docs/operations/events.md",
                 )
     units = {view.unit_mib for view in facts.cards.nodes}
     if len(units) > 1:
