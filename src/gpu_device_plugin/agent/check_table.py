@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin.agent.node_checks.node_checks import (
+    LOST_DEVICES,
     Check,
     Exposure,
     LostDevices,
@@ -42,6 +43,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
     """Reason, what finds it, its cure, in the order of the checks; docs/operations.md lists them."""
     settings, cluster = of.settings, of.cluster
     exposure = Exposure({} if settings.simulator_dir else os.environ)
+    lost = LostDevices(Path(settings.run_dir) / LOST_DEVICES)
     return (
         Check(
             "RunDirectoryShared",
@@ -68,9 +70,10 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         ),
         Check(
             "DevicesDenied",
-            LostDevices().find,
-            "delete the agent's pod and those whose programs fail; docs/install.md (daemon-reload) prevents it",
+            lost.find,
+            "delete the agent's pod, and the pods whose programs fail; docs/install.md (daemon-reload) says how to prevent it",
             Severity.WARNING,
+            lost.was_lost,
         ),
     )
 

@@ -154,7 +154,7 @@ class MigWatch:
             self._tell("MigProfileWaits", f"{profile}: {error}", is_warning=True)
             return False
         for line in lines:
-            _log.info("MIG of a card", step=line)
+            _log.info("MIG step", text=line)
         self._tell("MigProfileApplied", f"the cards are cut as {profile} asks", is_warning=False)
         return True
 
@@ -162,5 +162,5 @@ class MigWatch:
         if text != self._said:
             self._said = text
             log = _log.warning if is_warning else _log.info
-            log("MIG profile", reason=reason, text=text)
+            log("node reported", reason=reason, text=text)
             self._events.post(EventNote(None, reason, text, is_warning))

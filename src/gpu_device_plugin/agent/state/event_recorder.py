@@ -154,11 +154,14 @@ class EventRecorder:
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
         """A fault keeps the whole node from serving, or (None) has ended; each text is reported once."""
         if node_store.set_fault(reason, text):
-            is_over = text is None
-            over = f"{reason} is over"
-            self.node_note(
-                f"{reason}Over" if is_over else reason, text or over, is_warning=not is_over
-            )
+            if text is None:
+                self.node_over(reason)
+            else:
+                self.node_note(reason, text)
+
+    def node_over(self, reason: str) -> None:
+        """What was reported about the node has ended."""
+        self.node_note(f"{reason}Over", f"{reason} is over", is_warning=False)
 
     def file_set_aside(self, text: str) -> None:
         """A file of the state directory was damaged and set aside."""
