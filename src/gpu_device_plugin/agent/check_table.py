@@ -48,14 +48,18 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         Check(
             "RunDirectoryShared",
             partial(find_shared_run_dir, Path(settings.run_dir)),
-            "mount one of its own if you want a hard bound (docs/lifecycle.md)",
+            "mount a file system of its own there for a hard bound (docs/lifecycle.md)",
             Severity.INFORMATION,
         ),
         Check("StateNotWritable", of.ledger_store.find_disk_fault, "free space there"),
         Check(
             "DeviceListTooLong", partial(find_long_list, of.schemes, of.node_store), "set that unit"
         ),
-        Check("DriverLimitsMissing", of.driver_limits.follow, "mend it or choose another enforcer"),
+        Check(
+            "DriverLimitsMissing",
+            of.driver_limits.follow,
+            "repair what this text names, or choose another memory enforcer",
+        ),
         Check(
             "KubeletTooOld",
             lambda: find_old_kubelet(cluster.node.kubelet_version if cluster.node else ""),

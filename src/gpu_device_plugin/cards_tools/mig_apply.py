@@ -44,7 +44,7 @@ async def apply(
         EdgeError: Somebody uses a card, or it is not known; another process cuts cards; or NVML
             refused a step.
     """
-    with only_one(kubelet, "the cards are not cut twice at once"), session(library) as nvml:
+    with only_one(kubelet, "one process at a time may cut the cards"), session(library) as nvml:
         nvml.require_all()
         cuts = plan(nvml.cards, profile)
         for cut in cuts:

@@ -48,8 +48,8 @@ LOST_DEVICES = "devices-denied"
 OLDEST_KUBELET = (1, 34)
 _EXPOSED = (
     "containers that ask for no GPU see every card of this node if their image sets "
-    "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do: the NVIDIA runtime is the default here and "
-    "accepts the variable from unprivileged containers, by which this agent got the cards itself"
+    "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do. The NVIDIA runtime is the default here and "
+    "accepts the variable from unprivileged containers: this agent got the cards in this way"
 )
 _DEVICES_DENIED = (
     "the agent's container may no longer open {}: its device rules were set again without the devices that NVIDIA's hook "
@@ -189,7 +189,7 @@ def find_old_kubelet(kubelet_version: str) -> str | None:
     oldest = ".".join(map(str, OLDEST_KUBELET))
     return (
         f"the kubelet of this node is {kubelet_version}; kubelets before {oldest} list finished pods "
-        f"and have no PodResources Get, so fewer mistakes are noticed"
+        f"and have no PodResources Get, so the agent notices fewer mistakes"
     )
 
 
@@ -290,12 +290,12 @@ SET, NONE, UNDER_WAY = "set", "none", "under way"
 """The keeper's answers: the limit was set (again); no container of the slice runs; ask again."""
 _HELD = "held"
 _HIDDEN = (
-    "its container runs, and no process of it that has the slice's directory mounted was found: its limit, "
-    "which is lost, cannot be set again; restart the pod"
+    "its container runs without its limit, which cannot be set again: no process of the container that has the "
+    "slice's directory mounted was found. Restart the pod"
 )
 _NO_HOOK = (
-    "a container was started without the limit that its CDI device sets, and was limited afterwards: "
-    "is CDI switched off in the container runtime, or, with --driver-limit-by toolkit, NVIDIA's toolkit older than 1.20.1?"
+    "a container started without the limit of its CDI device, and got it afterwards. Check that CDI is on in the "
+    "container runtime and, with --driver-limit-by toolkit, that NVIDIA's toolkit is 1.20.1 or later"
 )
 
 

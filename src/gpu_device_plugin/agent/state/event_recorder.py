@@ -172,7 +172,7 @@ class EventRecorder:
         """A container held units for which there was no grant."""
         self.metrics.count("slice_repairs", "SliceAdopted")
         _log.warning("slice adopted", **_fields(grant))
-        text = f"{grant.holder}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
+        text = f"{grant.holder}: the grant of its slice {grant.slice_id} was lost, and was made again from what the kubelet holds"
         self.post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
@@ -182,7 +182,7 @@ class EventRecorder:
 
     def limit_set(self, grant: Grant) -> None:
         """A container ran without its driver's memory limit, which was set now."""
-        text = f"{grant.holder}: ran without the driver's memory limit of slice {grant.slice_id}; it was set"
+        text = f"{grant.holder}: ran without the driver's memory limit of slice {grant.slice_id}; the limit was set now"
         _log.warning("limit set again", **_fields(grant))
         self.metrics.count("slice_repairs", "DriverLimitSet")
         self.post(EventNote(grant.pod if grant.pod.name else None, "DriverLimitSet", text))
