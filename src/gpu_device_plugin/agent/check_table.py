@@ -43,7 +43,6 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
     """Reason, what finds it, its cure, in the order of the checks; docs/operations.md lists them."""
     settings, cluster = of.settings, of.cluster
     exposure = Exposure({} if settings.simulator_dir else os.environ)
-    lost = LostDevices(Path(settings.run_dir) / LOST_DEVICES)
     return (
         Check(
             "RunDirectoryShared",
@@ -72,14 +71,14 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             _OTHER_RUNTIME,
             Severity.WARNING,
         ),
-        Check(
-            "DevicesDenied",
-            lost.find,
-            "delete the agent's pod, and the pods whose programs fail; docs/install.md (daemon-reload) says how to prevent it",
-            Severity.WARNING,
-            lost.was_lost,
-        ),
+        _devices_check(Path(settings.run_dir)),
     )
+
+
+def _devices_check(run_dir: Path) -> Check[str | None]:
+    lost = LostDevices(run_dir / LOST_DEVICES)
+    cure = "delete the agent's pod, and the pods whose programs fail; docs/install.md (daemon-reload) says how to prevent it"
+    return Check("DevicesDenied", lost.find, cure, Severity.WARNING, lost.was_lost)
 
 
 def _work(of: Wiring) -> Sequence[Callable[[], None]]:
