@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.harness.rig import running_rig, slice_of, until
 
-from gpu_device_plugin.agent.node_checks.node_checks import Exposure
+from gpu_device_plugin.agent.node_checks.node_checks import Exposure, LostDevices
 
 DEFAULT_RUNTIME = ""
 
@@ -59,11 +59,12 @@ import os, sys
 from pathlib import Path
 from gpu_device_plugin.agent.node_checks.node_checks import LostDevices
 
-check, group = LostDevices(Path("/dev/full")), Path(sys.argv[1])
+group, mark, device = Path(sys.argv[1]), Path(sys.argv[2]), Path("/dev/full")
+check = LostDevices(mark, device)
 (group / "cgroup.procs").write_text(str(os.getpid()))
 before = check.find()
 (group / "devices.deny").write_text("c 1:7 rwm")
-print(before, LostDevices(Path("/dev/full")).find(), check.find(), sep="|")
+print(before, LostDevices(mark, device).find(), check.find(), sep="|")
 """
 
 
@@ -71,12 +72,16 @@ print(before, LostDevices(Path("/dev/full")).find(), check.find(), sep="|")
     not os.access(DEVICE_RULES / "devices.deny", os.F_OK) or os.geteuid() != 0,
     reason="needs root and the device cgroup of version 1",
 )
-def test_a_device_that_the_cgroup_denies_later_is_told() -> None:
-    """As systemd does it to a container whose devices NVIDIA's hook has added; one that was never allowed is no news."""
+def test_a_device_that_the_cgroup_denies_later_is_reported(tmp_path: Path) -> None:
+    """As systemd does it to a container whose devices NVIDIA's hook has added; one that was never allowed is no news.
+
+    The next agent, in a new container that may open it, knows that there is an end to report.
+    """
+    mark = tmp_path / "devices-denied"
     group = DEVICE_RULES / f"gpu-device-plugin-test-{os.getpid()}"
     group.mkdir()
     try:
-        command = [sys.executable, "-c", DENIED, str(group)]
+        command = [sys.executable, "-c", DENIED, str(group), str(mark)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     finally:
         group.rmdir()
@@ -84,6 +89,10 @@ def test_a_device_that_the_cgroup_denies_later_is_told() -> None:
 
     assert (before, never_allowed) == ("None", "None")
     assert "may no longer open /dev/full" in after
+    successor = LostDevices(mark, Path("/dev/full"))
+    assert successor.was_lost
+    assert successor.find() is None
+    assert not mark.exists()
 
 
 async def test_a_container_without_limits_beside_slices_is_named() -> None:

@@ -10,7 +10,11 @@ from tests.agent.agent_parts import settings_below
 from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.check_table import node_checks
-from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, find_old_kubelet
+from gpu_device_plugin.agent.node_checks.node_checks import (
+    LOST_DEVICES,
+    OLDEST_KUBELET,
+    find_old_kubelet,
+)
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -34,6 +38,26 @@ class Policy:
         if self.is_refusing:
             raise PermissionError(errno.EACCES, "Permission denied")
         self.labels[path] = label
+
+
+async def test_what_an_earlier_agent_has_reported_is_reported_as_over_once(short_dir: Path) -> None:
+    """The cure of lost devices is a new container, in which the next agent runs: it sees the end."""
+    settings = settings_below(short_dir)
+    mark = Path(settings.run_dir) / LOST_DEVICES
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    wiring = Wiring(settings)
+    reported: list[str] = []
+    wiring.recorder.post = lambda note: reported.append(note.reason)
+
+    checks = node_checks(wiring)
+    checks.look()
+    checks.look()
+
+    assert reported.count("DevicesDeniedOver") == 1
+    assert "DevicesDenied" not in reported
+    assert reported.count("RunDirectoryShared") == 1
+    assert not mark.exists()
 
 
 async def test_directories_that_containers_may_not_read_stop_the_node_until_they_may(

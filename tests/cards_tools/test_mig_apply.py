@@ -61,8 +61,10 @@ async def test_cards_are_cut_after_what_goes_was_said_and_agreed_to() -> None:
 
         code, text = await mig(rig, "MIG1g", "--dry-run")
         assert code == 0
-        assert f"1 instances are destroyed (3g.20gb {old}); it is cut into 7 x 1g.5gb" in text
-        assert "MIG mode is turned on; it is cut into 7 x 1g.5gb" in text
+        assert (
+            f"1 instance will be destroyed (3g.20gb {old}); it will be cut into 7 x 1g.5gb" in text
+        )
+        assert "MIG mode will be turned on; it will be cut into 7 x 1g.5gb" in text
         assert "is cut into 7 x 1g.5gb already" in text
         code, text = await mig(rig, "MIG1g", answer=b"n\n")
         assert (code, cut(rig)[0]) == (1, ["3g.20gb"])
@@ -86,7 +88,7 @@ async def test_of_two_at_once_the_second_says_who_cuts_the_cards() -> None:
         assert first.stdout
         assert first.stdin
         said = await first.stdout.readline()
-        assert b"it is cut into" in said
+        assert b"it will be cut into" in said
 
         code, text = await mig(rig, "3g.20gb", "--yes")
         assert code != 0

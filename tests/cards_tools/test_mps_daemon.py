@@ -237,7 +237,7 @@ async def test_a_lost_card_keeps_no_other_from_its_servers_or_from_its_mode() ->
     async with running_rig(is_started=False) as rig:
         mps = Mps(rig)
         async with mps.running() as daemon:
-            await mps.says("mps is served")
+            await mps.says("MPS served")
             rig.cards.lose(3)
             daemon.send_signal(signal.SIGTERM)
             async with asyncio.timeout(60):
@@ -259,10 +259,10 @@ async def test_the_mode_of_a_card_that_was_away_at_a_new_start_of_its_server_is_
     async with running_rig(is_started=False) as rig:
         mps = Mps(rig)
         async with mps.running() as daemon:
-            await mps.says("mps is served")
+            await mps.says("MPS served")
             rig.cards.unplug(3)
             mps.kill_control()
-            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            await until(lambda: mps.log.read_text().count("MPS served") == 2, 60)
             rig.cards.plug(3)
             daemon.send_signal(signal.SIGTERM)
             assert await daemon.wait() == 0
@@ -288,7 +288,7 @@ async def test_a_card_that_comes_is_served_too() -> None:
             assert rig.kubelet.allocatable(GPU) == 12
             await rig.delete(rig.uid("client"))
             await allocatable(mps, 16)
-            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            await until(lambda: mps.log.read_text().count("MPS served") == 2, 60)
             assert mps.told()[0].count("GPU-") == 4
             assert mps.modes() == [EXCLUSIVE] * 4
 
@@ -311,13 +311,13 @@ async def test_control_daemons_that_outlived_a_killed_daemon_are_ended_at_the_ne
     async with running_rig(is_started=False) as rig:
         mps = Mps(rig, TWO)
         async with mps.running() as daemon:
-            await mps.says("mps is served")
+            await mps.says("MPS served")
             await mps.kill(daemon)
         left = list(mps.root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"))
         assert len(left) == 2
         mps.config.write_text(CONFIG % mps.root)
         async with mps.running():
-            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            await until(lambda: mps.log.read_text().count("MPS served") == 2, 60)
             assert not any(pid.exists() for pid in left)
             assert waits_for(mps.root) == ""
 
@@ -336,7 +336,7 @@ async def test_a_card_that_somebody_uses_is_not_taken() -> None:
                 await mps.says(f"process {user.pid} uses card 0")
                 assert mps.modes() == [DEFAULT] * 4
             await rig.delete(rig.uid("holder"))
-            await mps.says("mps is served")
+            await mps.says("MPS served")
             assert mps.modes() == [EXCLUSIVE] * 4
 
 
@@ -345,7 +345,7 @@ async def test_each_resource_has_a_server_with_its_own_cards_and_limits() -> Non
     async with running_rig(is_started=False) as rig:
         mps = Mps(rig, TWO)
         async with mps.running():
-            await mps.says("mps is served")
+            await mps.says("MPS served")
             uuids = [card.uuid for card in rig.cards.view().cards]
             assert mps.modes() == [EXCLUSIVE] * 3 + [DEFAULT]
             assert mps.told("nvidia.com/gpu.big")[0] == ",".join(uuids[:2])
@@ -364,10 +364,10 @@ async def test_a_server_that_ends_is_started_again() -> None:
     async with running_rig(is_started=False) as rig:
         mps = Mps(rig)
         async with mps.running():
-            await mps.says("mps is served")
+            await mps.says("MPS served")
             mps.kill_control()
             await mps.says("ended with -9")
-            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            await until(lambda: mps.log.read_text().count("MPS served") == 2, 60)
             assert mps.modes() == [EXCLUSIVE] * 4
 
 

@@ -365,7 +365,7 @@ def notes(*settings: str, kubernetes: str = "") -> str:
 
 def test_the_notes_say_where_the_agents_run_and_name_the_namespace() -> None:
     for setting, where in (
-        ("simulate.profile=", "on nodes that carry a label of an NVIDIA card"),
+        ("simulate.profile=", "on nodes with a label of an NVIDIA card"),
         ("simulate.profile=v100", "on nodes without a label of an NVIDIA card"),
         ("affinity.nodeAffinity.x=y", "on the nodes that the value affinity names"),
     ):
@@ -384,7 +384,7 @@ def test_the_notes_say_which_labels_turn_claims_on() -> None:
     every = notes("dra.enabled=true", "door=dra")
     assert node not in every
     assert f"kubectl label namespace NAMESPACE {label}" in every
-    assert "name it in dra.namespaces" in every
+    assert "name the namespace in dra.namespaces" in every
     assert label not in notes()
 
 

@@ -199,7 +199,7 @@ async def test_an_agent_that_has_just_started_does_not_know_yet_what_is_held(
     )
     said = (await cluster.run("top")).output
 
-    assert said == "not asked: gpu-a: its agent is not ready\n"
+    assert said == "no figures  gpu-a: its agent is not ready\n"
 
 
 async def test_cards_that_cannot_be_read_are_told_without_an_installation_too(
@@ -221,7 +221,7 @@ async def test_top_does_not_say_that_nothing_is_held_where_nobody_answered(
     await agents(cluster)
     said = (await cluster.run("top")).output
 
-    assert "not asked: " in said
+    assert "no figures  " in said
     assert "no slice is held" not in said
 
 

@@ -816,10 +816,93 @@ async def test_programs_get_the_facts_of_the_text_in_its_order(
     assert (await cluster.run(*words.split(), "-o", "wide")).output.splitlines()[-1] in text
 
 
+async def test_totals_can_be_names_only(cluster: Cluster) -> None:
+    assert (await cluster.run("totals", "-o", "name")).output == "namespace/ns\n"
+    by_team = await cluster.run("totals", "--team-label", "team", "-o", "name")
+    assert by_team.output == "team/no team\n"
+
+
+async def test_a_list_whose_version_is_gone_is_read_from_its_start_again(cluster: Cluster) -> None:
+    """As when somebody holds the command up between two pages; nothing is there twice."""
+    whole = (await cluster.run("map", "-o", "json")).output
+    cluster.server.page_size = 1
+    gone: list[str] = []
+
+    def forget_once(asked: ApiRequest) -> web.Response | None:
+        if "continue" in asked.query and asked.path not in gone:
+            gone.append(asked.path)
+            return status(410, "The provided continue parameter is too old")
+        return None
+
+    cluster.server.fault = forget_once
+    assert (await cluster.run("map", "-o", "json")).output == whole
+    assert sorted(gone) == ["/api/v1/nodes", "/api/v1/pods"]
+    cluster.server.fault = lambda asked: (
+        status(410, "too old") if "continue" in asked.query else None
+    )
+    with pytest.raises(ClusterError, match="410 too old"):
+        await cluster.run("map")
+
+
+async def test_without_the_right_to_list_events_a_pod_that_is_gone_cannot_be_told(
+    cluster: Cluster,
+) -> None:
+    """It does not say that no Event tells of one: it could not look."""
+    cluster.server.fault = lambda asked: status(403, "no") if "/events" in asked.path else None
+    with pytest.raises(AccessError, match="no pod ns/nobody; you may not list Events"):
+        await cluster.run("why", "ns/nobody")
+
+
+async def test_what_http_does_not_allow_is_an_error_of_one_line(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A user or a token with a line break, and a proxy that is none."""
+    for user in ({"as": "a\nb"}, {"token": "a\nb"}):
+        kubeconfig(tmp_path / "config", cluster.server.url, user)
+        with pytest.raises(ClusterError, match="GET /api/v1/nodes: Forbidden control character"):
+            await cluster.run("map")
+    text = json.loads((tmp_path / "config").read_text())
+    text["clusters"][0]["cluster"]["proxy-url"] = "proxy:3128"
+    (tmp_path / "config").write_text(json.dumps(text))
+    with pytest.raises(AccessError, match="its proxy-url 'proxy:3128' is no URL such as http://"):
+        await cluster.run("map")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("1m30s", 90), ("1.5h", 5400), ("7", 7), ("0", 0)]
+)
+def test_times_are_those_of_kubectl(text: str, seconds: float) -> None:
+    (option,) = (each for each in gpu.commands["map"].params if each.name == "request_seconds")
+    assert option.type.convert(text, None, None) == seconds
+    with pytest.raises(click.BadParameter):
+        option.type.convert(f"{text}x", None, None)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+async def test_help_has_whole_sentences_and_names(columns: int) -> None:
+    """A list of commands cuts no sentence at 80 columns, and no name is broken at a hyphen."""
+    for words in ((), *((name,) for name in gpu.commands)):
+        found = CliRunner().invoke(gpu, [*words, "-h"], terminal_width=columns)
+        assert not re.findall(r"[A-Za-z]-$", found.output, re.MULTILINE)
+        assert columns < 80 or "..." not in found.output.replace("]...", "")
+
+
 async def test_why_and_doctor_answer_programs_too(cluster: Cluster) -> None:
+    large = ready(node("gpu-c", 1))
+    told = large["metadata"]["annotations"]
+    told["gpu-device-plugin/cards"] = (
+        told["gpu-device-plugin/cards"]
+        .replace("16160", "32768")
+        .replace('"units": 15', '"units": 31')
+    )
+    await cluster.server.put("/api/v1/nodes/gpu-c", large)
     story, same = await answers(cluster, "why", "ns/big")
     assert story == same
-    assert (story["pod"], story["nodes"][0]["node"]) == ("ns/big", "gpu-a")
+    assert [each["node"] for each in story["nodes"]] == ["gpu-c", "gpu-a", "gpu-b"]
+    text = (await cluster.run("why", "ns/big")).output
+    assert re.findall(r"^  node   (\S+):", text, re.MULTILINE) == ["gpu-c", "gpu-a", "gpu-b"]
+    assert story["pod"] == "ns/big"
+    await cluster.server.delete("/api/v1/nodes/gpu-c")
     found, same = await answers(cluster, "doctor")
     assert found == same
     assert (found["findings"][0]["level"], found["examined"]) == (

@@ -291,7 +291,7 @@ async def test_binds_that_race_never_give_more_than_a_card_has(tmp_path: Path) -
             by_card[card] = by_card.get(card, 0) + units
     assert by_card == {"0": 14, "1": 14}
     assert errors.count("") == len(bound) == 14
-    assert all("fits node n1 no more" in error for error in errors if error)
+    assert all("no longer fits node n1" in error for error in errors if error)
 
 
 async def test_a_binding_that_is_refused_gives_its_room_back(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ async def test_a_binding_that_nobody_answers_keeps_its_room(tmp_path: Path) -> N
 
         found.server.fault = fault
         assert "502" in await found.bind(first, "n1")
-        assert "fits node n1 no more" in await found.bind(second, "n1")
+        assert "no longer fits node n1" in await found.bind(second, "n1")
         # The pod itself may try again: its own reservation is not in its way.
         found.server.fault = lambda _: None
         assert await found.bind(first, "n1") == ""
@@ -456,7 +456,7 @@ async def test_a_pod_goes_nowhere_else_while_a_bindings_answer_is_missing(tmp_pa
         assert "binding to n1 is still missing" in await found.bind(first, "n2")
         found.server.fault = _answer_bindings_of("first", 403)
         assert "403" in await found.bind(first, "n1")
-        assert "fits node n1 no more" in await found.bind(second, "n1")
+        assert "no longer fits node n1" in await found.bind(second, "n1")
 
 
 async def test_each_attempt_without_an_answer_starts_the_wait_again(
@@ -485,7 +485,7 @@ async def test_a_pod_that_was_bound_unseen_counts_from_the_first_look(tmp_path: 
         await found.put(bound)
         await found.put(late)
         assert await found.bind(bound, "n1") == ""
-        assert "fits node n1 no more" in await found.bind(late, "n1")
+        assert "no longer fits node n1" in await found.bind(late, "n1")
 
 
 async def test_annotations_that_cannot_be_true_count_as_none(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ async def test_a_profile_that_cannot_be_parsed_changes_nothing_and_is_told(tmp_p
     }
     assert event["type"] == "Warning"
     assert event["message"].startswith("selectors: JSON is malformed")
-    assert event["message"].endswith("What was read before still counts")
+    assert event["message"].endswith("What was read before stays in force")
 
 
 async def test_the_catalogue_is_the_operators(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_line_becomes_its_reports(line: bytes, told: tuple[object, ...]) -> No
     ("error", "is_unloaded", "named"),
     [
         ("DRIVER_NOT_LOADED", True, "kernel driver is not loaded"),
-        ("LIBRARY_NOT_FOUND", False, "not injected"),
+        ("LIBRARY_NOT_FOUND", False, "the NVIDIA driver is not installed"),
         ("LIB_RM_VERSION_MISMATCH", False, "different versions"),
         ("ERROR_4711", False, "ERROR_4711"),
     ],

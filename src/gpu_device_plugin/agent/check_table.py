@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin.agent.node_checks.node_checks import (
+    LOST_DEVICES,
     Check,
     Exposure,
     LostDevices,
@@ -46,14 +47,18 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         Check(
             "RunDirectoryShared",
             partial(find_shared_run_dir, Path(settings.run_dir)),
-            "mount one of its own if you want a hard bound (docs/operations/state.md)",
+            "mount a file system of its own there for a hard bound (docs/operations/state.md)",
             Severity.INFORMATION,
         ),
         Check("StateNotWritable", of.ledger_store.find_disk_fault, "free space there"),
         Check(
             "DeviceListTooLong", partial(find_long_list, of.schemes, of.node_store), "set that unit"
         ),
-        Check("DriverLimitsMissing", of.driver_limits.follow, "mend it or choose another enforcer"),
+        Check(
+            "DriverLimitsMissing",
+            of.driver_limits.follow,
+            "repair what this text names, or choose another memory enforcer",
+        ),
         Check(
             "KubeletTooOld",
             lambda: find_old_kubelet(cluster.node.kubelet_version if cluster.node else ""),
@@ -66,13 +71,14 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             _OTHER_RUNTIME,
             Severity.WARNING,
         ),
-        Check(
-            "DevicesDenied",
-            LostDevices().find,
-            "delete the agent's pod and those whose programs fail; docs/install.md (daemon-reload) prevents it",
-            Severity.WARNING,
-        ),
+        _devices_check(Path(settings.run_dir)),
     )
+
+
+def _devices_check(run_dir: Path) -> Check[str | None]:
+    lost = LostDevices(run_dir / LOST_DEVICES)
+    cure = "delete the agent's pod, and the pods whose programs fail; docs/install.md (daemon-reload) says how to prevent it"
+    return Check("DevicesDenied", lost.find, cure, Severity.WARNING, lost.was_lost)
 
 
 def _work(of: Wiring) -> Sequence[Callable[[], None]]:

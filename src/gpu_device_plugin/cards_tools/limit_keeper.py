@@ -72,7 +72,7 @@ class LimitKeeper:
         report = self.run_dir / "driver-limits"
         await self._hook("--probe", str(report))
         text = report.read_text(errors="replace") if report.is_file() else ""
-        _log.info("probe", report=text)
+        _log.info("driver limits probed", report=text)
         if _MISMATCH in text and not self._ended.done():
             self._ended.set_exception(
                 EdgeError(f"{text.strip()}: ending, for the new driver's library")
@@ -114,7 +114,7 @@ class LimitKeeper:
                 return NONE
             slice_ = ("--slice", str(directory), "--repair", "--process", held)
             told = await self._hook(*slice_, process=process)
-            _log.info("limit", slice=directory.name, pid=pid, report=told)
+            _log.info("driver limit asked for", slice=directory.name, pid=pid, report=told)
             return told
 
     async def _hook(self, *arguments: str, process: int | None = None) -> str:

@@ -44,7 +44,7 @@ async def apply(
         EdgeError: Somebody uses a card, or it is not known; another process cuts cards; or NVML
             refused a step.
     """
-    with only_one(kubelet, "the cards are not cut twice at once"), session(library) as nvml:
+    with only_one(kubelet, "one process at a time may cut the cards"), session(library) as nvml:
         nvml.require_all()
         cuts = plan(nvml.cards, profile)
         for cut in cuts:
@@ -154,7 +154,7 @@ class MigWatch:
             self._tell("MigProfileWaits", f"{profile}: {error}", is_warning=True)
             return False
         for line in lines:
-            _log.info("MIG of a card", step=line)
+            _log.info("MIG step", text=line)
         self._tell("MigProfileApplied", f"the cards are cut as {profile} asks", is_warning=False)
         return True
 
@@ -162,5 +162,5 @@ class MigWatch:
         if text != self._said:
             self._said = text
             log = _log.warning if is_warning else _log.info
-            log("MIG profile", reason=reason, text=text)
+            log("node reported", reason=reason, text=text)
             self._events.post(EventNote(None, reason, text, is_warning))

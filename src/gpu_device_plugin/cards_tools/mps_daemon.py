@@ -189,7 +189,7 @@ class MpsDaemon:
         if reason != self._said:
             self._said = reason
             if reason:
-                _log.warning("mps waits", step=what, error=reason)
+                _log.warning("MPS waits", step=what, error=reason)
 
     async def _serve(self) -> None:
         """Serve until something else is to be served. GpuPluginError: it cannot, or a server ended."""
@@ -206,7 +206,7 @@ class MpsDaemon:
                 await daemon.start()
             self._lock.serve(text)
             self._say("", "")
-            _log.info("mps is served", servers=text.splitlines(), unreadable=unreadable)
+            _log.info("MPS served", servers=text.splitlines(), unreadable=unreadable)
             await self._until_replaced(configuration, text, daemons)
         finally:
             await self._give_back(cards, daemons)

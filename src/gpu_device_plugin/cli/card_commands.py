@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
+from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.setting_options import setting_option
@@ -31,7 +33,7 @@ def mig() -> None:
 
 @mig.command("apply")
 @click.argument("profile", required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be destroyed and made.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be destroyed and made.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--watch",
@@ -45,12 +47,14 @@ def mig() -> None:
 def apply_profile(
     profile: str | None, *, watch: bool, dry_run: bool, yes: bool, **places: Any
 ) -> None:
-    """Cut every card into PROFILE: MIG1g to MIG7g, or a profile's own name such as 3g.20gb.
+    """Cut every card of this node into MIG instances of PROFILE.
 
-    Prints what would be destroyed, and asks. Nothing is changed while a pod of the node holds a
-    GPU, or a process uses a card. Cards that are cut so already stay as they are. Needs root.
+    PROFILE is MIG1g to MIG7g, or a profile's own name such as 3g.20gb. The command prints what
+    it would destroy, and asks. It changes nothing while a pod of the node holds a GPU or a process
+    uses a card. Cards that have these instances already stay as they are. Needs root.
 
-    Exit codes: 0 the cards are cut so, 1 somebody uses a card or NVML refused, 2 no such profile.
+    Exit codes: 0 every card has these instances, 1 a card is in use or NVML refused, 2 there is no
+    such profile.
     """
     if watch == bool(profile):
         raise click.UsageError("give either PROFILE or --watch")
@@ -84,7 +88,7 @@ async def _watch_label(
 
     if not node_name:
         raise click.UsageError("--watch needs --node-name (NODE_NAME)")
-    configure_logs("info", LogFormat.JSON)
+    _begin("mig_apply", node=node_name)
     api = cluster.api()
     try:
         await MigWatch(api, NodeToCut(node_name, nvml_library, Path(kubelet_dir))).run()
@@ -95,7 +99,8 @@ async def _watch_label(
 @click.command("mps-daemon")
 @setting_option("config_file", "NVIDIA's configuration file, as the agent's.")
 @setting_option(
-    "config_file_srcdir", "Or a directory of such files; the node's label names the one to use."
+    "config_file_srcdir",
+    "A directory of such files instead; the node's label names the one to use.",
 )
 @setting_option("default_config", "File of that directory for nodes without such a label.")
 @setting_option("fallback_strategies", "Which file is used without label and default.")
@@ -115,9 +120,10 @@ async def _watch_label(
 @click.option(
     "--settle-seconds",
     type=click.FloatRange(min=0),
+    metavar="SECONDS",
     default=4.0,
     show_default=True,
-    help="Time that the agent gets to withdraw cards before their compute mode changes.",
+    help="Time for the agent to withdraw cards before their compute mode changes.",
 )
 @setting_option("node_name", "With --config-file-srcdir: the name of this Node object.")
 @kubeconfig_options
@@ -133,17 +139,16 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Serve MPS to the replicas of `sharing.mps`, until SIGTERM.
 
-    Sets the compute mode EXCLUSIVE_PROCESS on their cards and undoes it at the end; after a
-    SIGKILL at the next start. Starts one control daemon for each resource, with limits of memory
-    and threads, and then holds a lock, without which the agent offers no replica. Waits while
-    somebody uses a card. Follows the configuration as the agent does, once no pod holds a
-    replica. Needs root.
+    Sets the compute mode EXCLUSIVE_PROCESS on their cards, and undoes it at the end (after a
+    SIGKILL: at the next start). Starts one control daemon for each resource, with limits of memory
+    and threads. It then holds a lock, without which the agent offers no replica. Waits while a
+    card is in use. Follows the configuration as the agent does, once no pod holds a replica. Needs
+    root.
 
     Exit codes: 0 ended on request, 2 wrong settings or a second daemon on this node.
     """
     from gpu_device_plugin.cards_tools.mps_daemon import MpsPlaces
 
-    configure_logs("info", LogFormat.JSON)
     settings, _ = load(NvidiaSettings, given, {})
     if bool(settings.config_file) == bool(settings.config_file_srcdir):
         raise click.UsageError("give either --config-file or --config-file-srcdir")
@@ -155,27 +160,39 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     places = MpsPlaces(
         Path(root), nvml_library, mps_control, Path(kubelet_dir), settle_seconds=settle_seconds
     )
+    _begin("mps_daemon", node=node_name, mps_root=root)
     asyncio.run(_serve_mps(places, settings, node_name, cluster))
 
 
 @click.command("limit-keeper")
 @setting_option("run_dir", "The --run-dir of the agent on this node.")
 @click.option(
-    "--driver-root", default="/", show_default=True, help="Where libnvidia-ml.so.1 lies here."
+    "--driver-root",
+    default="/",
+    show_default=True,
+    metavar="PATH",
+    help="Directory below which libnvidia-ml.so.1 is found.",
 )
 @click.option("--cgroup-root", default="", hidden=True)
 def limit_keeper(run_dir: str, driver_root: str, cgroup_root: str) -> None:
     """Keep the driver's memory limits of slices, until SIGTERM.
 
-    Proves that NVIDIA's driver limits memory here, and sets again what slices lost. Leaves the proof in the run directory, and sets limits for the agent, which has no right to.
-    Needs root, CAP_SYS_ADMIN, the host's processes and its tree of cgroup v2 at /sys/fs/cgroup.
+    Proves that NVIDIA's driver limits memory here, and writes the proof into the run directory.
+    Sets limits that slices have lost, at the agent's request: the agent has no right to. Needs
+    root, CAP_SYS_ADMIN, the host's processes and its tree of cgroup v2 at /sys/fs/cgroup.
 
     Exit codes: 0 ended on request, 1 the kernel has another driver than this container's library.
     """
     from gpu_device_plugin.cards_tools.limit_keeper import LimitKeeper
 
-    configure_logs("info", LogFormat.JSON)
+    _begin("limit_keeper", run_dir=run_dir, driver_root=driver_root)
     asyncio.run(_until_sigterm(LimitKeeper(Path(run_dir), driver_root, cgroup_root).run()))
+
+
+def _begin(program: str, **fields: str) -> None:
+    """Log as an agent does."""
+    configure_logs("info", LogFormat.JSON)
+    structlog.get_logger(program).info("starting", version=__version__, **fields)
 
 
 async def _until_sigterm(work: Coroutine[Any, Any, None]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from gpu_device_plugin.errors import ConfigError, GpuPluginError
+from gpu_device_plugin.errors import ConfigError, GpuPluginError, clip
 
 # What reaches the API server is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 
-_UNITS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_PART = r"(\d{1,6}(?:\.\d{1,6})?)(ms|[smh])"
 
 
 class _Seconds(click.ParamType[float]):
-    """A time as kubectl takes it, for instance 500ms, 5s or 1m; a bare number is in seconds."""
+    """A time as kubectl takes it, for instance 500ms, 5s or 1m30s; a bare number is in seconds."""
 
     name = "duration"
 
@@ -36,10 +37,10 @@ class _Seconds(click.ParamType[float]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The time in seconds."""
-        found = re.fullmatch(r"(\d{1,6})(ms|s|m|h|)", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no time such as 500ms, 5s or 1m", param, ctx)
-        return int(found[1]) * _UNITS[found[2]]
+        text = f"{value}s" if re.fullmatch(r"\d{1,6}", str(value)) else str(value)
+        if re.fullmatch(rf"({_PART})+", text) is None:
+            self.fail(f"{clip(text)!r} is no time such as 500ms, 5s or 1m30s", param, ctx)
+        return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
 
 
 _OPTIONS = (
@@ -59,7 +60,7 @@ _OPTIONS = (
         metavar="TIME",
         type=_Seconds(),
         default="0",
-        help="How long to wait for an answer of the API server, such as 5s; 0: as long as usual.",
+        help="Timeout of each request to the API server, such as 5s; 0 keeps the usual timeouts.",
     ),
 )
 
@@ -245,32 +246,31 @@ def _list_options(of: str, formats: Sequence[str], usual: str) -> dict[str, Call
         "-n": click.option(
             "-n",
             "--namespace",
+            metavar="NAMESPACE",
             default="",
             shell_complete=suggest("/api/v1/namespaces"),
             help=f"Default: {usual}.",
         ),
         "-A": click.option(
-            "-A", "--all-namespaces", is_flag=True, help="All namespaces, which is the default."
+            "-A", "--all-namespaces", is_flag=True, help="All namespaces (the default)."
         ),
         "-l": click.option(
             "-l",
             "--selector",
             "labels",
+            metavar="LABELS",
             default="",
-            help=f"Only {of} with these labels, as kubectl takes them.",
+            help=f"Only {of} with these labels, in kubectl's syntax.",
         ),
         "-o": click.option(
-            "-o",
-            "--output",
-            type=click.Choice(formats),
-            help="Output format instead of the default text.",
+            "-o", "--output", type=click.Choice(formats), help="Output format; the default is text."
         ),
         "-w": click.option(
             "-w",
             "--watch",
             "is_watched",
             is_flag=True,
-            help="Draw again with every change, until Ctrl-C.",
+            help="Redraw after every change, until Ctrl-C.",
         ),
     }
 

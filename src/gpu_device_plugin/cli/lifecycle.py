@@ -29,9 +29,12 @@ def _installation_options(command: _Command) -> _Command:
             "--namespace",
             default=NAME,
             show_default=True,
+            metavar="NAMESPACE",
             help="Namespace of the agents' DaemonSet.",
         ),
-        click.option("--daemonset", default=NAME, show_default=True, help="Its name."),
+        click.option(
+            "--daemonset", default=NAME, show_default=True, metavar="NAME", help="Its name."
+        ),
         kubeconfig_options,
     )
     for option in reversed(options):
@@ -110,7 +113,7 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
     required=True,
     help="The new --memory-unit.",
 )
-@click.option("--upgrades-from", metavar="VERSION", help="The oldest release that may be upgraded.")
+@click.option("--upgrades-from", metavar="VERSION", help="Oldest release that may be upgraded.")
 @click.option(
     "--without-claims",
     is_flag=True,
@@ -126,8 +129,9 @@ def check_upgrade(
 ) -> None:
     """Refuse settings that would change slices held by pods.
 
-    Also refuses an installed release older than --upgrades-from, and --without-claims while pods hold claims. If pods hold slices on a node with another memory unit than the new one, or if the mode
-    would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.
+    Lists pods that hold slices on nodes whose memory unit or mode would change, and exits with 2.
+    Also refuses to upgrade a release older than --upgrades-from, and to upgrade with
+    --without-claims while pods hold claims. The chart's pre-upgrade hook runs this.
     """
     from gpu_device_plugin.install_hooks.upgrade import check_release
     from gpu_device_plugin.install_hooks.upgrade import check_upgrade as check

@@ -75,10 +75,10 @@ class _Program(click.Group):
 def cli() -> None:
     """Share GPUs between pods by memory and compute, with enforced limits.
 
-    `agent` runs on every GPU node, `controller` once in a cluster. `page` shows the whole
-    cluster in a browser. `why` and `recover` are for a person on a GPU node, or in the agent's
-    pod. The chart's hooks run `uninstall`, `clear-nodes` and `check-upgrade`; `cleanup` removes
-    what an uninstall leaves on a node. `simulate` needs no GPU.
+    `agent` runs on every GPU node, and `controller` once in a cluster. `page` shows the whole
+    cluster in a browser. `why` and `recover` are for a person on a GPU node or in the agent's pod.
+    The chart's hooks run `uninstall`, `clear-nodes` and `check-upgrade`. `cleanup` removes what an
+    uninstall leaves on a node. `simulate` needs no GPU.
     """
 
 
@@ -102,8 +102,7 @@ def agent(config: Path | None, **flags: object) -> None:
     Node over all of them.
 
     Exit codes: 0 ended on request, 1 failed, 2 wrong settings or a second agent on this node,
-    75 to be started again because the driver, or which settings the node's label names, has
-    changed.
+    75 the driver has changed or the node's label names other settings: start the agent again.
     """
     import signal
 
@@ -118,7 +117,7 @@ def agent(config: Path | None, **flags: object) -> None:
     from gpu_device_plugin.agent.run_agent import run_agent
 
     settings, chosen = load_settings(flags, os.environ, config), ""
-    configure_logs(settings.log_level, settings.log_format)
+    configure_logs(settings.log_level.value, settings.log_format)
     if settings.node_settings_dir and not settings.standalone:
         chosen = asyncio.run(choose(settings))
         settings = load_settings(flags, os.environ, config, file_of(settings, chosen))
@@ -130,7 +129,7 @@ def agent(config: Path | None, **flags: object) -> None:
 def controller(config: Path | None, **flags: object) -> None:
     """Answer kube-scheduler as its extender, until SIGTERM.
 
-    A pod then goes only where one card fits, over the whole cluster, and waits where none does.
+    A pod then goes only to a node where one card has room for it, and waits while there is none.
     Flags, environment variables and file work as for `agent`.
 
     Exit codes: 0 ended on request, 1 failed, 2 wrong settings.
@@ -138,7 +137,7 @@ def controller(config: Path | None, **flags: object) -> None:
     from gpu_device_plugin.controller.run_controller import run_controller
 
     settings = load_controller_settings(flags, os.environ, config)
-    configure_logs(settings.log_level, settings.log_format)
+    configure_logs(settings.log_level.value, settings.log_format)
     asyncio.run(run_controller(settings))
 
 
@@ -148,8 +147,9 @@ def controller(config: Path | None, **flags: object) -> None:
 def why(pod: str, run_dir: str) -> None:
     """Show what a pod on this node got, or why it was refused.
 
-    Shows what it asked, what each card had free at that moment, what was decided and why, and
-    what it holds now. The agent keeps its last 1000 decisions until it is restarted.
+    Shows what the pod asked for, what each card had free at that moment, what the agent decided
+    and why, and what the pod holds now. The agent keeps its last 1000 decisions until it is
+    restarted.
     """
     from gpu_device_plugin.cli.overview import parse_pod
 
@@ -164,10 +164,10 @@ def why(pod: str, run_dir: str) -> None:
 def recover(card: str, run_dir: str) -> None:
     """Take a card back into service after its reset.
 
-    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out of service until
-    the driver reports its reset, is loaded again, or this command is given. It is refused
-    while NVML still asks for a reset. If a probe fails or a new XID comes, the card is out again.
-    INDEX is NVML's, as nvidia-smi shows it.
+    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out of service until the
+    driver reports its reset or is loaded again, or until this command is given. The command is
+    refused while NVML still asks for a reset. A failed probe or a new XID takes the card out again.
+    INDEX is the index that nvidia-smi shows.
     """
     question = {"command": "recover", "card": card}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)

@@ -11,7 +11,7 @@ import datetime
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,8 +100,9 @@ def gpu() -> None:
 def card_map(nodes: Sequence[str], listing: Listing) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
-    A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
-    out of service. With -n only nodes are shown on which a pod of that namespace holds or waits for something.
+    In a bar each letter is a pod, `.` is free, `?` is requested by a pod that has no card yet, and
+    `x` is out of service. Pods that share a whole card or its replicas get equal parts of the bar.
+    With -n only nodes are shown on which a pod of that namespace holds or waits for something.
     """
     from gpu_device_plugin.overview.questions import follow_cards, read_cluster, select_by_labels
 
@@ -143,10 +144,10 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
 )
 @listing("-n -A -l -o -w", "pods")
 def top(prometheus: str | None, listing: Listing) -> None:
-    """Show what slices use of what they may.
+    """Show how much of its limits each slice uses.
 
-    Asks the agents' metrics endpoints through the API server's proxy, which needs the right `get`
-    on `pods/proxy` (with --prometheus: on `services/proxy`).
+    Reads the agents' metrics through the API server's proxy. This needs the right `get` on
+    `pods/proxy` (with --prometheus: on `services/proxy`).
     """
     from gpu_device_plugin.overview.questions import read_uses, select_by_labels
 
@@ -163,7 +164,7 @@ def top(prometheus: str | None, listing: Listing) -> None:
         ]
         nonlocal is_answered
         is_answered = bool(every) or not silent
-        value = {"slices": list(map(asdict, uses)), "not_asked": list(silent)}
+        value = {"slices": list(map(asdict, uses)), "no_figures": list(silent)}
         names = [f"{use.namespace}/{use.pod}" for use in uses]
         return VerbResult(value, lambda screen: screen.uses(uses, silent), names)
 
@@ -178,7 +179,7 @@ def top(prometheus: str | None, listing: Listing) -> None:
 def why(pod: str, listing: Listing) -> None:
     """Show why a pod is pending, was refused, or runs where it does.
 
-    For each node and card: what is free, what is missing, and what would fit.
+    For each node and card it shows what is free, what is missing, and what would fit.
     """
     from gpu_device_plugin.overview.questions import read_story
 
@@ -190,6 +191,7 @@ def why(pod: str, listing: Listing) -> None:
             # As `kubectl get -o name` names pods, the type was taken for the namespace.
             hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
             raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
+        found = replace(found, nodes=tuple(sorted(found.nodes, key=lambda each: not each.is_fit)))
         return VerbResult(asdict(found), lambda screen: screen.story(found))
 
     listing.show(read)
@@ -198,10 +200,11 @@ def why(pod: str, listing: Listing) -> None:
 @gpu.command()
 @listing("-o", formats=("json", "yaml"))
 def doctor(listing: Listing) -> None:
-    """Look for what is wrong with the installation, and name the cure of each.
+    """Look for problems of the installation, and name their cures.
 
-    Agents that are missing or not ready, versions that differ, cards out of service, other device
-    plugins, missing policies or RuntimeClasses, and what the agents reported as Events.
+    It finds agents that are missing or not ready, versions that differ, cards out of service,
+    other device plugins, missing policies and RuntimeClasses, and faults that agents reported as
+    Events. Without the right to list something it names what it could not examine.
     """
     from gpu_device_plugin.overview.questions import read_findings
 
@@ -228,15 +231,17 @@ def doctor(listing: Listing) -> None:
 @click.option(
     "--cards",
     type=click.IntRange(1, 36),
+    metavar="NUMBER",
     default=1,
     help="Divide each pod's units equally over this many cards.",
 )
 @listing("-l -o", "nodes")
 def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
-    """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
+    """Show how many more pods of one size fit, and where.
 
-    A node that is cordoned or not ready takes none. Looks at the cards only, not at CPU, memory
-    or taints of the nodes. With `-o name` only nodes are named that take one.
+    Each pod asks for UNITS of memory and PERCENT of compute. A node that is cordoned or not ready
+    takes none. Only cards are counted, not CPU, memory or taints of the nodes. `-o name` names
+    only nodes that take at least one.
     """
     from gpu_device_plugin.overview.capacity import capacities
     from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
@@ -248,7 +253,8 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
         facts = {node.metadata.name: node for node in reading.nodes}
         found = capacities(nodes, facts, units, percent, cards)
         over = f" over {cards} cards" if cards > 1 else ""
-        asked = f"{count_noun(units, 'unit')} and {percent} %{over}"
+        compute = f" and {percent} %" if percent else ""
+        asked = f"{count_noun(units, 'unit')}{compute}{over}"
         value = {
             "nodes": list(map(asdict, found)),
             "asked": asked,
@@ -262,9 +268,12 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
 
 @gpu.command()
 @click.option("--team-label", metavar="KEY", default="", help="Count by this label of the pods.")
-@listing("-n -A -l -o", "pods", formats=("json", "yaml"))
+@listing("-n -A -l -o", "pods")
 def totals(team_label: str, listing: Listing) -> None:
-    """Show what the pods of each namespace, or team, hold; who holds most comes first."""
+    """Show what the pods of each namespace or team hold.
+
+    The one that holds most comes first.
+    """
     from gpu_device_plugin.overview import slice_use
     from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
@@ -285,14 +294,18 @@ def totals(team_label: str, listing: Listing) -> None:
         found = {name: each for name, each in slice_use.totals(held).items() if name}
         value = [{"name": n, **asdict(t), "pods": len(t.pods)} for n, t in found.items()]
         group = "team" if team_label else "namespace"
-        return VerbResult({"totals": value}, lambda screen: screen.totals(found, group))
+        names = [f"{group}/{name}" for name in found]
+        return VerbResult({"totals": value}, lambda screen: screen.totals(found, group), names)
 
     listing.show(read)
 
 
 @gpu.command()
 def version() -> None:
-    """Print the version of this program; `doctor` compares it with the agents'."""
+    """Print the version of this program.
+
+    `doctor` compares it with the agents' version.
+    """
     click.echo(f"kubectl gpu {__version__}")
 
 

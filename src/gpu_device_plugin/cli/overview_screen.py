@@ -99,14 +99,17 @@ class OverviewScreen:
         elif not silent:
             self._console.print("no slice is held")
         for line in silent:
-            self._console.print(Text(f"not asked: {line}", style="yellow"))
+            self._hanging("no figures  ", line, "yellow")
 
     def totals(self, found: Mapping[str, NamespaceTotal], group: str) -> None:
         """What each group holds, as the page has it."""
         table = _table(group, right=("pods", "GiB", "compute, cards", "whole devices"))
         for name, total in found.items():
             table.add_row(name, str(len(total.pods)), total.gib, total.cards, str(total.devices))
-        self._console.print(table if found else "no pod holds anything")
+        if found:
+            self._print(self._lines(table, self._width_for(table)))
+        else:
+            self._console.print("no pod holds anything")
 
     def capacity(self, capacities: Sequence[NodeCapacity], asked: str) -> None:
         """How many more pods fit, node by node."""
@@ -146,10 +149,9 @@ class OverviewScreen:
         for label, lines in parts:
             for at, line in enumerate(lines):
                 self._hanging(f"  {label if at == 0 else '':<7}", line)
-        verdicts = sorted(story.nodes, key=lambda verdict: not verdict.is_fit)
-        for verdict in verdicts[:_MOST_VERDICTS]:
+        for verdict in story.nodes[:_MOST_VERDICTS]:
             self._verdict(verdict)
-        if left := verdicts[_MOST_VERDICTS:]:
+        if left := story.nodes[_MOST_VERDICTS:]:
             self._hanging("  node   ", f"and {count_noun(len(left), 'node')} more")
         for cure in story.cures:
             self._hanging("  ->     ", cure, "bold")

@@ -15,13 +15,13 @@ from gpu_device_plugin.errors import ConfigError
     default="127.0.0.1:9448",
     metavar="HOST:PORT",
     show_default=True,
-    help="Where to listen. On any but a loopback address each request needs a bearer token.",
+    help="Where to listen. On any address but a loopback one each request needs a bearer token.",
 )
 @click.option(
     "--prometheus",
     metavar="URL|NAMESPACE/SERVICE:PORT",
     default="",
-    help="Take what slices use from this Prometheus.",
+    help="Prometheus that knows what slices use.",
 )
 @click.option(
     "--grafana",
@@ -35,7 +35,7 @@ from gpu_device_plugin.errors import ConfigError
     default="",
     help="Count totals by this label of the pods too, for instance team.",
 )
-@click.option("--name", metavar="TEXT", default="", help="The cluster's name, for the heading.")
+@click.option("--name", metavar="NAME", default="", help="Name of the cluster in the heading.")
 @click.option(
     "--tls-cert-file",
     type=click.Path(path_type=Path),
@@ -53,11 +53,11 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
     tls_key_file: Path | None,
     cluster: KubeconfigChoice,
 ) -> None:
-    """Show nodes, cards and slices in a browser, until SIGTERM.
+    """Show nodes, cards and slices in a browser, until it is ended.
 
-    It reads only, with the rights of your kubeconfig: list and watch nodes and pods, list Events.
-    On a loopback address everybody on this machine may look. On another one each request has to
-    show a bearer token whose owner may list nodes, pods and Events (TokenReview and
+    It only reads, with the rights of your kubeconfig: list and watch nodes and pods, list Events.
+    On a loopback address everybody on this machine may look. On any other address each request
+    needs a bearer token whose owner may list nodes, pods and Events (TokenReview and
     SubjectAccessReview).
     """
     from gpu_device_plugin.page.run_page import PageSettings, run_page

@@ -57,10 +57,11 @@ def setting_option(key: str, text: str) -> Callable[[_Command], _Command]:
 def _option(setting: Setting) -> click.Option:
     told = f" One of {', '.join(setting.choices)}." if len(_shown(setting)) >= _SHORT else ""
     default = f" [default: {setting.shown_default}]" if setting.shown_default else ""
+    optional: dict[str, Any] = {"flag_value": "true"} if setting.kind is bool else {}
     return click.Option(
         [setting.flag, *setting.aliases],
         is_flag=False,
-        flag_value="true" if setting.kind is bool else None,
+        **optional,
         default=None,
         multiple=setting.is_list,
         callback=(lambda _, __, given: ",".join(given) if given else None)

@@ -47,7 +47,7 @@ _state_option = click.option(
     help=f"The node's file, or the directory that holds {STATE_NAME}.",
 )
 _card_option = click.option(
-    "--card", type=int, required=True, help="The card's slot, as `show` numbers it."
+    "--card", type=int, metavar="SLOT", required=True, help="The card's slot, as `show` numbers it."
 )
 
 
@@ -59,8 +59,8 @@ def _node(state: Path) -> SimulatedNode:
 def simulate() -> None:
     """Create a node of simulated GPUs and change its state.
 
-    Programs that load the simulated libnvidia-ml.so.1 see the node and every change at once;
-    name it to an agent with --nvml-library.
+    Programs that load the simulated libnvidia-ml.so.1 see every change at once. An agent takes
+    that library with --nvml-library.
     """
 
 
@@ -165,9 +165,10 @@ def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path)
 @_card_option
 @_state_option
 def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> None:
-    """Cut a card into MIG instances of PROFILES, for instance 3g.20gb 1c.3g.20gb.
+    """Cut a card into MIG instances.
 
-    Instances that it had are gone. Without PROFILES it is in MIG mode and has none.
+    PROFILES are for instance 3g.20gb 1c.3g.20gb. Earlier instances are destroyed. Without PROFILES
+    the card is in MIG mode and has none.
     """
     if whole and profiles:
         raise click.UsageError("give either PROFILES or --whole")
@@ -193,7 +194,8 @@ def cdi(state: Path) -> None:
     """Print a CDI spec for the cards.
 
     It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
-    enable_cdi), and the agent to name cards by it (--device-list-strategy cdi-cri). The node must have been created in a directory.
+    enable_cdi), and the agent has to name cards by it (--device-list-strategy cdi-cri). --state of
+    the node must be a directory.
     """
     click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
 

@@ -179,7 +179,7 @@ class Binder:
             return doubt.hold
         found = self._ledger.fit(node, self._ledger.checks(pod.request))
         if isinstance(found, Misfit):
-            raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
+            raise _NoRoomError(f"pod {ref} no longer fits node {node}: {found.text}")
         hold = found.hold
         self._ledger.reserve(node, hold, pod.request.cpu_milli)
         return hold

@@ -76,7 +76,7 @@ class FollowedKey(Generic[Value]):
         except ConfigError as error:
             meta = found.metadata
             about = ConfigMapRef(NAMESPACE, meta.name, meta.uid)
-            told = f"{error}. What was read before still counts"
+            told = f"{error}. What was read before stays in force"
             _log.warning("ConfigMap not understood", config_map=str(about), error=str(error))
             self._post(EventNote(about, "BadConfigMap", told))
 

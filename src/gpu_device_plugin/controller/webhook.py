@@ -84,11 +84,13 @@ class Webhook:
             counts.add(cards)
             if len(found) > MOST_CONTAINERS:
                 return Denied(
-                    f"more than {MOST_CONTAINERS} containers ask by other projects' names"
+                    f"more than {MOST_CONTAINERS} containers ask under names of other projects"
                 )
         label = review.pod.labels.get(COUNT_LABEL) if review.pod else None
         if len(counts) > 2 or (max(counts) > 1 and label not in {None, str(max(counts))}):
-            return Denied("containers ask for different numbers of cards: a pod has one for all")
+            return Denied(
+                "containers ask for different numbers of cards: all containers of a pod ask for the same number"
+            )
         return found, max(counts)
 
     def _of_container(

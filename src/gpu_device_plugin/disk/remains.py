@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_device_plugin.errors import storage_errors
 
 _STATE_KINDS = ("grants", "cards", "node", "claims", "settings")
-_FILES = ("agent.sock", "limits.sock", "driver-limits")
+_FILES = ("agent.sock", "limits.sock", "driver-limits", "devices-denied")
 _SIMULATOR = "simulator"
 
 

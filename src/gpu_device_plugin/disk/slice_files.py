@@ -4,6 +4,7 @@
     slices/<slice>/region           1 MiB of zeros that the container's processes share
     cards/<UUID>/<slice>            activity of the slice on that card, 4 KiB
     driver-limits                   the report of gpu-limit-hook, where it was run
+    devices-denied                  where the agent's container has lost its devices
 
 A slice whose memory NVIDIA's driver limits has a CDI file too, `gpu-slice-<slice>.json`.
 

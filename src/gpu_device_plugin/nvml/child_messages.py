@@ -29,18 +29,21 @@ MISMATCH = "LIB_RM_VERSION_MISMATCH"
 _TEXTS = {
     _UNLOADED: "the NVIDIA kernel driver is not loaded",
     MISMATCH: "libnvidia-ml.so.1 and the NVIDIA kernel driver are of different versions",
-    "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not {place}: no driver, or not injected",
+    "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not {place}",
     "FUNCTION_NOT_FOUND": "libnvidia-ml.so.1 lacks a function that every driver since 418 has",
 }
 
 
+_NO_DRIVER = "the NVIDIA driver is not installed"
+_NOT_INSIDE = f"{_NO_DRIVER}, or the container runtime did not inject it"
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
 
 
 def driver_trouble(error: str) -> str:
     """What it means that NVML cannot be opened: its error, which may have details after a colon."""
     name, _, details = error.partition(": ")
-    place = "in this container" if any(map(os.path.exists, _CONTAINERS)) else "on this machine"
+    is_inside = any(map(os.path.exists, _CONTAINERS))
+    place = f"in this container: {_NOT_INSIDE}" if is_inside else f"on this machine: {_NO_DRIVER}"
     text = _TEXTS.get(name, f"NVML says {name}").format(place=place)
     return f"{text} ({details})" if details else text
 

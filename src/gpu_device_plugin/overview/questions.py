@@ -102,7 +102,7 @@ async def read_story(
     name: str,
     nodes: Callable[[], Awaitable[NodesAndFacts]] | None = None,
 ) -> PodStory | None:
-    """What is known of a pod, or None where there is none and no Event tells of one.
+    """What is known of a pod, or None where there is none and no Event tells of one; AccessError: Events could.
 
     `nodes` has the nodes with cards and all nodes by name; None lists nodes and pods.
     """
@@ -111,6 +111,10 @@ async def read_story(
     pod, events = await asyncio.gather(
         survey.pod(namespace, name), lists.read("Events", survey.events(namespace, "Pod", name))
     )
+    if pod is None and events is None:
+        raise AccessError(
+            f"no pod {namespace}/{name}; you may not list Events in its namespace, which could tell of one that is gone"
+        )
     if pod is None:
         said = tuple(event_line(event) for event in events or ())
         return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None

@@ -27,6 +27,7 @@ from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.settings.setting import (
     LogFormat,
+    LogLevel,
     directory,
     load,
     optional_directory,
@@ -119,20 +120,20 @@ class Settings(NvidiaSettings):
     )
     simulator_dir: str = setting(
         "",
-        "Directory of a simulated node, for evaluation: its cards are offered, and containers get its driver.",
+        "Directory of a simulated node, for evaluation. The agent offers its cards, and containers get its driver.",
         convert=optional_directory,
     )
     isolation: Isolation = setting(
         Isolation.ON,
-        "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy.",
+        "With `on` containers get limits and the isolation library. If the library is missing, all cards are unhealthy.",
     )
     memory_enforcer: EnforcerChoice = setting(
         EnforcerChoice.AUTO,
-        "Who refuses memory above a slice, if the node has no label `gpu-device-plugin/memory-enforcer`: `driver` is NVIDIA's (615 or later, by cgroup), and without its proof no slices are offered; `auto` takes it for the cards where it is proven; `library` never.",
+        "Who refuses memory above a slice, if the node has no label `gpu-device-plugin/memory-enforcer`. `driver` is NVIDIA's (615 or later, by cgroup); a node without its proof offers no slices. `auto` uses the driver on cards where it is proven, and the library on the others. `library` never uses the driver.",
     )
     driver_limit_by: LimitBy = setting(
         LimitBy.HOOK,
-        "What sets NVIDIA's driver's memory limit when a container starts: `hook` is gpu-limit-hook, which the agent installs; `toolkit` is that of NVIDIA's container toolkit (1.20.1 or later), which reads it from variables that the slice's CDI device sets.",
+        "What sets the driver's memory limit when a container starts. `hook` is gpu-limit-hook, which the agent installs. `toolkit` is NVIDIA's container toolkit (1.20.1 or later), which reads the limit from variables of the slice's CDI device.",
     )
     door: AllocationApi = setting(
         AllocationApi.DEVICE_PLUGIN,
@@ -140,13 +141,13 @@ class Settings(NvidiaSettings):
     )
     cdi_dir: str = setting(
         "/var/run/cdi",
-        "Directory of the container runtime's CDI files, for claims and for the driver's memory limits; empty: this node has neither.",
+        "Directory of the container runtime's CDI files, for claims and for the driver's memory limits. If it is empty, this node has neither.",
         convert=optional_directory,
     )
     without_claims: bool = setting(False, "Serve no claims, whatever the node's label says.")
     driver_capabilities: str = setting(
         "compute,utility",
-        "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they get. The use of any other is limited by neither cap.",
+        "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they get. Limits do not cover what other libraries do.",
         bounds={"pattern": f"^({_CAPABILITY})(,({_CAPABILITY}))*$"},
     )
     library_dir: str = setting(
@@ -156,7 +157,7 @@ class Settings(NvidiaSettings):
     )
     sandbox_runtime_classes: tuple[str, ...] = setting(
         ("gvisor*", "runsc*", "kata*", "runv*", "firecracker*"),
-        "RuntimeClasses of sandboxes, in which nothing enforces a slice: their pods get none. `kata*` is every name that begins so.",
+        "RuntimeClasses of sandboxes. Nothing enforces a slice in a sandbox, so its pods get none. `kata*` matches every name that begins so.",
         is_list=True,
         convert=_class_names,
     )
@@ -203,13 +204,11 @@ class Settings(NvidiaSettings):
     )
     node_settings_dir: str = setting(
         "",
-        "Directory of files `node-NAME.yaml`, settings for nodes with the label `gpu-device-plugin/settings: NAME`; they take precedence over those of `--config`.",
+        "Directory of files `node-NAME.yaml`: settings for nodes with the label `gpu-device-plugin/settings: NAME`. They take precedence over those of `--config`.",
     )
     metrics_address: str = setting(":9445", "Address of /metrics, /healthz and /readyz.")
-    log_level: str = setting(
-        "info", "debug, info, warning or error.", bounds={"pattern": "^(debug|info|warning|error)$"}
-    )
-    log_format: LogFormat = setting(LogFormat.JSON, "json, or text for a terminal.")
+    log_level: LogLevel = setting(LogLevel.INFO, "The least severe log lines that are written.")
+    log_format: LogFormat = setting(LogFormat.JSON, "Format of log lines; text is for a terminal.")
 
 
 def load_settings(

@@ -9,7 +9,7 @@ from typing import ClassVar
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.settings.setting import LogFormat, load, setting
+from gpu_device_plugin.settings.setting import LogFormat, LogLevel, load, setting
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -116,10 +116,8 @@ class ControllerSettings:
         bounds={"ge": 1},
     )
     metrics_address: str = setting(":9446", "Address of /metrics, /healthz and /readyz.")
-    log_level: str = setting(
-        "info", "debug, info, warning or error.", bounds={"pattern": "^(debug|info|warning|error)$"}
-    )
-    log_format: LogFormat = setting(LogFormat.JSON, "json, or text for a terminal.")
+    log_level: LogLevel = setting(LogLevel.INFO, "The least severe log lines that are written.")
+    log_format: LogFormat = setting(LogFormat.JSON, "Format of log lines; text is for a terminal.")
 
 
 def load_controller_settings(

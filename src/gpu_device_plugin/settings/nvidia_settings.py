@@ -135,7 +135,7 @@ class IgnoredSettings:
         convert=_off("the agent keeps the feature labels as long as it runs"),
     )
     gfd_sleep_interval: str | None = of_nvidia(
-        "The feature labels are never older: each change is written within seconds. At least 10s.",
+        "Longest age of the feature labels, at least 10s. It changes nothing: each change is written within seconds.",
         Names("GFD_SLEEP_INTERVAL", "flags.gfd.sleepInterval", kind=str | int),
         convert=_interval,
     )
@@ -180,11 +180,11 @@ class NvidiaSettings(IgnoredSettings):
         Names("MIG_STRATEGY", "flags.migStrategy", "mig_strategy"),
     )
     mig_profile: str | None = of_nvidia(
-        "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` takes precedence.",
+        "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile. In modes default and mig nothing is offered until all cards are cut so. The node's label `gpu-device-plugin/mig-profile` takes precedence.",
         Names("MIG_PROFILE", "", "mig_profile"),
     )
     fail_on_init_error: bool | None = of_nvidia(
-        "Whether a node that cannot serve its configuration is not ready; by default it is.",
+        "Whether a node that cannot serve its configuration is not ready; by default true.",
         Names("FAIL_ON_INIT_ERROR", "flags.failOnInitError", "fails_on_init_error"),
     )
     device_list_strategy: tuple[ListStrategy, ...] | None = of_nvidia(
@@ -271,13 +271,12 @@ class NvidiaSettings(IgnoredSettings):
         Names("GFD_NO_TIMESTAMP", "flags.gfd.noTimestamp", "features.omits_timestamp"),
     )
     device_discovery_strategy: str | None = of_nvidia(
-        "auto or nvml; cards are found through NVML in either case.",
+        "auto or nvml; both find cards through NVML.",
         Names("DEVICE_DISCOVERY_STRATEGY", "flags.deviceDiscoveryStrategy"),
         convert=_discovery,
     )
     kubelet_socket: str | None = of_nvidia(
-        "Accepted if it is the socket in `--kubelet-dir`, which says where the kubelet is.",
-        Names("KUBELET_SOCKET"),
+        "Accepted only if it is the socket in `--kubelet-dir`.", Names("KUBELET_SOCKET")
     )
     mps_root: str | None = of_nvidia(
         "The host directory of the MPS daemon; needed with sharing.mps.",

@@ -28,6 +28,15 @@ Kind = TypeVar("Kind")
 Choice = TypeVar("Choice", bound=enum.Enum)
 
 
+class LogLevel(enum.Enum):
+    """The least severe log lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 class LogFormat(enum.Enum):
     """How log lines look."""
 
@@ -91,7 +100,15 @@ class Setting:
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error
         except (msgspec.ValidationError, ValueError) as error:
-            raise ConfigError(f"{source}: {given!r} is not valid: {error}") from error
+            why = self._wanted_number if self.kind in {int, float} else error
+            raise ConfigError(f"{source}: {clip(str(given))!r} is not valid: {why}") from error
+
+    @property
+    def _wanted_number(self) -> str:
+        least, most = self.bounds.get("ge"), self.bounds.get("le")
+        of = "" if least is None else f" of at least {least}"
+        to = "" if most is None else f" and at most {most}"
+        return f"wanted {'a whole number' if self.kind is int else 'a number'}{of}{to}"
 
     def _parse(self, given: Any) -> Any:
         if self.is_list:

@@ -83,5 +83,5 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{file}: holds a {type(content).__name__}, wanted keys and values")
+        raise ConfigError(f"{file}: holds no keys and values at its top level")
     return content

@@ -95,7 +95,7 @@ class Bodies:
         except TimeoutError:
             if body.gave_way:
                 raise web.HTTPServiceUnavailable(
-                    text=f"{request.path}: too many and too long bodies at a time\n"
+                    text=f"{request.path}: too many large requests at once\n"
                 ) from None
             raise web.HTTPRequestTimeout(
                 text=f"{request.path}: the body has not arrived in {limits.seconds:g} s\n"
@@ -279,7 +279,7 @@ def _admit(request: web.Request, name: str) -> None:
     shown = caller_name(request.get_extra_info("peercert"))
     if name and shown != name:
         raise web.HTTPForbidden(
-            text=f"{request.path} wants a certificate of {name}, shown was: {shown or 'none'}\n"
+            text=f"{request.path} needs a client certificate of {name}; the caller showed {shown or 'none'}\n"
         )
 
 

@@ -230,7 +230,7 @@ class ModeFollower:
         wanted = self.settings.memory_enforcer if text is None else None
         wanted = next((each for each in known if each == text), wanted)
         kept = self.node_store.read().memory_choice
-        wrong = f"label {MEMORY_ENFORCER_LABEL}={text} names none; it stays {kept}. Known: {', '.join(known)}"
+        wrong = f"label {MEMORY_ENFORCER_LABEL}={text} names no memory enforcer; it stays {kept}. Known: {', '.join(known)}"
         self._note("memory enforcer", "UnknownMemoryEnforcer", wrong if wanted is None else None)
         return wanted or kept
 
@@ -299,14 +299,14 @@ class AllocationApiChoice:
         """Report that the API server took our slice once and refuses it now, or takes it (empty)."""
         text = (
             f"the API server refuses the node's ResourceSlice ({refused}); what it offers for claims "
-            f"stays as it was, and it is asked again until it takes it"
+            f"stays as it was, and the agent tries again until the API server takes it"
         )
         self._note("slice", "SliceRefused", text if refused else None)
 
     def _lacks_claims(self, mode: NodeMode) -> str:
         wanted = self.settings.cdi_dir and not self.settings.without_claims
         if self.settings.standalone or not wanted:
-            return "this agent serves none (--standalone, no --cdi-dir, or --without-claims: dra.enabled of the chart cures both)"
+            return "this agent serves no claims: --standalone or --without-claims is set, or --cdi-dir is empty (chart: dra.enabled)"
         if is_whole(mode):
             return f"mode {mode} gives whole cards"
         if self.kubelet_version and not has_claims_api(self.kubelet_version):

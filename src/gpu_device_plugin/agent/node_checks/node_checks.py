@@ -16,6 +16,7 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -42,15 +43,18 @@ from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import ConfigError, EdgeError, NodeError, StorageError
 
 CHECK_SECONDS = 5.0
+LOST_DEVICES = "devices-denied"
+"""File in the run directory: an agent's container has lost its devices, and no later one has reported the end."""
 OLDEST_KUBELET = (1, 34)
 _EXPOSED = (
     "containers that ask for no GPU see every card of this node if their image sets "
-    "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do: the NVIDIA runtime is the default here and "
-    "accepts the variable from unprivileged containers, by which this agent got the cards itself"
+    "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do. The NVIDIA runtime is the default here and "
+    "accepts the variable from unprivileged containers: this agent got the cards in this way"
 )
 _DEVICES_DENIED = (
-    "the agent's container may no longer open {}, which the container runtime gave it: the rules of its device cgroup were "
-    "set again without it, as systemctl daemon-reload does; containers that got their cards in the same way may not either"
+    "the agent's container may no longer open {}: its device rules were set again without the devices that NVIDIA's hook "
+    "had added, as systemctl daemon-reload does. The node still serves, but the agent cannot open NVML again. Containers "
+    "that had cards from the hook at that time have probably lost them too; those started since have not"
 )
 _RUN_DIR_SHARED = (
     "the run directory has no file system of its own: a container that enlarges its files can fill "
@@ -65,7 +69,7 @@ _Found = TypeVar("_Found", covariant=True)
 
 
 class Severity(Enum):
-    """What a finding means; those that stop nothing are reported once a run."""
+    """What a finding means; each is reported when it begins and when it is over."""
 
     FAULT = "the node does not serve until it is over"
     WARNING = "an Event"
@@ -80,12 +84,14 @@ class Check(Generic[_Found]):
         reason: Of what it finds.
         find: Says what is wrong now; None if nothing is. One that may wait for a disk is awaited.
         cure: What a person does about it; empty where the finding itself says it.
+        was_reported: Whether an earlier run of the agent reported it, and not that it is over.
     """
 
     reason: str
     find: Callable[[], _Found]
     cure: str = ""
     severity: Severity = Severity.FAULT
+    was_reported: bool = False
 
 
 @dataclass(eq=False)
@@ -101,7 +107,7 @@ class NodeChecks:
 
     def __post_init__(self) -> None:
         self.has_checked = asyncio.Event()  # set when each has run once
-        self._reported: set[str] = set()
+        self._reported = {each.reason: "" for each in self.checks if each.was_reported}
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -112,8 +118,7 @@ class NodeChecks:
         for work in self.work:
             work()
         for check in self.checks:
-            if check.reason not in self._reported:
-                self._report(check, check.find())
+            self._report(check, check.find())
 
     async def _run_checks(self) -> None:
         while True:
@@ -136,10 +141,15 @@ class NodeChecks:
             text = f"{text}. Cure: {check.cure}"
         if check.severity is Severity.FAULT:
             self.recorder.fault(self.node_store, check.reason, text)
-        elif text:
-            self._reported.add(check.reason)
+            return
+        before = self._reported.pop(check.reason, None)
+        if text:
+            self._reported[check.reason] = text
+        if text and text != before:
             is_warning = check.severity is Severity.WARNING
             self.recorder.node_note(check.reason, text, is_warning=is_warning)
+        elif before is not None and not text:
+            self.recorder.node_over(check.reason)
 
 
 def find_shared_run_dir(run_dir: Path) -> str | None:
@@ -179,7 +189,7 @@ def find_old_kubelet(kubelet_version: str) -> str | None:
     oldest = ".".join(map(str, OLDEST_KUBELET))
     return (
         f"the kubelet of this node is {kubelet_version}; kubelets before {oldest} list finished pods "
-        f"and have no PodResources Get, so fewer mistakes are noticed"
+        f"and have no PodResources Get, so the agent notices fewer mistakes"
     )
 
 
@@ -221,16 +231,27 @@ class Exposure:
 
 @dataclass(eq=False)
 class LostDevices:
-    """What a running container has lost, which only a restart gives back."""
+    """What the agent's container has lost, which only a new container gives back.
 
+    `mark` is a file that stays until the next agent, so that it reports the end.
+    """
+
+    mark: Path
     node: Path = Path("/dev/nvidiactl")
-    _could_open: bool = False
+
+    def __post_init__(self) -> None:
+        self._could_open = self.was_lost = self.mark.exists()
 
     def find(self) -> str | None:
         """That the device cgroup denies what it allowed: access(2) asks it without calling the driver, which may hang."""
         may_open = os.access(self.node, os.R_OK | os.W_OK)
         self._could_open |= may_open
         is_denied = self._could_open and not may_open and self.node.exists()
+        with suppress(OSError):  # where the run directory is full, only the end is not reported
+            if is_denied:
+                self.mark.touch()
+            else:
+                self.mark.unlink(missing_ok=True)
         return _DEVICES_DENIED.format(self.node) if is_denied else None
 
 
@@ -269,12 +290,12 @@ SET, NONE, UNDER_WAY = "set", "none", "under way"
 """The keeper's answers: the limit was set (again); no container of the slice runs; ask again."""
 _HELD = "held"
 _HIDDEN = (
-    "its container runs, and no process of it that has the slice's directory mounted was found: its limit, "
-    "which is lost, cannot be set again; restart the pod"
+    "its container runs without its limit, which cannot be set again: no process of the container that has the "
+    "slice's directory mounted was found. Restart the pod"
 )
 _NO_HOOK = (
-    "a container was started without the limit that its CDI device sets, and was limited afterwards: "
-    "is CDI switched off in the container runtime, or, with --driver-limit-by toolkit, NVIDIA's toolkit older than 1.20.1?"
+    "a container started without the limit of its CDI device, and got it afterwards. Check that CDI is on in the "
+    "container runtime and, with --driver-limit-by toolkit, that NVIDIA's toolkit is 1.20.1 or later"
 )
 
 

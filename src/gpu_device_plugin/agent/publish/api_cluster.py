@@ -214,7 +214,9 @@ class ApiCluster:
     def _pod_refused(self, ref: PodRef, text: str) -> None:
         """A tenant may have filled its pod's annotations; what the node says of it counts."""
         _log.warning("annotations of a pod refused", pod=str(ref), error=text)
-        words = f"what it holds cannot be written to its annotations: {text}. It is tried again"
+        words = (
+            f"the agent cannot write what the pod holds to its annotations, and tries again: {text}"
+        )
         self.post(EventNote(ref, "PodPatchRefused", words))
 
     def _node_changed(self) -> None:

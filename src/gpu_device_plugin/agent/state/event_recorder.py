@@ -154,11 +154,14 @@ class EventRecorder:
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
         """A fault keeps the whole node from serving, or (None) has ended; each text is reported once."""
         if node_store.set_fault(reason, text):
-            is_over = text is None
-            over = f"{reason} is over"
-            self.node_note(
-                f"{reason}Over" if is_over else reason, text or over, is_warning=not is_over
-            )
+            if text is None:
+                self.node_over(reason)
+            else:
+                self.node_note(reason, text)
+
+    def node_over(self, reason: str) -> None:
+        """What was reported about the node has ended."""
+        self.node_note(f"{reason}Over", f"{reason} is over", is_warning=False)
 
     def file_set_aside(self, text: str) -> None:
         """A file of the state directory was damaged and set aside."""
@@ -169,7 +172,7 @@ class EventRecorder:
         """A container held units for which there was no grant."""
         self.metrics.count("slice_repairs", "SliceAdopted")
         _log.warning("slice adopted", **_fields(grant))
-        text = f"{grant.holder}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
+        text = f"{grant.holder}: the grant of its slice {grant.slice_id} was lost, and was made again from what the kubelet holds"
         self.post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
@@ -179,7 +182,7 @@ class EventRecorder:
 
     def limit_set(self, grant: Grant) -> None:
         """A container ran without its driver's memory limit, which was set now."""
-        text = f"{grant.holder}: ran without the driver's memory limit of slice {grant.slice_id}; it was set"
+        text = f"{grant.holder}: ran without the driver's memory limit of slice {grant.slice_id}; the limit was set now"
         _log.warning("limit set again", **_fields(grant))
         self.metrics.count("slice_repairs", "DriverLimitSet")
         self.post(EventNote(grant.pod if grant.pod.name else None, "DriverLimitSet", text))

@@ -174,12 +174,12 @@ def apply_reset(card: CardHealth) -> CardHealth:
 
 _UNLOADED = "unloaded"
 _CURES = {
-    Recovery.PROBE: "the card is given away again when its probes stay clean, or after "
+    Recovery.PROBE: "the card is offered again when its probes stay clean, or after "
     "`gpu-device-plugin recover`",
     Recovery.RESET: "reset the card with `nvidia-smi --gpu-reset`, or reboot the node",
     Recovery.INVENTORY: "",  # the text has it
 }
-_AWAY = "the cards are given away again when NVML answers"
+_AWAY = "the cards are offered again when NVML answers"
 
 
 class HealthStep(NamedTuple):

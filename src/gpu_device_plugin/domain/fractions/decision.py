@@ -106,8 +106,8 @@ class FractionDecisions(WeChooseDevices):
                 text = no_room_text(Caller(holder.pod), demand, found, state.terms)
                 raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(named, demand))
             raise DoesNotFitError(
-                f"pod {holder.pod}: {len(must)} of the devices {', '.join(sorted(devices))} are on "
-                f"node {state.node}, {demand.cards} are asked for",
+                f"pod {holder.pod} asks for {demand.cards} of the devices "
+                f"{', '.join(sorted(devices))}; node {state.node} has {len(must)} of them",
                 reason="NoRoom",
             )
         asked, lines = demand_text(demand, state.terms), room_lines(left, demand)

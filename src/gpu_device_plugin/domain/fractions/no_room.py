@@ -94,7 +94,7 @@ def no_room_text(caller: Caller, demand: Demand, found: NoRoom, terms: NodeTerms
         )
     told = [f"card {index}: {lack}" for index, lack in found.lacks[:_TOLD]]
     if len(found.lacks) > _TOLD:
-        told.append(f"and {len(found.lacks) - _TOLD} cards more")
+        told.append(f"and {len(found.lacks) - _TOLD} more cards")
     cards = "; ".join(told) or "no cards"
     if len(found.rooms) < demand.cards:
         cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"

@@ -115,7 +115,7 @@ RULES = (
          "this mode serves no shared cards; choose a node with nodeSelector "
          "ack.node.gpu.schedule: {ask.fitting_mode}"),
     Rule(Known.SPEC, lambda ask: ask.mem < 0, "BadAmount",
-         "no memory is below 0; ask for 1 or more"),
+         "memory cannot be negative; ask for 1 or more"),
     Rule(Known.SPEC, lambda ask: ask.core and Resource.CORE not in ask.offered, "ComputeNotServed",
          "this mode does not divide compute; set nodeSelector ack.node.gpu.schedule: core_mem, or "
          "ask nothing but aliyun.com/gpu-mem"),

@@ -8,6 +8,7 @@ from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, Hardware
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import PREFIX
+from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError
 
 _KIND = re.compile(r"(?<=gb)[+-].*")
@@ -197,12 +198,12 @@ class Cut:
         wanted = f"{self.profile.count} x {self.profile.name}"
         if self.is_done:
             return f"{name}: is cut into {wanted} already"
-        steps = [] if self.card.is_mig else ["MIG mode is turned on"]
+        steps = [] if self.card.is_mig else ["MIG mode will be turned on"]
         instances = self.card.hardware.instances
         if instances:
             gone = ", ".join(f"{each.profile} {each.uuid}" for each in instances)
-            steps.append(f"{len(instances)} instances are destroyed ({gone})")
-        return f"{name}: {'; '.join([*steps, f'it is cut into {wanted}'])}"
+            steps.append(f"{count_noun(len(instances), 'instance')} will be destroyed ({gone})")
+        return f"{name}: {'; '.join([*steps, f'it will be cut into {wanted}'])}"
 
 
 def is_cut(hardware: Hardware, profile: Profile) -> bool:

@@ -258,7 +258,8 @@ class ApiServer:
                 if response.status == _UNAUTHORIZED:
                     self._credentials = None  # tokens and certificates rotate: read them again
                 yield response
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        # ValueError: a header that HTTP does not allow, as of a user or a token with a line break.
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             server = self._credentials.server if self._credentials else "the API server"
             if isinstance(error, aiohttp.ClientSSLError):
                 self._credentials = None

@@ -86,7 +86,9 @@ def read_context(files: Sequence[Path], name: str = "") -> Context:
         if context.get("user"):
             entry, base = _called(users, context["user"], "user")
             user = Entry(entry.user or {}, base)
-        _check_server(found.values.get("server"))
+        _check_url("server", found.values.get("server"), "https://HOST:6443")
+        if found.values.get("proxy-url"):
+            _check_url("proxy-url", found.values["proxy-url"], "http://HOST:3128")
         _check_login_plugin(user.values.get("exec"))
         return Context(found, user, str(context.get("namespace") or ""))
     except OSError as error:
@@ -100,14 +102,14 @@ def _decoded(content: bytes) -> _Kubeconfig:
     return msgspec.yaml.decode(content, type=_Kubeconfig | None) or _Kubeconfig()
 
 
-def _check_server(server: object) -> None:
+def _check_url(key: str, value: object, example: str) -> None:
     try:
-        parts = urlsplit(str(server))
+        parts = urlsplit(str(value))
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number, brackets that do not match
         is_url = False
     if not is_url:
-        raise AccessError(f"its server {server!r} is no URL such as https://HOST:6443")
+        raise AccessError(f"its {key} {value!r} is no URL such as {example}")
 
 
 def _check_login_plugin(plugin: object) -> None:

@@ -18,7 +18,8 @@ from gpu_device_plugin.kubernetes.client.wire import Bare, ListMeta, ListOf
 
 _MOST_OBJECTS = 500
 _MOST_BYTES = 16 * 1024 * 1024
-_MOST_WAITS = 5
+_MOST_WAITS, _MOST_LISTS = 5, 5
+_GONE = 410
 _Object = TypeVar("_Object", bound=Bare)
 _Read = TypeVar("_Read")
 
@@ -57,11 +58,23 @@ async def pages(
 async def list_items(
     api: ApiServer, path: str, kind: type[_Object], query: Mapping[str, str] | None = None
 ) -> AsyncIterator[_Object]:
-    """Every object of a list, page by page."""
-    async for answer in pages(partial(_ask, api), path, query or {}):
-        page: ListOf[_Object] = decode_answer(check_answer(answer, path), ListOf[kind])  # type: ignore[valid-type]
-        for item in page.items or ():
-            yield item
+    """Every object of a list, page by page.
+
+    A server that no longer has the version of the first page (410) is asked from the start again.
+    """
+    known = set[tuple[str, str]]()
+    for left in reversed(range(_MOST_LISTS)):
+        async for answer in pages(partial(_ask, api), path, query or {}):
+            if answer.status == _GONE and left:
+                break
+            page: ListOf[_Object] = decode_answer(check_answer(answer, path), ListOf[kind])  # type: ignore[valid-type]
+            for item in page.items or ():
+                name = (item.metadata.namespace, item.metadata.name)
+                if name not in known:
+                    known.add(name)
+                    yield item
+        else:
+            return
 
 
 async def read_object(
