@@ -32,7 +32,9 @@ def test_names_that_no_certificate_can_have_are_refused_by_their_flag(
     flag: str, value: str
 ) -> None:
     """Before anything is made."""
-    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')}: '{value}' is not valid"):
+    with pytest.raises(
+        ConfigError, match=f"--{flag.replace('_', '-')}: '{value[:60]}.*' is not valid"
+    ):
         load_controller_settings({flag: value}, {}, None)
 
 

@@ -438,7 +438,9 @@ async def test_without_an_answer_of_prometheus_use_is_absent_with_a_hint(
 
 async def test_without_prometheus_the_story_says_how_to_have_use(cluster: Cluster) -> None:
     async with served(cluster[1]) as url:
-        assert "start the page with <code>--prometheus</code>" in await text_of(f"{url}/pod/batch/big-1")
+        assert "start the page with <code>--prometheus</code>" in await text_of(
+            f"{url}/pod/batch/big-1"
+        )
         assert "use is not shown" not in await text_of(url)
 
 

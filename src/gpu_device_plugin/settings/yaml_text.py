@@ -83,5 +83,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{file}: holds no keys and values at its top level")
+        raise ConfigError(
+            f"{file}: wanted keys and values at the top level, not a {type(content).__name__}"
+        )
     return content
