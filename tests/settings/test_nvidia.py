@@ -225,7 +225,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ),
         ("sharing: {mps: {resources: []}, timeSlicing: {resources: []}}", "exclude each other"),
         ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", "resources.gpus[0].name"),
-        ("- version", "holds no keys and values at its top level"),
+        ("- version", "wanted keys and values at the top level, not a list"),
         ("flags: &flags {plugin: *flags}", "an alias stands within what it is an alias of"),
     ],
 )
