@@ -12,7 +12,6 @@ enum holding_kind {
 	KIND_MIPMAP,
 	KIND_PHYSICAL,   /* cuMemCreate, by handle */
 	KIND_MAPPING,    /* cuMemMap, by address; `other` is the physical handle */
-	KIND_POOL_ENDED, /* what was out of a pool that was destroyed */
 	KIND_GRAPH,   /* what an executable graph's nodes want of a card; `other` is the device */
 	KIND_CONTEXT, /* `bytes` is what it was found to cost, `other` what its code was */
 	KIND_IMAGE,   /* a loaded module or library; `bytes` is the most that its code takes */

@@ -135,8 +135,7 @@ static void forget(const struct holding *entry)
 
 void charge_forget_context(CUcontext context)
 {
-	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP,
-						  KIND_POOL_ENDED};
+	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP};
 
 	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		holdings_forget(kinds[i], (uint64_t)(uintptr_t)context, forget);

@@ -167,26 +167,11 @@ GETS_POOL(cuMemGetMemPool)
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	ENTER(cuMemPoolDestroy, pool);
-	pools_lock();
-	pools_follow(pool);
-	const uint64_t used = pools_used(pool);
-
-	calls_begin();
-	const CUresult result = cuda.cuMemPoolDestroy(pool);
-
-	if (result == CUDA_SUCCESS)
-		pools_forget(pool, used);
-	calls_end();
-	pools_unlock();
-	return result;
+	return pools_destroy(pool);
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
 	ENTER(cuMemPoolTrimTo, pool, minBytesToKeep);
-	pools_lock();
-	const CUresult result = pools_trim(pool, minBytesToKeep);
-
-	pools_unlock();
-	return result;
+	return pools_trim(pool, minBytesToKeep);
 }
