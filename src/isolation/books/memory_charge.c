@@ -25,7 +25,9 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
 	int card;
 	const CUresult result = card_current(&card);
 
-	return result == CUDA_SUCCESS ? charge_card(charge, card, bytes) : result;
+	/* It may need pages of its own. */
+	return result == CUDA_SUCCESS ? charge_card(charge, card, round_up(bytes, PAGE_BYTES))
+				      : result;
 }
 
 CUresult charge_more(struct charge *charge, uint64_t bytes)
@@ -41,10 +43,10 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 	return result;
 }
 
-/* Physical memory and pools are made of whole pages, managed memory comes and goes. */
+/* Physical memory and pools are made of whole pages. */
 static void change_pages(const struct holding *entry, enum pages_change change)
 {
-	if (entry->kind == KIND_MEMORY && entry->tag != TAG_MANAGED)
+	if (entry->kind == KIND_MEMORY)
 		pages_placed(change, entry->card, entry->key, entry->bytes);
 	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
 		pages_unplaced(change, entry->card, entry->bytes);

@@ -1,10 +1,6 @@
 /*
- * The driver maps memory in pages of 2 MiB. A large allocation has its pages to
- * itself, small ones share some; the addresses tell which. So what is taken is
- * known with the call, and the figures do not wait for a look at NVML to jump.
- *
- * The first page's worth of it is let pass for every process: one odd piece shows
- * as it was asked for, and no figure is further than that from what is taken.
+ * A large allocation has its pages to itself, small ones share some; the addresses tell which. So
+ * what is taken is known with the call, whether or not NVML knows this process.
  */
 #include "books/pages.h"
 
@@ -14,13 +10,11 @@
 
 #include <stdatomic.h>
 
-#define PAGE_BYTES (2ull * 1024 * 1024)
-
 static _Atomic int64_t overhead[LIMITS_CARDS];
 
 static uint64_t counted(int64_t bytes)
 {
-	return bytes > (int64_t)PAGE_BYTES ? (uint64_t)bytes - PAGE_BYTES : 0;
+	return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 static void change(int card, int64_t bytes)
@@ -102,16 +96,7 @@ void pages_unplaced(enum pages_change way, int card, uint64_t bytes)
 
 uint64_t pages_overhead(int card)
 {
-	const int64_t bytes = atomic_load(&overhead[card]);
-
-	return bytes > 0 ? (uint64_t)bytes : 0;
-}
-
-uint64_t pages_uncounted(int card)
-{
-	const uint64_t bytes = pages_overhead(card);
-
-	return bytes - counted((int64_t)bytes);
+	return counted(atomic_load(&overhead[card]));
 }
 
 void pages_after_fork(void)

@@ -11,7 +11,7 @@
 
 #include "books/memory_limit.h"
 #include "books/memory_charge.h"
-#include "books/holdings.h"
+#include "books/pages.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
 #include "driver/stream.h"
@@ -23,7 +23,6 @@
 
 /* Today's drivers' own. */
 #define USUAL_CHUNK (32ull * 1024 * 1024)
-#define PAGE_BYTES (2ull * 1024 * 1024)
 
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -237,13 +236,6 @@ void pools_after_sync(void)
 {
 	if (are_any())
 		follow_all(CARD_FOREIGN, false);
-}
-
-static uint64_t round_up(uint64_t bytes, uint64_t to)
-{
-	const uint64_t rest = bytes % to;
-
-	return rest && bytes <= UINT64_MAX - to ? bytes + to - rest : bytes;
 }
 
 /* The most that a pool can grow by for so many bytes. With the lock. */

@@ -422,6 +422,13 @@ static void do_pool_keep(char *words[])
 	printf("%d\n", result);
 }
 
+/* pool_use NUMBER: card 0 draws from it. */
+static void do_pool_use(char *words[])
+{
+	printf("%d\n", CALL(cuDeviceSetMemPool, 0,
+			    (CUmemoryPool)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+}
+
 static void do_pool_trim(char *words[])
 {
 	printf("%d\n", CALL(cuMemPoolTrimTo,
@@ -1498,6 +1505,7 @@ static const struct command commands[] = {
 	{"pool_default", do_pool_default},
 	{"from_pool", do_from_pool},
 	{"pool_keep", do_pool_keep},
+	{"pool_use", do_pool_use},
 	{"pool_trim", do_pool_trim},
 	{"pool_destroy", do_pool_destroy},
 	{"array", do_array},
