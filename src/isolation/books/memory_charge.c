@@ -129,6 +129,13 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed)
 	}
 }
 
+/* NVML may list it or not, as managed memory. */
+void charge_taken_stays(const struct charge_taken *taken)
+{
+	atomic_fetch_add(&managed_bytes[taken->entry.card], taken->entry.bytes);
+	account_release(taken->entry.card, ACCOUNT_USED, 0);
+}
+
 static void forget(const struct holding *entry)
 {
 	calls_begin();

@@ -30,6 +30,8 @@ struct charge_taken {
 void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t key);
 /* Releases it, or puts it back when the driver would not free it. */
 void charge_taken_done(struct charge_taken *taken, bool is_freed);
+/* The key is gone, but something else may keep the memory: charged until the process ends. */
+void charge_taken_stays(const struct charge_taken *taken);
 
 /* Everything that was allocated in this context went with it. */
 void charge_forget_context(CUcontext context);

@@ -175,33 +175,41 @@ static CUresult try_beside_others(int card, enum account_column column, uint64_t
 	}
 }
 
-CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+CUresult account_reserve_now(int card, enum account_column column, uint64_t bytes)
 {
+	const struct account_sources *known = sources;
 	bool ignored;
 
 	if (bytes == 0)
 		return CUDA_SUCCESS;
 	if (card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	const struct account_sources *known = sources;
-
 	if (known)
 		known->refresh(card, bytes);
 	calls_begin();
-	CUresult result = try_reserve(card, column, bytes, false, &ignored);
+	const CUresult result = try_reserve(card, column, bytes, false, &ignored);
 
-	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+	if (result != CUDA_SUCCESS)
 		calls_end();
+	return result;
+}
+
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+{
+	CUresult result = account_reserve_now(card, column, bytes);
+	const struct account_sources *known = sources;
+
+	if (result == CUDA_ERROR_OUT_OF_MEMORY && card >= 0) {
 		if (known)
 			known->reclaim(card);
 		calls_begin();
 		result = try_beside_others(card, column, bytes);
+		if (result != CUDA_SUCCESS)
+			calls_end();
+		if (result == CUDA_ERROR_OUT_OF_MEMORY)
+			atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
+						  memory_order_relaxed);
 	}
-	if (result != CUDA_SUCCESS)
-		calls_end();
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
-					  memory_order_relaxed);
 	KILLPOINT(reserve_done);
 	return result;
 }

@@ -34,6 +34,8 @@ bool account_follow(int card);
  * CUDA_ERROR_SYSTEM_NOT_READY when there are no books.
  */
 CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
+/* The same without a wait or a look: for whoever has something reserved already. */
+CUresult account_reserve_now(int card, enum account_column column, uint64_t bytes);
 
 /* Replaces a reservation by what was really taken. Never refuses: the driver has decided. */
 void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken);

@@ -14,13 +14,25 @@
 
 /* Threads may share all of these: the counts change under the table's lock. */
 
+/* A tag; charges know another (books/memory_charge.c). */
+enum { TAG_EXPORTED = 2 };
+
+/* Its last handle and mapping are gone; a descriptor in any process may still keep the memory. */
+static void end_charge(struct charge_taken *taken)
+{
+	if (taken->entry.kind == KIND_PHYSICAL && taken->entry.tag == TAG_EXPORTED)
+		charge_taken_stays(taken);
+	else
+		charge_taken_done(taken, true);
+}
+
 /* The number is another memory's from now on: what had it is gone, also if nobody told yet. */
 static void forget(CUmemGenericAllocationHandle handle)
 {
 	struct charge_taken taken;
 
 	charge_take(&taken, KIND_PHYSICAL, handle);
-	charge_taken_done(&taken, true);
+	end_charge(&taken);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -108,11 +120,26 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	const CUresult result = cuda.cuMemRelease(handle);
 
 	if (result == CUDA_SUCCESS)
-		charge_taken_done(&taken, true);
+		end_charge(&taken);
 	else
 		hold_again(handle, &taken);
 	return result;
 }
+
+static void note_export(uint64_t handle)
+{
+	holdings_lock();
+	struct holding *entry = holdings_at(KIND_PHYSICAL, handle);
+
+	if (entry)
+		entry->tag = TAG_EXPORTED;
+	holdings_unlock();
+}
+
+HOOK(cuMemExportToShareableHandle,
+     (void *shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+      unsigned long long flags),
+     (shared, handle, type, flags), (void)0, if (result == CUDA_SUCCESS) note_export(handle))
 
 /* The driver gives the handle that was mapped, so the number is one we know. */
 HOOK(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address),
@@ -159,7 +186,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 		struct charge_taken taken;
 
 		let_go(mapping.other, &mapping, &taken);
-		charge_taken_done(&taken, true);
+		end_charge(&taken);
 		at += mapping.bytes ? mapping.bytes : end - at;
 	}
 	account_release(CARD_FOREIGN, ACCOUNT_USED, 0);
