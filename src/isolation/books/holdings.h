@@ -10,12 +10,12 @@ enum holding_kind {
 	KIND_MEMORY, /* linear memory, by device pointer */
 	KIND_ARRAY,
 	KIND_MIPMAP,
-	KIND_PHYSICAL,   /* cuMemCreate, by handle */
-	KIND_MAPPING,    /* cuMemMap, by address; `other` is the physical handle */
-	KIND_GRAPH,   /* what an executable graph's nodes want of a card; `other` is the device */
-	KIND_CONTEXT, /* `bytes` is what it was found to cost, `other` what its code was */
-	KIND_IMAGE,   /* a loaded module or library; `bytes` is the most that its code takes */
-	KIND_IMPORT,  /* another process's memory, by address */
+	KIND_PHYSICAL, /* cuMemCreate, by handle */
+	KIND_MAPPING,  /* cuMemMap, by address; `other` is the physical handle */
+	KIND_GRAPH,    /* what an executable graph's nodes want of a card; `other` is the device */
+	KIND_CONTEXT,  /* `bytes` is what it was found to cost, `other` what its code was */
+	KIND_IMAGE,    /* a loaded module or library; `bytes` is the most that its code takes */
+	KIND_IMPORT,   /* another process's memory, by address */
 	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
 		    */
 };

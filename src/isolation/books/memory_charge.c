@@ -106,7 +106,8 @@ static void release(const struct holding *entry)
 	if (entry->tag == TAG_MANAGED && entry->card >= 0)
 		atomic_fetch_sub(&managed_bytes[entry->card], entry->bytes);
 	change_pages(entry, PAGES_GIVEN);
-	account_release(entry->card, ACCOUNT_USED, entry->bytes);
+	account_adjust(entry->card, ACCOUNT_USED, entry->bytes, 0);
+	calls_end();
 }
 
 void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t key)
@@ -125,7 +126,7 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed)
 		release(&taken->entry);
 	} else {
 		holdings_put(&taken->entry);
-		account_release(taken->entry.card, ACCOUNT_USED, 0);
+		calls_end();
 	}
 }
 
@@ -133,7 +134,7 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed)
 void charge_taken_stays(const struct charge_taken *taken)
 {
 	atomic_fetch_add(&managed_bytes[taken->entry.card], taken->entry.bytes);
-	account_release(taken->entry.card, ACCOUNT_USED, 0);
+	calls_end();
 }
 
 static void forget(const struct holding *entry)

@@ -77,21 +77,13 @@ void pages_placed(enum pages_change way, int card, uint64_t address, uint64_t by
 	change(card, more);
 }
 
-/* Small ones lie in pages that others share: whose, cannot be known. */
-static int64_t rest_of_pages(int card, uint64_t bytes)
-{
-	const uint64_t rest = bytes % PAGE_BYTES;
-
-	if (card < 0 || bytes <= PAGE_BYTES / 2 || !rest)
-		return 0;
-	return (int64_t)(PAGE_BYTES - rest);
-}
-
+/* Small ones share pages, and nobody tells which. */
 void pages_unplaced(enum pages_change way, int card, uint64_t bytes)
 {
-	const int64_t more = rest_of_pages(card, bytes);
+	const int64_t more = (int64_t)(round_up(bytes, PAGE_BYTES) - bytes);
 
-	change(card, way == PAGES_TAKEN ? more : -more);
+	if (card >= 0 && bytes > PAGE_BYTES / 2)
+		change(card, way == PAGES_TAKEN ? more : -more);
 }
 
 uint64_t pages_overhead(int card)

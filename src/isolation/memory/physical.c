@@ -88,14 +88,15 @@ static void let_go(uint64_t handle, const struct holding *mapping, struct charge
 		calls_begin();
 }
 
-/* One handle more. */
-static void hold(uint64_t handle)
+static void note(uint64_t handle, uint32_t more_handles, uint32_t tag)
 {
 	holdings_lock();
 	struct holding *entry = holdings_at(KIND_PHYSICAL, handle);
 
-	if (entry)
-		entry->handles++;
+	if (entry) {
+		entry->handles += more_handles;
+		entry->tag |= tag;
+	}
 	holdings_unlock();
 }
 
@@ -103,7 +104,7 @@ static void hold(uint64_t handle)
 static void hold_again(uint64_t handle, struct charge_taken *taken)
 {
 	if (taken->entry.kind == KIND_NONE) {
-		hold(handle);
+		note(handle, 1, 0);
 		return;
 	}
 	taken->entry.handles++;
@@ -126,24 +127,15 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return result;
 }
 
-static void note_export(uint64_t handle)
-{
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_PHYSICAL, handle);
-
-	if (entry)
-		entry->tag = TAG_EXPORTED;
-	holdings_unlock();
-}
-
 HOOK(cuMemExportToShareableHandle,
      (void *shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
       unsigned long long flags),
-     (shared, handle, type, flags), (void)0, if (result == CUDA_SUCCESS) note_export(handle))
+     (shared, handle, type, flags), (void)0,
+     if (result == CUDA_SUCCESS) note(handle, 0, TAG_EXPORTED))
 
 /* The driver gives the handle that was mapped, so the number is one we know. */
 HOOK(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address),
-     (handle, address), (void)0, if (result == CUDA_SUCCESS) hold(*handle))
+     (handle, address), (void)0, if (result == CUDA_SUCCESS) note(*handle, 1, 0))
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
@@ -189,6 +181,6 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 		end_charge(&taken);
 		at += mapping.bytes ? mapping.bytes : end - at;
 	}
-	account_release(CARD_FOREIGN, ACCOUNT_USED, 0);
+	calls_end();
 	return result;
 }

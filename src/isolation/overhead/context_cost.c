@@ -103,7 +103,6 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 		return result;
 	pthread_mutex_lock(&making_context);
 	making->is_first = !overhead_has_context(making->card);
-	making->usual = usual_price(device);
 	if (!home)
 		making->expected = price(making->card, making->is_first, &making->is_sure);
 	result = account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
@@ -124,7 +123,7 @@ static uint64_t unlisted(const struct overhead_context *making)
 {
 	if (making->expected || making->home)
 		return making->expected;
-	return making->usual;
+	return usual_price(making->device);
 }
 
 /* What NVML says that it cost, if it knows us; `counted` is in the books for it already. */
@@ -186,14 +185,12 @@ static void adopt(CUcontext context)
 {
 	struct overhead_context making = {0};
 	struct holding entry = {.key = (uint64_t)(uintptr_t)context, .kind = KIND_CONTEXT};
-	CUdevice device;
 
 	if (holdings_get(KIND_CONTEXT, entry.key, &entry) ||
 	    card_current(&making.card) != CUDA_SUCCESS || making.card < 0 ||
-	    cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+	    cuda.cuCtxGetDevice(&making.device) != CUDA_SUCCESS)
 		return;
 	making.is_first = !overhead_has_context(making.card);
-	making.usual = usual_price(device);
 	making.expected = price(making.card, making.is_first, &making.is_sure);
 	entry.card = (int16_t)making.card;
 	entry.bytes = unlisted(&making);

@@ -125,14 +125,6 @@ static uint64_t code_on(int card, uint64_t *prices)
 	return heaps + images_code(card, homes);
 }
 
-uint64_t overhead_expected(int card)
-{
-	uint64_t prices;
-	const uint64_t code = code_on(card, &prices);
-
-	return prices + code;
-}
-
 void overhead_follow_expected(void)
 {
 	uint64_t ignored;
@@ -153,6 +145,8 @@ void overhead_follow_expected(void)
 /* What this process holds by NVML's list, of one moment of the books; 0: it does not say. */
 static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 {
+	uint64_t prices;
+
 	if (!account_follow(card) || !calls_are_back(&look->moment))
 		return false;
 	look->imported = imports_bytes(card);
@@ -160,7 +154,8 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 		*listed = 0;
 	look->listed = *listed;
 	look->managed = charge_managed(card);
-	look->expected = overhead_expected(card) + pages_overhead(card);
+	look->expected = code_on(card, &prices);
+	look->expected += prices + pages_overhead(card);
 	/* What shrank by itself meanwhile moves the books, and ends the moment. */
 	return account_follow(card);
 }

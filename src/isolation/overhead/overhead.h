@@ -22,7 +22,6 @@ struct overhead_context {
 	bool was_listed;
 	CUcontext home;    /* of a green one, whose price is nobody else's: it is always measured */
 	uint64_t expected; /* reserved before; 0: the price is not known */
-	uint64_t usual;    /* what it costs by the table */
 };
 
 /*
@@ -86,8 +85,6 @@ void overhead_forget_counts(void);
 bool overhead_has_context(int card);
 /* Then one function may bring its code more than once. */
 bool overhead_has_several_contexts(void);
-/* What contexts, code and heaps should take of a card. */
-uint64_t overhead_expected(int card);
 /* Brings the books to that, where NVML does not tell. */
 void overhead_follow_expected(void);
 /* Sets the overhead by what NVML holds against this process; false when that cannot be had now. */
