@@ -31,7 +31,7 @@ struct holding {
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */
 	uint32_t mappings;
-	uint32_t tag; /* of who put it in; a context's device */
+	uint32_t tag; /* free for the file that put it in; a context's device */
 };
 
 /* All may be called from any thread. */
@@ -41,7 +41,7 @@ bool holdings_put(const struct holding *entry);
 /* Removes and returns it; false when it is not there. */
 bool holdings_take(enum holding_kind kind, uint64_t key, struct holding *entry);
 bool holdings_get(enum holding_kind kind, uint64_t key, struct holding *entry);
-/* Removes all that go with a context, and tells `gone`, or nobody, of each. */
+/* Removes all that go with a context; `gone`, unless it is NULL, is called for each. */
 void holdings_forget(enum holding_kind kind, uint64_t context,
 		     void (*gone)(const struct holding *));
 

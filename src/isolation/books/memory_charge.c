@@ -12,7 +12,7 @@
 enum { TAG_MANAGED = 1 };
 
 static _Atomic uint64_t managed_bytes[LIMITS_CARDS];
-static atomic_bool is_any_managed; /* of pools, whose share nobody knows */
+static atomic_bool is_any_managed; /* from a pool, of unknown size */
 
 CUresult charge_card(struct charge *charge, int card, uint64_t bytes)
 {

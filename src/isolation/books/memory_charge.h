@@ -46,8 +46,8 @@ void charge_after_fork(void);
 /*
  * Whole hooks (books/enter.h). ALLOCATES: reserves `bytes`, calls, and then keeps what came of it
  * at `given`; `keep` may change the `result`. FREES: the entry goes first, because as soon as
- * the driver has the key back it may give it to another thread; one that we do not know is the
- * driver's business.
+ * the driver has the key back it may give it to another thread; an unknown key is left to the
+ * driver.
  */
 #define ALLOCATES(given, bytes, keep, name, parameters, arguments)                                 \
 	CUresult name parameters                                                                   \

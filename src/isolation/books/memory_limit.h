@@ -45,8 +45,8 @@ void account_adjust(int card, enum account_column column, uint64_t from, uint64_
 
 /*
  * Sets this process's overhead on a card to what it holds beyond what it asked for, if the books
- * did not move since `moment` (calls_are_back). Of managed and imported memory nobody knows how
- * much is listed: within what it leaves open, `expected` counts.
+ * did not move since `moment` (calls_are_back). NVML may list managed and
+ * imported memory or not: within the range that this leaves, `expected` counts.
  */
 struct account_look {
 	uint64_t moment;

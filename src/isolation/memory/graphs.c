@@ -18,7 +18,7 @@
 
 #include <pthread.h>
 
-/* Where cards have no room by turns; the first of each try has waited for it. */
+/* Each waits for room on one card, so more are of no use. */
 enum { MOST_TRIES = 16 };
 
 /* Recursive: want of room for a graph has them all looked at. */
@@ -113,7 +113,7 @@ static CUresult trim(int card, CUdevice device)
 
 void graphs_refresh(int card)
 {
-	/* Who has it may wait for a pool, which we may hold. */
+	/* The thread that holds it may wait for the lock of pools, which this one may hold. */
 	if (!cuda.cuDeviceGraphMemTrim || pthread_mutex_trylock(&growing) != 0)
 		return;
 	if (charged[card]) {
@@ -145,9 +145,9 @@ static CUresult begin_part(struct graph_part *part, const struct holding *wanted
 }
 
 /*
- * All cards, or none. The first in turn waits for what others have reserved; while it is reserved
- * nobody is waited for, since others may wait for us. So a card without room for now is the first
- * of the next try. With the lock.
+ * All cards, or none. Only the first card of a try waits for what others have reserved: with
+ * something reserved this thread must not wait, since others may wait for it. So a card that has no
+ * room is the first of the next try. With the lock.
  */
 static CUresult begin_parts(struct graph_growth *growth, const struct holding *wanted)
 {

@@ -26,7 +26,7 @@ static void end_charge(struct charge_taken *taken)
 		charge_taken_done(taken, true);
 }
 
-/* The number is another memory's from now on: what had it is gone, also if nobody told yet. */
+/* The driver has given the number out again: what had it before is gone. */
 static void forget(CUmemGenericAllocationHandle handle)
 {
 	struct charge_taken taken;
@@ -133,7 +133,7 @@ HOOK(cuMemExportToShareableHandle,
      (shared, handle, type, flags), (void)0,
      if (result == CUDA_SUCCESS) note(handle, 0, TAG_EXPORTED))
 
-/* The driver gives the handle that was mapped, so the number is one we know. */
+/* The driver gives the handle that was mapped, so the number is known here. */
 HOOK(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address),
      (handle, address), (void)0, if (result == CUDA_SUCCESS) note(*handle, 1, 0))
 

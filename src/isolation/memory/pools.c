@@ -27,7 +27,7 @@
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-/* What comes when there is no place any more has no memory. */
+/* Pools beyond these give no memory. */
 enum { POOLS = 1024 };
 
 /* With the lock. */
@@ -37,7 +37,7 @@ static struct pool {
 	bool is_elsewhere; /* another process's, or of the host: not charged here */
 	bool is_ended;     /* destroyed by the program; the driver has it until nothing is out */
 	uint64_t charged;
-	uint64_t tight; /* it grew for so little though it had room; 0: it never did */
+	uint64_t tight; /* the smallest request for which it grew although it had room; 0: none */
 } pools[POOLS];
 static atomic_uint pool_count; /* the first so many were ever used */
 
@@ -76,7 +76,7 @@ static struct pool *find(CUmemoryPool pool)
 	return &pools[count];
 }
 
-/* One that was handed to us again stays what it is. */
+/* A pool that is known already stays as it is. */
 void pools_remember(CUmemoryPool pool, int card, bool is_elsewhere)
 {
 	pthread_mutex_lock(&pooling);
@@ -111,7 +111,7 @@ static uint64_t follow(struct pool *pool)
 	return reserved;
 }
 
-/* The call is not over before the books know: who measures in between takes less for overhead. */
+/* The call ends after the books have followed, or a measurement in between would be wrong. */
 CUresult pools_trim(CUmemoryPool handle, size_t least)
 {
 	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
@@ -175,11 +175,13 @@ CUresult pools_destroy(CUmemoryPool handle)
 
 	pthread_mutex_lock(&pooling);
 	struct pool *pool = handle ? find(handle) : NULL;
+	const bool is_charged = pool && !pool->is_elsewhere;
 
+	if (is_charged)
+		(void)pools_trim(handle, 0);
 	if (pool && pool->is_ended)
 		result = CUDA_ERROR_INVALID_VALUE;
-	else if (!pool || pool->is_elsewhere || (pools_trim(handle, 0), !pool->charged) ||
-		 !stop_drawing(handle))
+	else if (!is_charged || !pool->charged || !stop_drawing(handle))
 		result = end(handle, pool);
 	else
 		pool->is_ended = true;
@@ -188,7 +190,10 @@ CUresult pools_destroy(CUmemoryPool handle)
 	return result;
 }
 
-static void follow_all(int card, bool may_trim)
+/* Only a look, as between two figures of one moment; with the end of empty pools; or a trim. */
+enum way { FOLLOW, END_EMPTY, TRIM };
+
+static void follow_all(int card, enum way way)
 {
 	const CUstreamCaptureMode mode = capture_exempt();
 
@@ -198,11 +203,11 @@ static void follow_all(int card, bool may_trim)
 
 		if (!pool->pool || pool->is_elsewhere || (card >= 0 && pool->card != card))
 			continue;
-		if (may_trim || pool->is_ended)
+		if (way == TRIM || (way == END_EMPTY && pool->is_ended))
 			(void)pools_trim(pool->pool, 0);
 		else
 			follow(pool);
-		if (pool->is_ended && !pool->charged)
+		if (way != FOLLOW && pool->is_ended && !pool->charged)
 			(void)end(pool->pool, pool);
 	}
 	pthread_mutex_unlock(&pooling);
@@ -218,10 +223,10 @@ bool pools_follow_card(int card)
 {
 	if (!are_any())
 		return true;
-	/* Who has it may be growing one. */
+	/* The thread that holds it may be growing one. */
 	if (pthread_mutex_trylock(&pooling) != 0)
 		return false;
-	follow_all(card, false);
+	follow_all(card, FOLLOW);
 	pthread_mutex_unlock(&pooling);
 	return true;
 }
@@ -229,13 +234,13 @@ bool pools_follow_card(int card)
 void pools_refresh(int card)
 {
 	if (are_any())
-		follow_all(card, true);
+		follow_all(card, TRIM);
 }
 
 void pools_after_sync(void)
 {
 	if (are_any())
-		follow_all(CARD_FOREIGN, false);
+		follow_all(CARD_FOREIGN, END_EMPTY);
 }
 
 /* The most that a pool can grow by for so many bytes. With the lock. */

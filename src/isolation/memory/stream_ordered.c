@@ -37,7 +37,7 @@ static bool is_pool_of_device(CUmemoryPool pool, CUdevice device)
 		own == pool);
 }
 
-/* Of a pool that was not made before our eyes; in doubt the stream's: nothing goes uncounted. */
+/* Of a pool whose making was not seen; in doubt the stream's, so that nothing goes uncounted. */
 static int card_of_pool(CUmemoryPool pool, CUstream stream)
 {
 	CUdevice device;

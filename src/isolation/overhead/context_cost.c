@@ -118,7 +118,7 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 	return CUDA_SUCCESS;
 }
 
-/* What is counted where NVML does not tell: a second context may cost less, but nobody knows. */
+/* What counts where NVML does not tell: a second context as much as a first. */
 static uint64_t unlisted(const struct overhead_context *making)
 {
 	if (making->expected || making->home)
@@ -126,7 +126,7 @@ static uint64_t unlisted(const struct overhead_context *making)
 	return usual_price(making->device);
 }
 
-/* What NVML says that it cost, if it knows us; `counted` is in the books for it already. */
+/* What it cost by NVML's figure, if there is one; `counted` is in the books for it already. */
 static uint64_t ask_list(const struct overhead_context *making, uint64_t own_before,
 			 uint64_t counted)
 {

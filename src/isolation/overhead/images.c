@@ -1,7 +1,7 @@
 /*
- * How much of a card loaded images can take. Of a fat binary the part of one architecture comes
- * to the card: the largest counts, as it is without compression. Code that is made from PTX is
- * thought to be no larger than four times its text. Local memory stands in no image.
+ * How much of a card loaded images can take. Of a fat binary the card gets the part of one
+ * architecture: the largest counts, without compression. Code that is made from PTX counts as four
+ * times its text. No image tells of local memory.
  */
 #include "overhead/overhead.h"
 

@@ -42,7 +42,7 @@ static atomic_int all_contexts;
 
 /*
  * What was launched lately. Each has two places, and the third that falls on them pushes the first
- * out: its next launch is looked at as the first was. Pages that nobody needs cost nothing.
+ * out: its next launch is looked at as the first was. Unused pages of the table cost nothing.
  */
 enum { BITS = 20 };
 

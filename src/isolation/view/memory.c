@@ -27,8 +27,9 @@ static void view_of(int card, uint64_t card_free, uint64_t card_total, struct vi
 	view->free = view->total - view->used;
 	if (view->free > card_free)
 		view->free = card_free;
-	/* What can be had: in whole pages. */
-	view->free -= view->free % PAGE_BYTES;
+	/* Of a slice whole pages can be had. */
+	if (limit != LIMITS_NO_CAP)
+		view->free -= view->free % PAGE_BYTES;
 }
 
 /* Before the card's own figures become the slice's. */
