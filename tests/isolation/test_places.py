@@ -215,7 +215,7 @@ def test_imported_memory_is_its_exporters(make_box: MakeBox) -> None:
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])
-def test_exported_memory_is_charged_until_its_exporter_ends(box: Box, is_mapped: bool) -> None:
+def test_exported_memory_is_charged_until_its_exporter_ends(box: Box, *, is_mapped: bool) -> None:
     """A descriptor in any process keeps it on the card; it was free once it was released."""
     program, other = box.start(), box.start()
     before = room(program)
