@@ -28,8 +28,6 @@ from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNod
 CUDA_TEST = "e2e.local/cuda-test:1"
 OWN_PRELOAD = "e2e.local/own-preload:1"
 MIB = 1024 * 1024
-CONTEXT_MIB = "241"
-"""What a context takes; odd, so that with pages of 2 MiB, as cards give them, 337 MiB can be held."""
 SLICE_MIB = 2154  # 2 of 15 units of a 16160 MiB V100
 OUT_OF_MEMORY = 2
 INSIDE = "/usr/local/lib/gpu-device-plugin"
@@ -174,7 +172,6 @@ def tenant_pod(
         "imagePullPolicy": "Never",
         "command": ["sh", "-c", script],
         "volumeMounts": [{"name": "told", "mountPath": "/told"}],
-        "env": [{"name": "GPU_SIMULATOR_CONTEXT_MIB", "value": CONTEXT_MIB}],
         **({"resources": resources} if resources else {}),
         **for_container,
     }

@@ -53,8 +53,8 @@ def test_who_asks_for_more_is_refused_while_the_neighbour_goes_on(
     assert greedy.told("info") == [0, 0, SLICE_MIB * MIB]
     assert greedy.told("alloc 1 1048576") == [OUT_OF_MEMORY]
     assert neighbour.told("alloc 1 1048576") == [0]
-    assert row(greedy.nvidia_smi())["memory"] == f"{SLICE_MIB - 1}MiB / {SLICE_MIB}MiB"
-    assert row(neighbour.nvidia_smi())["memory"] == f"339MiB / {SLICE_MIB}MiB"
+    assert row(greedy.nvidia_smi())["memory"] == f"{SLICE_MIB}MiB / {SLICE_MIB}MiB"
+    assert row(neighbour.nvidia_smi())["memory"] == f"338MiB / {SLICE_MIB}MiB"
     assert neighbour.told("launch 1000000") == [0]
     assert neighbour.told("sync") == [0]
     assert greedy.told("free 0") == [0]

@@ -134,12 +134,12 @@ def test_old_and_new_library_serve_one_card(
     wait_for_allocatable(cluster, FOUR_CARDS)
     new = start_tenant(cluster, tenant_pod("new", slice_of(2, 30)))
     new.open()
-    new.hold(401)
+    new.hold(400)
 
     same_card(isolating, old, new)
     size = ("wc", "-c", f"{INSIDE}/libgpuslice.so")
     assert int(new.run(*size).split()[0]) == int(old.run(*size).split()[0]) + len("newer")
-    for tenant, mib in ((old, 337), (new, 401)):
+    for tenant, mib in ((old, 337), (new, 400)):
         check_capped(tenant)
         assert row(tenant.nvidia_smi())["memory"] == f"{mib}MiB / {SLICE_MIB}MiB"
         tenant.work()

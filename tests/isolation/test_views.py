@@ -130,8 +130,8 @@ def test_nvidia_smi_shows_the_proof(downloaded: NvidiaSmi, make_box: MakeBox) ->
     """A process that holds 337 MiB in a 2-unit slice: 337MiB / 2154MiB, by every way it asks."""
     box = make_box(driver=downloaded.driver_version)
     box.allow(SLICE)
-    program = box.start(GPU_SIMULATOR_CONTEXT_MIB="241")
-    assert program(f"alloc 1 {96 * MIB}") == [0]
+    program = box.start()
+    assert program(f"alloc 1 {97 * MIB}") == [0]  # 240 MiB are the context's
     table = smi(downloaded.path, box)
     total = smi(downloaded.path, box, "--query-gpu=memory.total", "--format=csv,noheader")
     apps = smi(

@@ -80,8 +80,6 @@ async def check_job(rig: Rig, step: Walk, containers: Containers) -> None:
     """The job, and its memory and compute as nvidia-smi shows them."""
     job = step("the job").data
     assert (await apply(rig, job)).is_admitted
-    # Odd, so that with pages of 2 MiB, as cards give them, 337 MiB can be held.
-    containers.box(rig, NAME).variables["GPU_SIMULATOR_CONTEXT_MIB"] = "241"
     worker = await containers.start(rig, NAME)
     _, free, total = worker("info")
     assert worker(f"alloc 0 {337 * MIB - (total - free)}") == [0]

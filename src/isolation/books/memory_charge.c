@@ -25,9 +25,7 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
 	int card;
 	const CUresult result = card_current(&card);
 
-	/* It may need pages of its own. */
-	return result == CUDA_SUCCESS ? charge_card(charge, card, round_up(bytes, PAGE_BYTES))
-				      : result;
+	return result == CUDA_SUCCESS ? charge_card(charge, card, bytes) : result;
 }
 
 CUresult charge_more(struct charge *charge, uint64_t bytes)
@@ -43,10 +41,10 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 	return result;
 }
 
-/* Physical memory and pools are made of whole pages. */
+/* Physical memory and pools are made of whole pages, managed memory comes and goes. */
 static void change_pages(const struct holding *entry, enum pages_change change)
 {
-	if (entry->kind == KIND_MEMORY)
+	if (entry->kind == KIND_MEMORY && entry->tag != TAG_MANAGED)
 		pages_placed(change, entry->card, entry->key, entry->bytes);
 	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
 		pages_unplaced(change, entry->card, entry->bytes);

@@ -1,6 +1,9 @@
 /*
  * A large allocation has its pages to itself, small ones share some; the addresses tell which. So
  * what is taken is known with the call, whether or not NVML knows this process.
+ *
+ * The first 2 MiB of each process's are not counted: a slice can be filled to the byte, and one odd
+ * piece shows as it was asked for. So a process holds at most 2 MiB more than it is charged.
  */
 #include "books/pages.h"
 
@@ -14,7 +17,7 @@ static _Atomic int64_t overhead[LIMITS_CARDS];
 
 static uint64_t counted(int64_t bytes)
 {
-	return bytes > 0 ? (uint64_t)bytes : 0;
+	return bytes > (int64_t)PAGE_BYTES ? (uint64_t)bytes - PAGE_BYTES : 0;
 }
 
 static void change(int card, int64_t bytes)
@@ -88,7 +91,16 @@ void pages_unplaced(enum pages_change way, int card, uint64_t bytes)
 
 uint64_t pages_overhead(int card)
 {
-	return counted(atomic_load(&overhead[card]));
+	const int64_t bytes = atomic_load(&overhead[card]);
+
+	return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+uint64_t pages_uncounted(int card)
+{
+	const uint64_t bytes = pages_overhead(card);
+
+	return bytes - counted((int64_t)bytes);
 }
 
 void pages_after_fork(void)

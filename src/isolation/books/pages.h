@@ -28,5 +28,7 @@ void pages_unplaced(enum pages_change way, int card, uint64_t bytes);
 
 /* Bytes of pages on a card that this process holds and did not ask for. */
 uint64_t pages_overhead(int card);
+/* Of these, what is not counted. */
+uint64_t pages_uncounted(int card);
 
 void pages_after_fork(void);

@@ -149,13 +149,16 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 
 	if (!account_follow(card) || !calls_are_back(&look->moment))
 		return false;
+	/* Of the same moment as the books, if they do not move. */
+	const uint64_t uncounted = pages_uncounted(card);
+
 	look->imported = imports_bytes(card);
 	if (!nvml_own_listing(card, listed))
 		*listed = 0;
-	look->listed = *listed;
+	look->listed = *listed > uncounted ? *listed - uncounted : 0;
 	look->managed = charge_managed(card);
 	look->expected = code_on(card, &prices);
-	look->expected += prices + pages_overhead(card);
+	look->expected += prices + pages_overhead(card) - uncounted;
 	/* What shrank by itself meanwhile moves the books, and ends the moment. */
 	return account_follow(card);
 }

@@ -1,7 +1,6 @@
 /* How much memory there is, as CUDA and NVML tell it: the slice's figures, of one picture. */
 #include "books/memory_limit.h"
 #include "books/enter.h"
-#include "books/pages.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "memory/pools.h"
@@ -27,9 +26,6 @@ static void view_of(int card, uint64_t card_free, uint64_t card_total, struct vi
 	view->free = view->total - view->used;
 	if (view->free > card_free)
 		view->free = card_free;
-	/* Of a slice whole pages can be had. */
-	if (limit != LIMITS_NO_CAP)
-		view->free -= view->free % PAGE_BYTES;
 }
 
 /* Before the card's own figures become the slice's. */
