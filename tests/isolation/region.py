@@ -59,6 +59,10 @@ class Region:
         overhead = self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * (SLOTS + slot))
         return self.used(slot, card) + overhead
 
+    def unsettled(self, slot: int) -> int:
+        """Bytes that a slot has reserved for calls that are out."""
+        return self._word(_SLOTS_AT + slot * _SLOT_BYTES + 56)
+
     def put_used(self, slot: int, value: int, card: int = 0) -> None:
         """Makes a slot hold bytes."""
         at = CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot

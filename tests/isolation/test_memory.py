@@ -186,43 +186,63 @@ def test_a_call_for_no_pool_leaves_the_charge_of_a_destroyed_one(box: Box) -> No
 
 
 @pytest.mark.parametrize("free", ["free_async", "free"])
-def test_what_was_out_of_a_destroyed_pool_is_charged_until_the_context_ends(
+def test_a_destroyed_pool_is_charged_until_the_last_piece_of_it_is_freed(
     box: Box, free: str
 ) -> None:
-    """Nobody can ask the driver what such a pool still holds."""
-    program = box.start()
+    """The driver keeps its chunks as long, and no longer; a second destroy is refused."""
+    program = box.start(GPU_SIMULATOR_MODULE_MIB="50", CUDA_MODULE_LOADING="EAGER")
     before = room(program)
     assert program("pool 1") == [0]
     for number in (2, 3):
         assert program(f"from_pool {number} 1 {300 * MIB}") == [0]
     assert program(f"{free} 2") == [0]
-    assert program("sync") == [0]
     assert program("pool_destroy 1") == [0]
+    assert program("pool_destroy 1") != [0]
+    assert program("from_pool 4 1 1000") != [0]
+    assert before - room(program) == 320 * MIB  # whole chunks
+    assert program("module") == [0]  # what is taken meanwhile is measured
+    assert before - room(program) == 370 * MIB
     assert program(f"{free} 3") == [0]
     assert program("sync") == [0]
 
-    region = Region(box.root / "state" / "region")
-    assert 300 * MIB <= region.used(0) < 600 * MIB
-    region.close()
-    assert program("reset") == [0]
-    assert program("retain") == [0]
-    assert room(program) == before
+    assert before - room(program) == 50 * MIB
 
 
-def test_a_destroyed_pool_is_charged_until_the_stream_has_come_to_the_free(box: Box) -> None:
-    """The stream has ten minutes of work before it: they outlast the test."""
+def test_many_destroyed_pools_never_hold_more_than_the_slice(box: Box) -> None:
+    """A byte out of each keeps a chunk of 32 MiB on the card: it was charged as a byte."""
+    program = box.start()
+    results = []
+    for number in range(0, 160, 2):
+        assert program(f"pool {number}") == [0]
+        results += program(f"from_pool {number + 1} {number} 1")
+        assert program(f"pool_destroy {number}") == [0]
+
+    assert results.count(0) == (SLICE - 240 * MIB) // POOL_CHUNK
+    assert results[-1] == OUT_OF_MEMORY
+    assert box.node.held_peak() <= SLICE
+
+
+def test_a_device_draws_from_its_default_pool_after_its_own_was_destroyed(box: Box) -> None:
+    """Also while something is out of the destroyed one."""
     program = box.start()
     assert program("pool 1") == [0]
-    assert program(f"from_pool 2 1 {300 * MIB}") == [0]
-    assert program("launch 600000000000") == [0]
+    assert program("pool_use 1") == [0]
+    assert program("async 2 1000") == [0]
     assert program("pool_destroy 1") == [0]
-    assert program("free_async 2") == [0]
-    assert program("info")[0] == 0  # looks at what has passed
-    region = Region(box.root / "state" / "region")
-    used = region.used(0)
-    region.close()
 
-    assert used >= 300 * MIB
+    assert program("async 3 1000") == [0]
+    assert program("free_async 2") == [0]
+    assert program("free_async 3") == [0]
+
+
+def test_a_default_pool_is_not_destroyed(box: Box) -> None:
+    """The driver refuses it, with memory out of it too."""
+    program = box.start()
+    assert program("pool_default 1 0") == [0]
+    assert program("async 2 1000") == [0]
+
+    assert program("pool_destroy 1") != [0]
+    assert program("async 3 1000") == [0]
 
 
 def test_what_a_pool_has_itself_is_not_counted_as_refused(box: Box) -> None:

@@ -212,3 +212,24 @@ def test_imported_memory_is_its_exporters(make_box: MakeBox) -> None:
 
     assert room(guest) == before
     assert before - room(owner) == 1000 * MIB
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_exported_memory_is_charged_until_its_exporter_ends(box: Box, *, is_mapped: bool) -> None:
+    """A descriptor in any process keeps it on the card; it was free once it was released."""
+    program, other = box.start(), box.start()
+    before = room(program)
+    assert program(f"create_shared 2 {500 * MIB}")[0] == 0
+    if is_mapped:
+        assert program(f"map 3 2 {500 * MIB}") == [0]
+    assert program("release 2") == [0]
+    if is_mapped:
+        assert program(f"unmap 3 {500 * MIB}") == [0]
+    assert before - room(program) == 500 * MIB
+    for number in range(4, 7):  # the driver gives the handle again
+        assert program(f"create {number} {2 * MIB}") == [0]
+        assert program(f"release {number}") == [0]
+    assert before - room(other) == 500 * MIB
+    program.kill()
+
+    assert room(other) > before

@@ -4,7 +4,7 @@
 #include "driver/driver.h"
 
 enum entry {
-	ENTRY_PASS,   /* not for us: hand it to the driver as it is */
+	ENTRY_PASS,   /* no slice here: hand it to the driver as it is */
 	ENTRY_CLOSED, /* refuse */
 	ENTRY_OPEN,   /* keep the slice's books */
 };

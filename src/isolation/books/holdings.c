@@ -135,28 +135,27 @@ bool holdings_put(const struct holding *entry)
 	return is_room;
 }
 
-bool holdings_take(enum holding_kind kind, uint64_t key, struct holding *entry)
+static bool look_up(enum holding_kind kind, uint64_t key, struct holding *entry, bool is_taken)
 {
 	holdings_lock();
 	struct holding *found = holdings_at(kind, key);
 
-	if (found) {
+	if (found)
 		*entry = *found;
+	if (found && is_taken)
 		holdings_remove(found);
-	}
 	holdings_unlock();
 	return found != NULL;
 }
 
+bool holdings_take(enum holding_kind kind, uint64_t key, struct holding *entry)
+{
+	return look_up(kind, key, entry, true);
+}
+
 bool holdings_get(enum holding_kind kind, uint64_t key, struct holding *entry)
 {
-	holdings_lock();
-	const struct holding *found = holdings_at(kind, key);
-
-	if (found)
-		*entry = *found;
-	holdings_unlock();
-	return found != NULL;
+	return look_up(kind, key, entry, false);
 }
 
 /* Removing moves others to where it was: look there again. */

@@ -10,13 +10,12 @@ enum holding_kind {
 	KIND_MEMORY, /* linear memory, by device pointer */
 	KIND_ARRAY,
 	KIND_MIPMAP,
-	KIND_PHYSICAL,   /* cuMemCreate, by handle */
-	KIND_MAPPING,    /* cuMemMap, by address; `other` is the physical handle */
-	KIND_POOL_ENDED, /* what was out of a pool that was destroyed */
-	KIND_GRAPH,   /* what an executable graph's nodes want of a card; `other` is the device */
-	KIND_CONTEXT, /* `bytes` is what it was found to cost, `other` what its code was */
-	KIND_IMAGE,   /* a loaded module or library; `bytes` is the most that its code takes */
-	KIND_IMPORT,  /* another process's memory, by address */
+	KIND_PHYSICAL, /* cuMemCreate, by handle */
+	KIND_MAPPING,  /* cuMemMap, by address; `other` is the physical handle */
+	KIND_GRAPH,    /* what an executable graph's nodes want of a card; `other` is the device */
+	KIND_CONTEXT,  /* `bytes` is what it was found to cost, `other` what its code was */
+	KIND_IMAGE,    /* a loaded module or library; `bytes` is the most that its code takes */
+	KIND_IMPORT,   /* another process's memory, by address */
 	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
 		    */
 };
@@ -32,7 +31,7 @@ struct holding {
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */
 	uint32_t mappings;
-	uint32_t tag; /* of who put it in; a context's device */
+	uint32_t tag; /* free for the file that put it in; a context's device */
 };
 
 /* All may be called from any thread. */
@@ -42,7 +41,7 @@ bool holdings_put(const struct holding *entry);
 /* Removes and returns it; false when it is not there. */
 bool holdings_take(enum holding_kind kind, uint64_t key, struct holding *entry);
 bool holdings_get(enum holding_kind kind, uint64_t key, struct holding *entry);
-/* Removes all that go with a context, and tells `gone`, or nobody, of each. */
+/* Removes all that go with a context; `gone`, unless it is NULL, is called for each. */
 void holdings_forget(enum holding_kind kind, uint64_t context,
 		     void (*gone)(const struct holding *));
 

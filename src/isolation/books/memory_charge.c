@@ -12,7 +12,7 @@
 enum { TAG_MANAGED = 1 };
 
 static _Atomic uint64_t managed_bytes[LIMITS_CARDS];
-static atomic_bool is_any_managed; /* of pools, whose share nobody knows */
+static atomic_bool is_any_managed; /* from a pool, of unknown size */
 
 CUresult charge_card(struct charge *charge, int card, uint64_t bytes)
 {
@@ -104,7 +104,8 @@ static void release(const struct holding *entry)
 	if (entry->tag == TAG_MANAGED && entry->card >= 0)
 		atomic_fetch_sub(&managed_bytes[entry->card], entry->bytes);
 	change_pages(entry, PAGES_GIVEN);
-	account_release(entry->card, ACCOUNT_USED, entry->bytes);
+	account_adjust(entry->card, ACCOUNT_USED, entry->bytes, 0);
+	calls_end();
 }
 
 void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t key)
@@ -123,8 +124,15 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed)
 		release(&taken->entry);
 	} else {
 		holdings_put(&taken->entry);
-		account_release(taken->entry.card, ACCOUNT_USED, 0);
+		calls_end();
 	}
+}
+
+/* NVML may list it or not, as managed memory. */
+void charge_taken_stays(const struct charge_taken *taken)
+{
+	atomic_fetch_add(&managed_bytes[taken->entry.card], taken->entry.bytes);
+	calls_end();
 }
 
 static void forget(const struct holding *entry)
@@ -135,8 +143,7 @@ static void forget(const struct holding *entry)
 
 void charge_forget_context(CUcontext context)
 {
-	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP,
-						  KIND_POOL_ENDED};
+	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP};
 
 	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		holdings_forget(kinds[i], (uint64_t)(uintptr_t)context, forget);

@@ -30,6 +30,8 @@ struct charge_taken {
 void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t key);
 /* Releases it, or puts it back when the driver would not free it. */
 void charge_taken_done(struct charge_taken *taken, bool is_freed);
+/* The key is gone, but something else may keep the memory: charged until the process ends. */
+void charge_taken_stays(const struct charge_taken *taken);
 
 /* Everything that was allocated in this context went with it. */
 void charge_forget_context(CUcontext context);
@@ -44,8 +46,8 @@ void charge_after_fork(void);
 /*
  * Whole hooks (books/enter.h). ALLOCATES: reserves `bytes`, calls, and then keeps what came of it
  * at `given`; `keep` may change the `result`. FREES: the entry goes first, because as soon as
- * the driver has the key back it may give it to another thread; one that we do not know is the
- * driver's business.
+ * the driver has the key back it may give it to another thread; an unknown key is left to the
+ * driver.
  */
 #define ALLOCATES(given, bytes, keep, name, parameters, arguments)                                 \
 	CUresult name parameters                                                                   \

@@ -8,14 +8,13 @@
 
 #include <stdatomic.h>
 
-/* For calls that are out when something is to be refused: a driver's call that lasts longer than
- * this is one that hangs. */
+/* How long a refusal waits for the calls of others; one that lasts longer hangs. */
 #define OTHERS_NS 5000000000u
 #define OTHERS_NAP_NS 20000u
-/* Each time after this long they are asked whether they live. */
+/* After each such time dead processes are looked for. */
 #define OTHERS_ASK_NS 10000000u
 
-/* This process's calls that are out in the low half; in the high half how many there were. */
+/* Low half: this process's calls that have not come back. High half: how many there were. */
 #define ONE_CALL (1ull << 32)
 
 static _Atomic uint64_t calls;
@@ -30,11 +29,6 @@ void calls_end(void)
 	atomic_fetch_sub(&calls, 1);
 }
 
-void calls_note_change(void)
-{
-	atomic_fetch_add(&calls, ONE_CALL);
-}
-
 bool calls_are_back(uint64_t *moment)
 {
 	*moment = atomic_load(&calls);
@@ -46,7 +40,7 @@ void calls_after_fork(void)
 	atomic_store(&calls, 0);
 }
 
-/* What this thread has reserved for calls of its own that are out. */
+/* What this thread has reserved for its own calls that have not come back. */
 static __thread uint64_t own_unsettled __attribute__((tls_model("initial-exec")));
 
 static const struct account_sources *_Atomic sources; /* NULL: not registered yet */
@@ -104,8 +98,7 @@ static int lock_slot(int card)
 	return slot;
 }
 
-/* Reserved for a call that is out, or no longer; under the lock where the columns change with it.
- */
+/* What is reserved for calls has changed; under the lock where a column changes with it. */
 static void set_unsettled(int slot, uint64_t more, uint64_t less)
 {
 	own_unsettled += more - less;
@@ -113,7 +106,7 @@ static void set_unsettled(int slot, uint64_t more, uint64_t less)
 		atomic_fetch_add(&slice_region()->slots[slot].unsettled_bytes, more - less);
 }
 
-/* Under the lock: would it fit if all that others have out came back? */
+/* Under the lock: would it fit if no call of others took anything? */
 static bool may_fit_later(int card, uint64_t bytes)
 {
 	const struct region *region = slice_region();
@@ -123,7 +116,7 @@ static bool may_fit_later(int card, uint64_t bytes)
 		if (__builtin_add_overflow(may_come, atomic_load(&region->slots[i].unsettled_bytes),
 					   &may_come))
 			return true;
-	/* Who has reserved something and waits might be waited for by others. */
+	/* A thread that has something reserved does not wait: others may be waiting for it. */
 	return !own_unsettled && bytes <= may_come;
 }
 
@@ -150,9 +143,8 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 }
 
 /*
- * What is reserved for calls that are out may be more than they take: whole chunks for a pool, a
- * graph's blocks. So nothing is refused that would fit without it before these are back, however
- * long they take.
+ * A call may take less than was reserved for it: whole chunks for a pool, a graph's blocks. So what
+ * would fit without the reservations of others is not refused before their calls are back.
  */
 static CUresult try_beside_others(int card, enum account_column column, uint64_t bytes)
 {
@@ -175,33 +167,41 @@ static CUresult try_beside_others(int card, enum account_column column, uint64_t
 	}
 }
 
-CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+CUresult account_reserve_now(int card, enum account_column column, uint64_t bytes)
 {
+	const struct account_sources *known = sources;
 	bool ignored;
 
 	if (bytes == 0)
 		return CUDA_SUCCESS;
 	if (card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	const struct account_sources *known = sources;
-
 	if (known)
 		known->refresh(card, bytes);
 	calls_begin();
-	CUresult result = try_reserve(card, column, bytes, false, &ignored);
+	const CUresult result = try_reserve(card, column, bytes, false, &ignored);
 
-	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+	if (result != CUDA_SUCCESS)
 		calls_end();
+	return result;
+}
+
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+{
+	CUresult result = account_reserve_now(card, column, bytes);
+	const struct account_sources *known = sources;
+
+	if (result == CUDA_ERROR_OUT_OF_MEMORY && card >= 0) {
 		if (known)
 			known->reclaim(card);
 		calls_begin();
 		result = try_beside_others(card, column, bytes);
+		if (result != CUDA_SUCCESS)
+			calls_end();
+		if (result == CUDA_ERROR_OUT_OF_MEMORY)
+			atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
+						  memory_order_relaxed);
 	}
-	if (result != CUDA_SUCCESS)
-		calls_end();
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
-					  memory_order_relaxed);
 	KILLPOINT(reserve_done);
 	return result;
 }
@@ -235,14 +235,8 @@ void account_settle(int card, enum account_column column, uint64_t reserved, uin
 
 void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to)
 {
-	calls_note_change();
+	atomic_fetch_add(&calls, ONE_CALL);
 	add(card, column, to, from, 0);
-}
-
-void account_release(int card, enum account_column column, uint64_t bytes)
-{
-	add(card, column, 0, bytes, 0);
-	calls_end();
 }
 
 static uint64_t beyond(uint64_t bytes, uint64_t less)

@@ -16,7 +16,7 @@
 /* Which column of the region. */
 enum account_column { ACCOUNT_USED, ACCOUNT_OVERHEAD };
 
-/* What knows of changes that no call says; registered at start-up. */
+/* What knows of changes that no call tells; registered at start-up. */
 struct account_sources {
 	void (*refresh)(int card, uint64_t wanted); /* before every reservation: cheap */
 	void (*reclaim)(int card); /* before a refusal: brings the books up to date */
@@ -34,6 +34,8 @@ bool account_follow(int card);
  * CUDA_ERROR_SYSTEM_NOT_READY when there are no books.
  */
 CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
+/* The same without looking for room or waiting: for a thread that has something reserved. */
+CUresult account_reserve_now(int card, enum account_column column, uint64_t bytes);
 
 /* Replaces a reservation by what was really taken. Never refuses: the driver has decided. */
 void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken);
@@ -41,13 +43,10 @@ void account_settle(int card, enum account_column column, uint64_t reserved, uin
 /* Something charged before has changed its size by itself: a pool, a context. Never refuses. */
 void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to);
 
-/* Behind a call that gives memory back (calls_begin() before it): what is gone; 0: nothing. */
-void account_release(int card, enum account_column column, uint64_t bytes);
-
 /*
  * Sets this process's overhead on a card to what it holds beyond what it asked for, if the books
- * did not move since `moment` (calls_are_back). Of managed and imported memory nobody knows how
- * much is listed: within what it leaves open, `expected` counts.
+ * did not move since `moment` (calls_are_back). NVML may list managed and
+ * imported memory or not: within the range that this leaves, `expected` counts.
  */
 struct account_look {
 	uint64_t moment;
@@ -72,8 +71,6 @@ uint64_t account_limit(int card);
 /* Around a call that takes or gives memory, in one thread. They nest. */
 void calls_begin(void);
 void calls_end(void);
-/* Something has changed by itself. */
-void calls_note_change(void);
 
 /* False while calls are out; else the moment, until which the next call moves the books on. */
 bool calls_are_back(uint64_t *moment);

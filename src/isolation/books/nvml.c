@@ -18,8 +18,8 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic enum { NOT_TRIED, STARTING, THERE, NOT_THERE } nvml_start;
 
 /*
- * Another thread of the parent may have been starting it: half loaded it is of no use here,
- * nor needed, since a child of a process with a context cannot have one.
+ * Another thread of the parent may have been loading it. A child does without: with a parent that
+ * had a context it cannot have one.
  */
 static void probe_in_child(void)
 {
@@ -70,8 +70,7 @@ static bool device_of(int card, nvmlDevice_t *device)
 
 typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
 
-/* Room for so many processes; by mmap, as the application's allocator may wait in one of our hooks.
- */
+/* Room for so many processes; from mmap, since the application's allocator may wait in a hook. */
 struct listing {
 	nvmlProcessInfo_v2_t *infos;
 	unsigned room, count;
@@ -123,7 +122,7 @@ static nvmlReturn_t list_once(nvmlDevice_t device, struct listing *list)
 	return result;
 }
 
-/* Others may come while we ask. */
+/* More processes may come between two calls. */
 static bool list_compute(nvmlDevice_t device, struct listing *list)
 {
 	nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
@@ -137,7 +136,7 @@ static bool list_compute(nvmlDevice_t device, struct listing *list)
 	return result == NVML_SUCCESS;
 }
 
-/* Other containers have processes of our pid as well: then which is us, nobody can tell. */
+/* False where several processes have this pid, each in its own pid namespace. */
 static bool own_entry(const struct listing *list, uint64_t *bytes)
 {
 	unsigned found = 0;

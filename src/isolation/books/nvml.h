@@ -6,14 +6,13 @@
 
 /* All may be called from any thread. False: cannot be known. */
 
-/* Bytes that NVML holds against the process with our pid; 0 when it is not listed. */
+/* Bytes that NVML lists with this process's pid; 0 when it is not listed. */
 bool nvml_own_listing(int card, uint64_t *bytes);
 
 /*
- * Is NVML there, and our pid the one that it means by it? In a pid namespace it may be some
- * other process's on the host: known only once our first context made it
- * appear, and then for all processes of the container. Tell what was seen
- * before and after one was made.
+ * Is NVML there, and does it list this process by its pid? In a pid namespace the number may be
+ * another process's on the host. It is trusted, for all processes of the container, once the first
+ * context of one made it appear: nvml_learn is told what was seen before and after.
  */
 bool nvml_knows_pid(void);
 void nvml_learn(bool was_listed, bool is_listed);

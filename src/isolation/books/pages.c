@@ -1,10 +1,9 @@
 /*
- * The driver maps memory in pages of 2 MiB. A large allocation has its pages to
- * itself, small ones share some; the addresses tell which. So what is taken is
- * known with the call, and the figures do not wait for a look at NVML to jump.
+ * A large allocation has its pages to itself, small ones share some; the addresses tell which. So
+ * what is taken is known with the call, whether or not NVML knows this process.
  *
- * The first page's worth of it is let pass for every process: one odd piece shows
- * as it was asked for, and no figure is further than that from what is taken.
+ * The first 2 MiB of each process's are not counted: a slice can be filled to the byte, and one odd
+ * piece shows as it was asked for. So a process holds at most 2 MiB more than it is charged.
  */
 #include "books/pages.h"
 
@@ -13,8 +12,6 @@
 #include "slice/limits.h"
 
 #include <stdatomic.h>
-
-#define PAGE_BYTES (2ull * 1024 * 1024)
 
 static _Atomic int64_t overhead[LIMITS_CARDS];
 
@@ -83,21 +80,13 @@ void pages_placed(enum pages_change way, int card, uint64_t address, uint64_t by
 	change(card, more);
 }
 
-/* Small ones lie in pages that others share: whose, cannot be known. */
-static int64_t rest_of_pages(int card, uint64_t bytes)
-{
-	const uint64_t rest = bytes % PAGE_BYTES;
-
-	if (card < 0 || bytes <= PAGE_BYTES / 2 || !rest)
-		return 0;
-	return (int64_t)(PAGE_BYTES - rest);
-}
-
+/* Small ones share pages, and nobody tells which. */
 void pages_unplaced(enum pages_change way, int card, uint64_t bytes)
 {
-	const int64_t more = rest_of_pages(card, bytes);
+	const int64_t more = (int64_t)(round_up(bytes, PAGE_BYTES) - bytes);
 
-	change(card, way == PAGES_TAKEN ? more : -more);
+	if (card >= 0 && bytes > PAGE_BYTES / 2)
+		change(card, way == PAGES_TAKEN ? more : -more);
 }
 
 uint64_t pages_overhead(int card)

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 /*
- * A region that nobody has begun holds nothing at all. It is read and not looked at where it is
- * mapped: the agent has allocated what this slice uses of the file and no more, and a touch of the
- * rest would kill the process where the file system is full.
+ * Whether the file holds zeros only. By pread and not in the mapping: the agent has allocated no
+ * more of the file than this slice uses, and touching the rest of the mapping would kill the
+ * process where the file system is full.
  */
 static bool is_blank(int fd)
 {
@@ -35,7 +35,7 @@ static struct flock layout_lock(short type)
 	return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_len = REGION_BYTES};
 }
 
-/* Against other processes that lay out; released by the kernel when we die. */
+/* Against other processes that lay it out; the kernel releases it with this process. */
 static bool lock_file(int fd)
 {
 	const struct timespec pause = {.tv_nsec = 2000000};
@@ -54,7 +54,7 @@ static bool lock_file(int fd)
 
 static bool lay_out(struct region *region, const struct limits *limits)
 {
-	/* BEGUN before the first byte: who finds it knows that nobody uses the rest. */
+	/* Before the first byte: a region that is only begun may be laid out again. */
 	atomic_store(&region->state, REGION_BEGUN);
 	KILLPOINT(layout_begun);
 	region->layout = REGION_LAYOUT;
@@ -96,8 +96,8 @@ static const char *judge(const struct region *region, const struct limits *limit
 }
 
 /*
- * Used by others means never made again: only a blank region, or one whose
- * maker died before it was ready, is laid out here.
+ * A region in use is never laid out again: only a blank one is, or one whose maker died before it
+ * was ready.
  */
 static const char *make_ready(struct region *region, int fd, const struct limits *limits)
 {

@@ -133,13 +133,14 @@ unsigned region_reap(struct region *region);
 uint64_t region_held(const struct region *region, unsigned card);
 
 /*
- * A lock on a byte behind the region's file for each slot: it is there as long as the process is,
- * whatever pid namespace looks. After a restart of the container the namespace is another, and pids
- * of the old one can be asked of nobody. The file is remembered for the other call.
+ * Each process locks a byte behind the end of the region's file for its slot. The lock ends with
+ * the process, and every pid namespace sees it. After a restart of the container the namespace is
+ * another one, in which pids of the old one mean nothing. The file is remembered for the other
+ * call.
  */
 void slot_lock_use(const char *path);
 /*
- * Until exec or death, whatever descriptors the application closes. False where
- * there are no such locks: then nobody may conclude anything from their absence.
+ * Until exec or death, whatever descriptors the application closes. False where there are no such
+ * locks: then a missing one proves nothing.
  */
 bool slot_lock_hold(unsigned slot);

@@ -180,8 +180,9 @@ unsigned region_reap(struct region *region)
 }
 
 /*
- * Somebody has it, for microseconds, and who dies with it tells the kernel. An owner who stays for
- * so many waits is a word that was written over, or a process that was stopped just there.
+ * A process holds it for microseconds, and the kernel tells of one that dies with it. The same
+ * owner after so many waits means that the word was overwritten, or that the process was stopped
+ * there.
  */
 static int wait_for_lock(struct region *region)
 {

@@ -11,7 +11,7 @@
 /* In *card; the driver's error where it does not know the device, or cannot say yet. */
 CUresult card_find(CUdevice device, int *card);
 
-/* The same; a device that the driver says nothing about is nobody's. */
+/* The same; CARD_FOREIGN for a device of which the driver tells nothing. */
 int card_of_device(CUdevice device);
 
 /* The current context's card, in *card; the driver's error when there is none. */
@@ -22,5 +22,6 @@ CUresult device_of_stream(CUstream stream, CUdevice *device);
 
 /* Memory of the host is not the slice's. */
 bool location_is_host(const CUmemLocation *location);
-/* The device of any other; for a kind of place that came after us the current context's. */
+/* The device of any other; for a kind of place that is newer than this library the current
+ * context's. */
 CUresult device_of_location(const CUmemLocation *location, CUdevice *device);

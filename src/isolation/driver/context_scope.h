@@ -16,11 +16,11 @@
  * Green contexts (CUDA 12.4): handles for a part of a card's multiprocessors.
  *
  * Memory, code and work belong to the primary context, whichever green one is
- * current. So we know contexts by their home: themselves, or the primary one.
+ * current. So a context is known by its home: itself, or the primary one.
  */
 extern atomic_bool green_was_made; /* by this process */
 
-/* Before CUDA 12.5 nobody can tell: green ones are then taken for contexts of their own. */
+/* Before CUDA 12.5 the driver does not tell: green ones then count as contexts of their own. */
 static inline bool green_is_possible(void)
 {
 	return atomic_load_explicit(&green_was_made, memory_order_relaxed) &&

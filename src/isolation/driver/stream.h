@@ -19,10 +19,10 @@ static inline CUstream stream_per_thread(CUstream stream)
 }
 
 /*
- * Our own questions to the driver while the application records a graph.
+ * Questions of this library to the driver while the application records a graph.
  *
  * A capture in global mode forbids many calls to every thread; between these
- * two the calling thread is exempt, so what we ask does not end somebody's
+ * two the calling thread is exempt, so that these questions do not end a
  * capture. Pair them in one function; threads do not disturb each other.
  */
 static inline CUstreamCaptureMode capture_exempt(void)

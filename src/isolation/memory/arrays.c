@@ -133,8 +133,8 @@ static uint64_t array_mipmap_bytes(const struct array_shape *shape, unsigned lev
 
 #define MAKES(kind, name, wanted, parameters, arguments)                                           \
 	ALLOCATES(made &&shape, wanted,                                                            \
-		  charge_keep(&charge, kind, (uint64_t)(uintptr_t)*made, charge.bytes, false),     \
-		  name, parameters, arguments)
+		  charge_keep(&charge, kind, (uint64_t)(uintptr_t)*made, wanted, false), name,     \
+		  parameters, arguments)
 
 #define MAKES_ARRAY(name, descriptor, members)                                                     \
 	MAKES(KIND_ARRAY, name, array_bytes(&SHAPE(shape, members(shape))),                        \

@@ -40,7 +40,7 @@ const void *graphs_name(CUgraphExec exec)
 	return (const void *)(uintptr_t)(key ^ edition * MIXED_TOO);
 }
 
-/* It has this kernel from now on; NULL: one that we cannot know. */
+/* It has this kernel from now on; NULL: one that the driver does not tell. */
 static void note_kernel(uint64_t exec, const void *kernel)
 {
 	const uint64_t pair = exec * MIXED ^ (uint64_t)(uintptr_t)kernel * MIXED_TOO;

@@ -18,6 +18,9 @@
 
 #include <pthread.h>
 
+/* Each waits for room on one card, so more are of no use. */
+enum { MOST_TRIES = 16 };
+
 /* Recursive: want of room for a graph has them all looked at. */
 static pthread_mutex_t growing = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 /* Of the cards' graph memory; under `growing`. */
@@ -110,7 +113,7 @@ static CUresult trim(int card, CUdevice device)
 
 void graphs_refresh(int card)
 {
-	/* Who has it may wait for a pool, which we may hold. */
+	/* The thread that holds it may wait for the lock of pools, which this one may hold. */
 	if (!cuda.cuDeviceGraphMemTrim || pthread_mutex_trylock(&growing) != 0)
 		return;
 	if (charged[card]) {
@@ -122,8 +125,9 @@ void graphs_refresh(int card)
 	pthread_mutex_unlock(&growing);
 }
 
-/* With the lock. */
-static CUresult begin_part(struct graph_part *part, const struct holding *wanted)
+/* `reserve` asks the books. With the lock. */
+static CUresult begin_part(struct graph_part *part, const struct holding *wanted,
+			   __typeof__(account_reserve) *reserve)
 {
 	const bool has_memory = wanted->card >= 0 && wanted->tag == trims[wanted->card] + 1;
 	CUresult result = CUDA_SUCCESS;
@@ -135,34 +139,59 @@ static CUresult begin_part(struct graph_part *part, const struct holding *wanted
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	follow(part->card, part->device);
 	if (!has_memory)
-		result = account_reserve(part->card, ACCOUNT_USED, part->reserved);
+		result = reserve(part->card, ACCOUNT_USED, part->reserved);
 	part->before = follow(part->card, part->device);
 	return result;
 }
 
-/* All cards, or none. */
+/*
+ * All cards, or none. Only the first card of a try waits for what others have reserved: with
+ * something reserved this thread must not wait, since others may wait for it. So a card that has no
+ * room is the first of the next try. With the lock.
+ */
+static CUresult begin_parts(struct graph_growth *growth, const struct holding *wanted)
+{
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	unsigned first = 0, begun = 1;
+
+	for (unsigned tries = 0; tries < MOST_TRIES && begun; tries++) {
+		unsigned next = first;
+
+		for (begun = 0; begun < growth->count; begun++) {
+			result = begin_part(&growth->parts[next], &wanted[next],
+					    begun ? account_reserve_now : account_reserve);
+			if (result != CUDA_SUCCESS)
+				break;
+			next = (next + 1) % growth->count;
+		}
+		if (result == CUDA_SUCCESS)
+			return result;
+		for (unsigned one = first; one != next; one = (one + 1) % growth->count)
+			account_settle(growth->parts[one].card, ACCOUNT_USED,
+				       growth->parts[one].reserved, 0);
+		first = next;
+	}
+	growth->count = 0;
+	return result;
+}
+
 CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream stream)
 {
-	struct holding wanted;
-	CUresult result = CUDA_SUCCESS;
+	struct holding wanted[LIMITS_CARDS];
 
 	growth->exec = (uint64_t)(uintptr_t)exec;
 	growth->count = 0;
-	if (!holdings_get(KIND_GRAPH, part_key(growth->exec, 0), &wanted) || capture_has(stream))
+	if (!holdings_get(KIND_GRAPH, part_key(growth->exec, 0), &wanted[0]) || capture_has(stream))
 		return CUDA_SUCCESS;
 	pthread_mutex_lock(&growing);
-	while (result == CUDA_SUCCESS && growth->count < LIMITS_CARDS &&
-	       holdings_get(KIND_GRAPH, part_key(growth->exec, growth->count), &wanted)) {
-		result = begin_part(&growth->parts[growth->count], &wanted);
-		growth->count += result == CUDA_SUCCESS;
-	}
-	if (result != CUDA_SUCCESS || !growth->count) {
-		for (unsigned i = 0; i < growth->count; i++)
-			account_settle(growth->parts[i].card, ACCOUNT_USED,
-				       growth->parts[i].reserved, 0);
-		growth->count = 0;
+	while (growth->count < LIMITS_CARDS &&
+	       holdings_get(KIND_GRAPH, part_key(growth->exec, growth->count),
+			    &wanted[growth->count]))
+		growth->count++;
+	const CUresult result = growth->count ? begin_parts(growth, wanted) : CUDA_SUCCESS;
+
+	if (!growth->count)
 		pthread_mutex_unlock(&growing);
-	}
 	return result;
 }
 

@@ -14,13 +14,25 @@
 
 /* Threads may share all of these: the counts change under the table's lock. */
 
-/* The number is another memory's from now on: what had it is gone, also if nobody told yet. */
+/* A tag; charges know another (books/memory_charge.c). */
+enum { TAG_EXPORTED = 2 };
+
+/* Its last handle and mapping are gone; a descriptor in any process may still keep the memory. */
+static void end_charge(struct charge_taken *taken)
+{
+	if (taken->entry.kind == KIND_PHYSICAL && taken->entry.tag == TAG_EXPORTED)
+		charge_taken_stays(taken);
+	else
+		charge_taken_done(taken, true);
+}
+
+/* The driver has given the number out again: what had it before is gone. */
 static void forget(CUmemGenericAllocationHandle handle)
 {
 	struct charge_taken taken;
 
 	charge_take(&taken, KIND_PHYSICAL, handle);
-	charge_taken_done(&taken, true);
+	end_charge(&taken);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -76,14 +88,15 @@ static void let_go(uint64_t handle, const struct holding *mapping, struct charge
 		calls_begin();
 }
 
-/* One handle more. */
-static void hold(uint64_t handle)
+static void note(uint64_t handle, uint32_t more_handles, uint32_t tag)
 {
 	holdings_lock();
 	struct holding *entry = holdings_at(KIND_PHYSICAL, handle);
 
-	if (entry)
-		entry->handles++;
+	if (entry) {
+		entry->handles += more_handles;
+		entry->tag |= tag;
+	}
 	holdings_unlock();
 }
 
@@ -91,7 +104,7 @@ static void hold(uint64_t handle)
 static void hold_again(uint64_t handle, struct charge_taken *taken)
 {
 	if (taken->entry.kind == KIND_NONE) {
-		hold(handle);
+		note(handle, 1, 0);
 		return;
 	}
 	taken->entry.handles++;
@@ -108,15 +121,21 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	const CUresult result = cuda.cuMemRelease(handle);
 
 	if (result == CUDA_SUCCESS)
-		charge_taken_done(&taken, true);
+		end_charge(&taken);
 	else
 		hold_again(handle, &taken);
 	return result;
 }
 
-/* The driver gives the handle that was mapped, so the number is one we know. */
+HOOK(cuMemExportToShareableHandle,
+     (void *shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+      unsigned long long flags),
+     (shared, handle, type, flags), (void)0,
+     if (result == CUDA_SUCCESS) note(handle, 0, TAG_EXPORTED))
+
+/* The driver gives the handle that was mapped, so the number is known here. */
 HOOK(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address),
-     (handle, address), (void)0, if (result == CUDA_SUCCESS) hold(*handle))
+     (handle, address), (void)0, if (result == CUDA_SUCCESS) note(*handle, 1, 0))
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
@@ -159,9 +178,9 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 		struct charge_taken taken;
 
 		let_go(mapping.other, &mapping, &taken);
-		charge_taken_done(&taken, true);
+		end_charge(&taken);
 		at += mapping.bytes ? mapping.bytes : end - at;
 	}
-	account_release(CARD_FOREIGN, ACCOUNT_USED, 0);
+	calls_end();
 	return result;
 }

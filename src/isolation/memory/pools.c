@@ -11,7 +11,7 @@
 
 #include "books/memory_limit.h"
 #include "books/memory_charge.h"
-#include "books/holdings.h"
+#include "books/pages.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
 #include "driver/stream.h"
@@ -23,12 +23,11 @@
 
 /* Today's drivers' own. */
 #define USUAL_CHUNK (32ull * 1024 * 1024)
-#define PAGE_BYTES (2ull * 1024 * 1024)
 
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-/* What comes when there is no place any more has no memory. */
+/* Pools beyond these give no memory. */
 enum { POOLS = 1024 };
 
 /* With the lock. */
@@ -36,8 +35,9 @@ static struct pool {
 	CUmemoryPool pool; /* NULL: free */
 	int card;
 	bool is_elsewhere; /* another process's, or of the host: not charged here */
+	bool is_ended;     /* destroyed by the program; the driver has it until nothing is out */
 	uint64_t charged;
-	uint64_t tight; /* it grew for so little though it had room; 0: it never did */
+	uint64_t tight; /* the smallest request for which it grew although it had room; 0: none */
 } pools[POOLS];
 static atomic_uint pool_count; /* the first so many were ever used */
 
@@ -76,7 +76,7 @@ static struct pool *find(CUmemoryPool pool)
 	return &pools[count];
 }
 
-/* One that was handed to us again stays what it is. */
+/* A pool that is known already stays as it is. */
 void pools_remember(CUmemoryPool pool, int card, bool is_elsewhere)
 {
 	pthread_mutex_lock(&pooling);
@@ -100,29 +100,6 @@ bool pools_know(CUmemoryPool pool, int *card, bool *is_elsewhere)
 	return known;
 }
 
-/*
- * The driver keeps what is out of it until it is freed, but then nobody can ask the pool
- * any more: it stays charged until the context ends.
- */
-void pools_forget(CUmemoryPool pool, uint64_t used)
-{
-	static _Atomic uint64_t ended;
-	struct pool *known = find(pool);
-
-	if (!known)
-		return;
-	const struct holding rest = {.key = atomic_fetch_add(&ended, 1) + 1,
-				     .kind = KIND_POOL_ENDED,
-				     .card = (int16_t)known->card,
-				     .context = (uint64_t)(uintptr_t)context_current(),
-				     .bytes = used < known->charged ? used : known->charged};
-
-	account_adjust(known->card, ACCOUNT_USED, known->charged, rest.bytes);
-	*known = (struct pool){0};
-	if (rest.bytes)
-		holdings_put(&rest);
-}
-
 static uint64_t follow(struct pool *pool)
 {
 	const uint64_t reserved = pool_number(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
@@ -134,29 +111,89 @@ static uint64_t follow(struct pool *pool)
 	return reserved;
 }
 
-void pools_follow(CUmemoryPool pool)
-{
-	struct pool *known = pool ? find(pool) : NULL; /* an application may name none */
-
-	if (known)
-		follow(known);
-}
-
-/* The call is not over before the books know: who measures in between takes less for overhead. */
-CUresult pools_trim(CUmemoryPool pool, size_t least)
+/* The call ends after the books have followed, or a measurement in between would be wrong. */
+CUresult pools_trim(CUmemoryPool handle, size_t least)
 {
 	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
+	pthread_mutex_lock(&pooling);
 	calls_begin();
 	if (cuda.cuMemPoolTrimTo)
-		result = cuda.cuMemPoolTrimTo(pool, least);
+		result = cuda.cuMemPoolTrimTo(handle, least);
 	PAUSEPOINT(pool_trimmed);
-	pools_follow(pool);
+	struct pool *pool = handle ? find(handle) : NULL; /* an application may name none */
+
+	if (pool)
+		follow(pool);
+	calls_end();
+	pthread_mutex_unlock(&pooling);
+	return result;
+}
+
+/* The driver destroys it. With the lock. */
+static CUresult end(CUmemoryPool handle, struct pool *pool)
+{
+	calls_begin();
+	const CUresult result = cuda.cuMemPoolDestroy(handle);
+
+	if (result == CUDA_SUCCESS && pool) {
+		account_adjust(pool->card, ACCOUNT_USED, pool->charged, 0);
+		*pool = (struct pool){0};
+	}
 	calls_end();
 	return result;
 }
 
-static void follow_all(int card, bool may_trim)
+/* Devices that draw from it draw from their default one; false where it is a default one itself. */
+static bool stop_drawing(CUmemoryPool pool)
+{
+	CUmemoryPool standard, current;
+	int count = 0;
+
+	if (!cuda.cuDeviceGetCount || !cuda.cuDeviceGetDefaultMemPool || !cuda.cuDeviceGetMemPool ||
+	    !cuda.cuDeviceSetMemPool || cuda.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+		return false;
+	for (CUdevice device = 0; device < count; device++) {
+		if (cuda.cuDeviceGetDefaultMemPool(&standard, device) != CUDA_SUCCESS)
+			continue;
+		if (standard == pool)
+			return false;
+		if (cuda.cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == pool)
+			cuda.cuDeviceSetMemPool(device, standard);
+	}
+	return true;
+}
+
+/*
+ * The driver keeps a destroyed pool's chunks until all that is out of it is freed, and nobody can
+ * ask it about such a pool. So it is destroyed only when it is empty.
+ */
+CUresult pools_destroy(CUmemoryPool handle)
+{
+	const CUstreamCaptureMode mode = capture_exempt();
+	CUresult result = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&pooling);
+	struct pool *pool = handle ? find(handle) : NULL;
+	const bool is_charged = pool && !pool->is_elsewhere;
+
+	if (is_charged)
+		(void)pools_trim(handle, 0);
+	if (pool && pool->is_ended)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (!is_charged || !pool->charged || !stop_drawing(handle))
+		result = end(handle, pool);
+	else
+		pool->is_ended = true;
+	pthread_mutex_unlock(&pooling);
+	capture_restore(mode);
+	return result;
+}
+
+/* Only a look, as between two figures of one moment; with the end of empty pools; or a trim. */
+enum way { FOLLOW, END_EMPTY, TRIM };
+
+static void follow_all(int card, enum way way)
 {
 	const CUstreamCaptureMode mode = capture_exempt();
 
@@ -166,10 +203,12 @@ static void follow_all(int card, bool may_trim)
 
 		if (!pool->pool || pool->is_elsewhere || (card >= 0 && pool->card != card))
 			continue;
-		if (may_trim)
+		if (way == TRIM || (way == END_EMPTY && pool->is_ended))
 			(void)pools_trim(pool->pool, 0);
 		else
 			follow(pool);
+		if (way != FOLLOW && pool->is_ended && !pool->charged)
+			(void)end(pool->pool, pool);
 	}
 	pthread_mutex_unlock(&pooling);
 	capture_restore(mode);
@@ -184,10 +223,10 @@ bool pools_follow_card(int card)
 {
 	if (!are_any())
 		return true;
-	/* Who has it may be growing one. */
+	/* The thread that holds it may be growing one. */
 	if (pthread_mutex_trylock(&pooling) != 0)
 		return false;
-	follow_all(card, false);
+	follow_all(card, FOLLOW);
 	pthread_mutex_unlock(&pooling);
 	return true;
 }
@@ -195,35 +234,13 @@ bool pools_follow_card(int card)
 void pools_refresh(int card)
 {
 	if (are_any())
-		follow_all(card, true);
+		follow_all(card, TRIM);
 }
 
 void pools_after_sync(void)
 {
 	if (are_any())
-		follow_all(CARD_FOREIGN, false);
-}
-
-static uint64_t round_up(uint64_t bytes, uint64_t to)
-{
-	const uint64_t rest = bytes % to;
-
-	return rest && bytes <= UINT64_MAX - to ? bytes + to - rest : bytes;
-}
-
-uint64_t pools_used(CUmemoryPool pool)
-{
-	return pool_number(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-}
-
-void pools_lock(void)
-{
-	pthread_mutex_lock(&pooling);
-}
-
-void pools_unlock(void)
-{
-	pthread_mutex_unlock(&pooling);
+		follow_all(CARD_FOREIGN, END_EMPTY);
 }
 
 /* The most that a pool can grow by for so many bytes. With the lock. */
@@ -236,7 +253,7 @@ static uint64_t most_growth(uint64_t bytes)
 static bool may_grow(struct pool_growth *growth, struct pool *pool)
 {
 	growth->before = follow(pool);
-	const uint64_t used = pools_used(growth->pool);
+	const uint64_t used = pool_number(growth->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
 	const uint64_t unused = growth->before > used ? growth->before - used : 0;
 
 	return growth->asked > unused || (used && pool->tight && growth->asked >= pool->tight);
@@ -250,8 +267,8 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	struct pool *pool = find(growth->pool);
 
 	growth->asked = bytes;
-	if (!pool) {
-		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!pool || pool->is_ended) {
+		result = pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 	} else if (may_grow(growth, pool) || growth->charge.card < 0) {
 		result = charge_card(&growth->charge, growth->charge.card, most_growth(bytes));
 		/* Making room may have trimmed this pool too. */

@@ -42,14 +42,8 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 void pools_remember(CUmemoryPool pool, int card, bool is_elsewhere);
 /* What was remembered; false for one that was not. */
 bool pools_know(CUmemoryPool pool, int *card, bool *is_elsewhere);
-/* The pool was destroyed with so many bytes out; with the lock. */
-void pools_forget(CUmemoryPool pool, uint64_t used);
+/* Destroys it once nothing is out of it; until then it stays charged. */
+CUresult pools_destroy(CUmemoryPool pool);
 
-/* Brings one pool's charge to what it has reserved now. Between lock and unlock. */
-void pools_follow(CUmemoryPool pool);
-/* The same behind the driver's trim; its result. */
+/* The driver's trim; its result. */
 CUresult pools_trim(CUmemoryPool pool, size_t least);
-/* Bytes that are out of it. */
-uint64_t pools_used(CUmemoryPool pool);
-void pools_lock(void);
-void pools_unlock(void);

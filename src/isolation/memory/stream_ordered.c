@@ -37,7 +37,7 @@ static bool is_pool_of_device(CUmemoryPool pool, CUdevice device)
 		own == pool);
 }
 
-/* Of a pool that was not made before our eyes; in doubt the stream's: nothing goes uncounted. */
+/* Of a pool whose making was not seen; in doubt the stream's, so that nothing goes uncounted. */
 static int card_of_pool(CUmemoryPool pool, CUstream stream)
 {
 	CUdevice device;
@@ -125,68 +125,37 @@ static void note_pool(CUmemoryPool pool, const CUmemLocation *location, CUmemAll
 {
 	if (type != CU_MEM_ALLOCATION_TYPE_PINNED)
 		charge_expect_managed();
-	else if (location_is_host(location))
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+		pools_remember(pool, card_of_device(location->id), false);
+	else if (type == CU_MEM_ALLOCATION_TYPE_PINNED && location_is_host(location))
 		pools_remember(pool, CARD_FOREIGN, true);
 }
 
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
-{
-	ENTER(cuMemPoolCreate, pool, poolProps);
-	const CUresult result = cuda.cuMemPoolCreate(pool, poolProps);
+#define MAKES_POOL(name, parameters, arguments, ...)                                               \
+	HOOK(name, parameters, arguments, (void)0, if (result == CUDA_SUCCESS) __VA_ARGS__)
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	note_pool(*pool, &poolProps->location, poolProps->allocType);
-	if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-		pools_remember(*pool, card_of_device(poolProps->location.id), false);
-	return CUDA_SUCCESS;
-}
-
+MAKES_POOL(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties),
+	   (pool, properties), note_pool(*pool, &properties->location, properties->allocType))
+MAKES_POOL(cuMemGetDefaultMemPool,
+	   (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type),
+	   (pool, location, type), note_pool(*pool, location, type))
+MAKES_POOL(cuMemGetMemPool,
+	   (CUmemoryPool * pool, CUmemLocation *location, CUmemAllocationType type),
+	   (pool, location, type), note_pool(*pool, location, type))
 /* Its exporter is charged. */
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
-					    CUmemAllocationHandleType handleType,
-					    unsigned long long flags)
-{
-	ENTER(cuMemPoolImportFromShareableHandle, pool_out, handle, handleType, flags);
-	const CUresult result =
-		cuda.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
-
-	if (result == CUDA_SUCCESS)
-		pools_remember(*pool_out, CARD_FOREIGN, true);
-	return result;
-}
-
-#define GETS_POOL(name)                                                                            \
-	HOOK(name, (CUmemoryPool * pool, CUmemLocation * location, CUmemAllocationType type),      \
-	     (pool, location, type), (void)0,                                                      \
-	     if (result == CUDA_SUCCESS) note_pool(*pool, location, type))
-
-GETS_POOL(cuMemGetDefaultMemPool)
-GETS_POOL(cuMemGetMemPool)
+MAKES_POOL(cuMemPoolImportFromShareableHandle,
+	   (CUmemoryPool * pool, void *handle, CUmemAllocationHandleType type,
+	    unsigned long long flags),
+	   (pool, handle, type, flags), pools_remember(*pool, CARD_FOREIGN, true))
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	ENTER(cuMemPoolDestroy, pool);
-	pools_lock();
-	pools_follow(pool);
-	const uint64_t used = pools_used(pool);
-
-	calls_begin();
-	const CUresult result = cuda.cuMemPoolDestroy(pool);
-
-	if (result == CUDA_SUCCESS)
-		pools_forget(pool, used);
-	calls_end();
-	pools_unlock();
-	return result;
+	return pools_destroy(pool);
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
 	ENTER(cuMemPoolTrimTo, pool, minBytesToKeep);
-	pools_lock();
-	const CUresult result = pools_trim(pool, minBytesToKeep);
-
-	pools_unlock();
-	return result;
+	return pools_trim(pool, minBytesToKeep);
 }

@@ -103,7 +103,6 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 		return result;
 	pthread_mutex_lock(&making_context);
 	making->is_first = !overhead_has_context(making->card);
-	making->usual = usual_price(device);
 	if (!home)
 		making->expected = price(making->card, making->is_first, &making->is_sure);
 	result = account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
@@ -119,15 +118,15 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 	return CUDA_SUCCESS;
 }
 
-/* What is counted where NVML does not tell: a second context may cost less, but nobody knows. */
+/* What counts where NVML does not tell: a second context as much as a first. */
 static uint64_t unlisted(const struct overhead_context *making)
 {
 	if (making->expected || making->home)
 		return making->expected;
-	return making->usual;
+	return usual_price(making->device);
 }
 
-/* What NVML says that it cost, if it knows us; `counted` is in the books for it already. */
+/* What it cost by NVML's figure, if there is one; `counted` is in the books for it already. */
 static uint64_t ask_list(const struct overhead_context *making, uint64_t own_before,
 			 uint64_t counted)
 {
@@ -186,14 +185,12 @@ static void adopt(CUcontext context)
 {
 	struct overhead_context making = {0};
 	struct holding entry = {.key = (uint64_t)(uintptr_t)context, .kind = KIND_CONTEXT};
-	CUdevice device;
 
 	if (holdings_get(KIND_CONTEXT, entry.key, &entry) ||
 	    card_current(&making.card) != CUDA_SUCCESS || making.card < 0 ||
-	    cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+	    cuda.cuCtxGetDevice(&making.device) != CUDA_SUCCESS)
 		return;
 	making.is_first = !overhead_has_context(making.card);
-	making.usual = usual_price(device);
 	making.expected = price(making.card, making.is_first, &making.is_sure);
 	entry.card = (int16_t)making.card;
 	entry.bytes = unlisted(&making);

@@ -57,10 +57,10 @@ ENDS(context_current() != context, cuCtxDetach)
  */
 enum { DEVICES = 64 };
 
-/* One user comes or goes at a time: whether he is the first or the last decides what is counted. */
+/* One user comes or goes at a time: the first makes the context, the last ends it. */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
-static atomic_int users[DEVICES]; /* that we know of */
+static atomic_int users[DEVICES]; /* whose calls were seen */
 
 void contexts_after_fork(void)
 {
@@ -126,7 +126,7 @@ static CUcontext context_of(CUdevice device)
 
 /*
  * Around a call of the driver's that takes a user away, or with `is_reset` all of them.
- * Between the two nobody else comes or goes.
+ * Between the two no other user comes or goes.
  */
 struct primary_end {
 	CUdevice device;

@@ -1,11 +1,12 @@
 /*
- * How much of a card loaded images can take. Of a fat binary the part of one architecture comes
- * to the card: the largest counts, as it is without compression. Code that is made from PTX is
- * thought to be no larger than four times its text. Local memory stands in no image.
+ * How much of a card loaded images can take. Of a fat binary the card gets the part of one
+ * architecture: the largest counts, without compression. Code that is made from PTX counts as four
+ * times its text. No image tells of local memory.
  */
 #include "overhead/overhead.h"
 
 #include "books/holdings.h"
+#include "books/pages.h"
 #include "driver/cards.h"
 #include "slice/limits.h"
 
@@ -18,7 +19,6 @@
 /* Of PTX, and of what says nothing of its parts. */
 enum { GROWTH = 4, ARCHITECTURES = 64 };
 
-#define PAGE_BYTES (2ull * 1024 * 1024)
 /* Small images share pages. */
 #define PIECE_BYTES (64ull * 1024)
 #define FAT_BINARY "\x50\xed\x55\xba"
@@ -186,10 +186,8 @@ void images_gone(const struct holding *entry)
 
 uint64_t images_code(int card, unsigned contexts)
 {
-	const uint64_t bytes =
-		atomic_load(&of_modules[card]) + atomic_load(&of_libraries) * contexts;
-
-	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	return round_up(atomic_load(&of_modules[card]) + atomic_load(&of_libraries) * contexts,
+			PAGE_BYTES);
 }
 
 void images_after_fork(void)

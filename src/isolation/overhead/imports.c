@@ -50,7 +50,7 @@ static void change(CUdeviceptr pointer, uint32_t opened, uint32_t closed)
 	holdings_unlock();
 }
 
-/* Who measures meanwhile would find it listed, and not here. */
+/* A measurement in between would find it listed by NVML, and not here. */
 #define OPENS(name)                                                                                \
 	HOOK(name, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned flags),                 \
 	     (pointer, handle, flags), calls_begin(), PAUSEPOINT(import_opened);                   \

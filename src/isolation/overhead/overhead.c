@@ -42,7 +42,7 @@ static atomic_int all_contexts;
 
 /*
  * What was launched lately. Each has two places, and the third that falls on them pushes the first
- * out: its next launch is looked at as the first was. Pages that nobody needs cost nothing.
+ * out: its next launch is looked at as the first was. Unused pages of the table cost nothing.
  */
 enum { BITS = 20 };
 
@@ -125,14 +125,6 @@ static uint64_t code_on(int card, uint64_t *prices)
 	return heaps + images_code(card, homes);
 }
 
-uint64_t overhead_expected(int card)
-{
-	uint64_t prices;
-	const uint64_t code = code_on(card, &prices);
-
-	return prices + code;
-}
-
 void overhead_follow_expected(void)
 {
 	uint64_t ignored;
@@ -153,6 +145,8 @@ void overhead_follow_expected(void)
 /* What this process holds by NVML's list, of one moment of the books; 0: it does not say. */
 static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 {
+	uint64_t prices;
+
 	if (!account_follow(card) || !calls_are_back(&look->moment))
 		return false;
 	/* Of the same moment as the books, if they do not move. */
@@ -163,7 +157,8 @@ static bool look_at_list(int card, struct account_look *look, uint64_t *listed)
 		*listed = 0;
 	look->listed = *listed > uncounted ? *listed - uncounted : 0;
 	look->managed = charge_managed(card);
-	look->expected = overhead_expected(card) + pages_overhead(card) - uncounted;
+	look->expected = code_on(card, &prices);
+	look->expected += prices + pages_overhead(card) - uncounted;
 	/* What shrank by itself meanwhile moves the books, and ends the moment. */
 	return account_follow(card);
 }

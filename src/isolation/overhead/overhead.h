@@ -20,9 +20,8 @@ struct overhead_context {
 	bool is_first; /* of this process on this card */
 	bool is_sure;  /* of what it costs */
 	bool was_listed;
-	CUcontext home;    /* of a green one, whose price is nobody else's: it is always measured */
+	CUcontext home;    /* of a green one, which is always measured; NULL for others */
 	uint64_t expected; /* reserved before; 0: the price is not known */
-	uint64_t usual;    /* what it costs by the table */
 };
 
 /*
@@ -32,7 +31,7 @@ struct overhead_context {
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
 /*
- * The current context, if it was made by a call that we do not know (cuGLCtxCreate,
+ * The current context, if it was made by a call without a hook (cuGLCtxCreate,
  * cuVDPAUCtxCreate, a later driver's): from now on it is counted. Cheap for one that is.
  */
 void overhead_adopt_current(void);
@@ -86,8 +85,6 @@ void overhead_forget_counts(void);
 bool overhead_has_context(int card);
 /* Then one function may bring its code more than once. */
 bool overhead_has_several_contexts(void);
-/* What contexts, code and heaps should take of a card. */
-uint64_t overhead_expected(int card);
 /* Brings the books to that, where NVML does not tell. */
 void overhead_follow_expected(void);
 /* Sets the overhead by what NVML holds against this process; false when that cannot be had now. */

@@ -37,7 +37,7 @@ struct limits {
 
 /*
  * False with a reason in `reason` when the text is not exactly a limits file.
- * Nothing is guessed: who cannot be understood is not obeyed halfway.
+ * Nothing is guessed: a file that is not understood is not obeyed in part.
  */
 bool limits_parse(const char *text, size_t length, struct limits *limits, char *reason,
 		  size_t reason_bytes);

@@ -190,7 +190,7 @@ bool process_is_alive(const struct process_name *name)
 	/* A main thread that has ended looks like a zombie while others go on. */
 	if (line.state == 'X' || (line.state == 'Z' && line.threads <= 1))
 		return false;
-	/* The kernel shows 0 or 1 to those who may not know. */
+	/* Without the right to see it, the kernel shows 0 or 1. */
 	return !(name->stack_start > 1 && line.stack_start > 1 &&
 		 line.stack_start != name->stack_start);
 }

@@ -1,4 +1,4 @@
-/* Who this process is, and whether another one still is who it was. */
+/* The identity of this process, and whether another one is still alive. */
 #pragma once
 
 #include <pthread.h>

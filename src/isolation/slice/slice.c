@@ -104,40 +104,27 @@ static bool find_root(void)
 	return true;
 }
 
+/* In one read, which for a regular file gets all of it. */
 static bool read_limits(const char *path, char *reason, size_t reason_bytes)
 {
 	static char text[LIMITS_FILE_BYTES + 1];
+	char fault[160];
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-	size_t length = 0;
-	ssize_t got = -1;
+	const ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text));
+	bool is_understood = false;
 
-	while (fd >= 0 && length < sizeof(text)) {
-		got = read(fd, text + length, sizeof(text) - length);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			break;
-		length += (size_t)got;
-	}
-	if (fd < 0 || got < 0) {
+	if (length < 0)
 		(void)snprintf(reason, reason_bytes, "%s: %m", path);
-		if (fd >= 0)
-			close(fd);
-		return false;
-	}
-	close(fd);
-	if (length > LIMITS_FILE_BYTES) {
+	else if (length > LIMITS_FILE_BYTES)
 		(void)snprintf(reason, reason_bytes, "%s: longer than %d bytes", path,
 			       LIMITS_FILE_BYTES);
-		return false;
-	}
-	char fault[160];
-
-	if (!limits_parse(text, length, &limits, fault, sizeof(fault))) {
+	else if (!limits_parse(text, (size_t)length, &limits, fault, sizeof(fault)))
 		(void)snprintf(reason, reason_bytes, "%s, %s", path, fault);
-		return false;
-	}
-	return true;
+	else
+		is_understood = true;
+	if (fd >= 0)
+		close(fd);
+	return is_understood;
 }
 
 static void decide(void)

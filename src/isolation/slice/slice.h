@@ -29,7 +29,7 @@ __attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
 const struct limits *slice_limits(void);
 /* The directory that holds config/, state/ and cards/. */
 const char *slice_root(void);
-/* Was that made by the agent? Else a person who starts the library by hand did. */
+/* Was it made by the agent, and not by a person who starts the library by hand? */
 bool slice_is_of_agent(void);
 
 /* Index of the device line with this UUID; -1: not this container's card. */

@@ -39,8 +39,8 @@ static inline int nvml_card(nvmlDevice_t device)
 	} while (0)
 
 /*
- * Any thread. Who holds memory on a card, or nobody where `is_compute` is false, in entries of
- * `bytes`: nvmlProcessDetail_v1_t, what begins as it does, or the beginning of it.
+ * Any thread. The processes that hold memory on a card, none if `is_compute` is false, in entries
+ * of `bytes`: nvmlProcessDetail_v1_t, what begins as it does, or the beginning of it.
  */
 nvmlReturn_t processes_list(nvmlDevice_t device, bool is_compute, unsigned *count, void *infos,
 			    size_t bytes);

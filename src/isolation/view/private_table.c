@@ -86,7 +86,7 @@ static bool is_numbered_as_known(void)
 	       strncmp(version, "535.", 4) == 0;
 }
 
-/* The driver's table with our lists in it; NULL when it is not as we know it. */
+/* The driver's table with these lists in it; NULL when it looks different. */
 static const void *copy_of(const uintptr_t *table)
 {
 	const uintptr_t bytes = table[0];

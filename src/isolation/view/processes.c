@@ -15,7 +15,7 @@
 
 enum { NO_INSTANCE = -1 };
 
-/* Who holds memory on a card. */
+/* A process that holds memory on a card. */
 struct holder {
 	uint32_t pid;   /* as this container sees it */
 	uint64_t bytes; /* asked for and overhead */

@@ -422,6 +422,13 @@ static void do_pool_keep(char *words[])
 	printf("%d\n", result);
 }
 
+/* pool_use NUMBER: card 0 draws from it. */
+static void do_pool_use(char *words[])
+{
+	printf("%d\n", CALL(cuDeviceSetMemPool, 0,
+			    (CUmemoryPool)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+}
+
 static void do_pool_trim(char *words[])
 {
 	printf("%d\n", CALL(cuMemPoolTrimTo,
@@ -527,6 +534,32 @@ static void do_graph(char *words[])
 	printf("%d\n", result);
 }
 
+/* graph_two NUMBER BYTES: an executable graph that takes so many of card 0 and of card 1. */
+static void do_graph_two(char *words[])
+{
+	CUgraph graph;
+	CUgraphExec exec = NULL;
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+		.bytesize = strtoull(words[2], NULL, 10)};
+	CUresult result = CALL(cuGraphCreate, &graph, 0);
+
+	for (int card = 0; !result && card < 2; card++) {
+		CUgraphNode node, freeing;
+
+		parameters.poolProps.location.id = card;
+		result = CALL(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &parameters);
+		if (!result)
+			result = CALL(cuGraphAddMemFreeNode, &freeing, graph, &node, 1,
+				      parameters.dptr);
+	}
+	if (!result)
+		result = CALL(cuGraphInstantiateWithFlags, &exec, graph, 0);
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)exec;
+	printf("%d\n", result);
+}
+
 /* One allocation node and its free. */
 static CUresult make_graph(CUgraph *graph, const char *bytes)
 {
@@ -612,6 +645,12 @@ static void do_graph_launch(char *words[])
 	if (!result)
 		result = CALL(cuStreamSynchronize, stream_of(0));
 	printf("%d\n", result);
+}
+
+/* setenv NAME VALUE: the simulated driver reads its settings at each call. */
+static void do_setenv(char *words[])
+{
+	printf("%d\n", setenv(words[1], words[2], 1));
 }
 
 static void do_graph_trim(char *words[])
@@ -1498,6 +1537,7 @@ static const struct command commands[] = {
 	{"pool_default", do_pool_default},
 	{"from_pool", do_from_pool},
 	{"pool_keep", do_pool_keep},
+	{"pool_use", do_pool_use},
 	{"pool_trim", do_pool_trim},
 	{"pool_destroy", do_pool_destroy},
 	{"array", do_array},
@@ -1531,7 +1571,9 @@ static const struct command commands[] = {
 	{"fat", do_fat},
 	{"variables", do_variables},
 	{"heap", do_heap},
+	{"graph_two", do_graph_two},
 	{"graph_destroy", do_graph_destroy},
+	{"setenv", do_setenv},
 	{"init", do_init},
 	{"info", do_info},
 	{"info_null", do_info_null},
