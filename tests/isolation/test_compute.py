@@ -344,6 +344,21 @@ def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
     assert is_kept(had[0], 30), had
 
 
+@sweep("kind", ["contexts@5000000", "contexts@100000"])
+def test_work_that_is_out_when_its_context_ends_is_charged(make_box: MakeBox, kind: str) -> None:
+    """A context, a launch, its end, over and over: what no event had told of was free, and 30 % had all."""
+    had = shares((tenant(make_box, "a", 30), kind))
+
+    assert had == pytest.approx([30], abs=POINTS)
+
+
+def test_a_context_that_does_not_end_when_asked_to_stays_capped(make_box: MakeBox) -> None:
+    """The driver refuses to destroy a primary context; launches that waited for credit went at once."""
+    had = shares((alone(make_box, 20), "refusals@20000000"), in_steps=False, seconds=3)
+
+    assert 0 < had[0] <= 40
+
+
 @sweep("percents", [(10, 100), (10, 60), (60, 10)])
 @sweep("way", ["second", "kernel", "graph", "sibling", "green", "greens", "together"])
 def test_work_is_charged_to_the_card_it_runs_on(

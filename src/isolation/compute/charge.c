@@ -75,11 +75,9 @@ static uint64_t sum(uint64_t number, int64_t more)
 	return more < 0 ? less(number, (uint64_t)-more) : number + (uint64_t)more;
 }
 
-void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns)
+void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns)
 {
-	credit_put_out(card, mean_ns - copies_ns, copies_ns);
-	if (!meter)
-		return;
+	credit_put_out(meter->card, mean_ns - copies_ns, copies_ns);
 	meter->out_ns = sum(meter->out_ns, mean_ns);
 	meter->copies_ns = sum(meter->copies_ns, copies_ns);
 	meter->worst_ns = sum(meter->worst_ns, worst_ns);
@@ -161,7 +159,7 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 		charged_ns = part_ns;
 	if (!work->is_sure && !work->is_sample && work->is_alike && !work->copies_ns)
 		estimate_learn(work->what, part_ns / work->launches, work->launches);
-	charge_out(meter, meter->card, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
+	charge_out(meter, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
 		   -(int64_t)work->worst_ns);
 	credit_spend(meter->card, charged_ns, lease_is_free(meter->card, now_ns));
 }
@@ -300,7 +298,8 @@ void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns)
 
 void charge_forget(struct meter *meter, uint64_t now_ns)
 {
-	charge_out(meter, meter->card, -(int64_t)meter->out_ns, -(int64_t)meter->copies_ns, 0);
+	credit_spend(meter->card, meter->out_ns, lease_is_free(meter->card, now_ns));
+	charge_out(meter, -(int64_t)meter->out_ns, -(int64_t)meter->copies_ns, 0);
 	lease_tell(meter, now_ns);
 }
 

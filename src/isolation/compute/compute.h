@@ -73,7 +73,7 @@ struct meter {
 	uint64_t slack_ns; /* launches were charged so much less than is known of them */
 	uint32_t wary;     /* so many launches are sampled all */
 	bool is_polled;    /* by some thread, just now, */
-	uint32_t setting;  /* and so many set an event: the meter does not end meanwhile */
+	uint32_t users;    /* and so many launch: the meter does not end meanwhile */
 	bool is_mixed;     /* several streams since the card was idle, */
 	bool is_learning;  /* and copies that were not measured before */
 	CUstream stream;   /* of the last launch; it may be gone */
@@ -95,8 +95,7 @@ struct estimate {
 
 /* One launch between its two halves, in the thread that makes it. */
 struct meter_launch {
-	int card;
-	bool is_metered;
+	struct meter *meter; /* NULL: it is not metered */
 	bool is_sample;
 	bool is_copy;
 	uint64_t what; /* function and size, or graph, or estimate_copy_kind() */
@@ -214,10 +213,8 @@ static inline bool charge_is_idle(const struct meter *meter)
 /* Between two kernels of a stream that are queued. */
 uint64_t charge_gap_ns(void);
 
-/* What is out becomes so much more, by its means: of it copies, and what it may take. `meter`: or
- * NULL. */
-void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns,
-		int64_t worst_ns);
+/* What is out becomes so much more, by its means: of it copies, and what it may take. */
+void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns);
 /* Charges what has ended. Gives the lock up meanwhile. */
 void charge_poll(struct meter *meter, uint64_t now_ns);
 /*
@@ -227,7 +224,7 @@ void charge_poll(struct meter *meter, uint64_t now_ns);
 void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
 /* When the card likely has nothing of ours any more. */
 uint64_t charge_over_ns(const struct meter *meter);
-/* The context ends: what is out is forgotten. */
+/* The context ends: what is still out is charged by its means. */
 void charge_forget(struct meter *meter, uint64_t now_ns);
 
 /* Must a launch that may take so long wait until more of what is out was measured? */

@@ -124,12 +124,10 @@ void events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 	if (meter->spare_count)
 		timed.event = meter->spares[--meter->spare_count];
 	meter->tail = (struct work){0};
-	meter->setting++;
 	events_unlock();
 	const bool is_set = record(meter->context, &timed.event, stream);
 
 	events_lock();
-	meter->setting--;
 	if (is_set && meter->count < METER_EVENTS) {
 		if (!meter->count)
 			meter->first_ns = now_ns;

@@ -87,12 +87,8 @@ static struct meter *meter_here(CUcontext context)
 	return meter;
 }
 
-/* The launch's meter, after a while without the lock; NULL when its context ended meanwhile. */
-static struct meter *sleep_unlocked(const struct meter *meter, const struct meter_launch *launch,
-				    uint64_t nap_ns, bool may_reap)
+static void sleep_unlocked(int card, uint64_t nap_ns, bool may_reap)
 {
-	const int card = meter->card;
-
 	events_unlock();
 	if (nap_ns <= SPIN_NS)
 		timer_spin_ns(nap_ns);
@@ -101,7 +97,6 @@ static struct meter *sleep_unlocked(const struct meter *meter, const struct mete
 	if (may_reap)
 		(void)account_held(card, true);
 	events_lock();
-	return events_meter_of(launch->there.context);
 }
 
 /* Nanoseconds until it is worth asking again; 0: it may go. */
@@ -115,15 +110,12 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	return lease_wait_ns(meter, launch);
 }
 
-/*
- * Until the launch may go; what is out is measured meanwhile. Gives the lock up; NULL when the
- * context ended.
- */
-static struct meter *await(struct meter *meter, struct meter_launch *launch)
+/* Until the launch may go; what is out is measured meanwhile. Gives the lock up. */
+static void await(struct meter *meter, struct meter_launch *launch)
 {
 	uint64_t waited_ns = 0, reaped_ns = 0, begun_ns = 0;
 
-	while (meter) {
+	for (;;) {
 		launch->now_ns = timer_now_ns();
 		begun_ns = begun_ns ? begun_ns : launch->now_ns;
 		launch->estimate = launch->is_copy ? estimate_of_copy(launch->what)
@@ -147,12 +139,11 @@ static struct meter *await(struct meter *meter, struct meter_launch *launch)
 		const bool is_long = waited_ns - reaped_ns >= REAP_AFTER_NS;
 
 		reaped_ns = is_long ? waited_ns : reaped_ns;
-		meter = sleep_unlocked(meter, launch, nap_ns, is_long);
+		sleep_unlocked(meter->card, nap_ns, is_long);
 	}
-	launch->waited_ns = begun_ns ? launch->now_ns - begun_ns : 0;
-	if (meter && waited_ns)
+	launch->waited_ns = launch->now_ns - begun_ns;
+	if (waited_ns)
 		credit_note_wait(meter->card, waited_ns);
-	return meter;
 }
 
 void meter_await(CUstream stream)
@@ -164,7 +155,13 @@ void meter_await(CUstream stream)
 	launch.there = scope_stream(stream);
 	if (launch.there.context && !capture_has(stream)) {
 		events_lock();
-		(void)await(meter_here(launch.there.context), &launch);
+		struct meter *meter = meter_here(launch.there.context);
+
+		if (meter) {
+			meter->users++;
+			await(meter, &launch);
+			meter->users--;
+		}
 		events_unlock();
 	}
 	scope_end(launch.there);
@@ -203,15 +200,14 @@ static void begin_sample(struct meter *meter, struct meter_launch *launch)
 	launch->now_ns = timer_now_ns();
 }
 
-/* `sign`: 1, it goes out; -1, it did not. `meter`: NULL when the context ended. */
-static void put_out(struct meter *meter, int card, const struct meter_launch *launch, int sign)
+/* `sign`: 1, it goes out; -1, it did not. */
+static void put_out(struct meter *meter, const struct meter_launch *launch, int sign)
 {
 	const int64_t mean_ns = sign * (int64_t)launch->estimate.mean_ns;
 
-	charge_out(meter, card, mean_ns, launch->is_copy ? mean_ns : 0,
+	charge_out(meter, mean_ns, launch->is_copy ? mean_ns : 0,
 		   sign * (int64_t)launch->estimate.worst_ns);
-	if (meter)
-		meter->more_ns = larger(meter->more_ns, launch->estimate.more_ns);
+	meter->more_ns = larger(meter->more_ns, launch->estimate.more_ns);
 }
 
 static void begin(struct meter *meter, struct meter_launch *launch)
@@ -232,11 +228,9 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 
 	meter->idle_since_ns = 0;
 	meter->is_learning = meter->is_learning || (launch->is_copy && !launch->estimate.is_known);
-	put_out(meter, meter->card, launch, 1);
+	put_out(meter, launch, 1);
 	meter->number++;
 	lease_tell(meter, launch->now_ns);
-	launch->is_metered = true;
-	launch->card = meter->card;
 	if (!meter->tail.launches) {
 		meter->tail.begun_ns = launch->now_ns;
 		meter->tail.waited_ns = launch->waited_ns;
@@ -251,7 +245,7 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 
 void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
 {
-	launch->is_metered = false;
+	launch->meter = NULL;
 	if (!meter_is_capped()) {
 		tell_neighbours();
 		return;
@@ -260,10 +254,12 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	launch->there = scope_stream(stream);
 	if (launch->there.context && !capture_has(stream)) {
 		events_lock();
-		struct meter *meter = await(meter_here(launch->there.context), launch);
-
-		if (meter)
-			begin(meter, launch);
+		launch->meter = meter_here(launch->there.context);
+		if (launch->meter) {
+			launch->meter->users++;
+			await(launch->meter, launch);
+			begin(launch->meter, launch);
+		}
 		events_unlock();
 	}
 	scope_end(launch->there);
@@ -327,21 +323,22 @@ static void note_lag(struct meter_launch *launch)
 
 void meter_after(struct meter_launch *launch, CUresult result)
 {
-	if (!launch->is_metered)
+	struct meter *meter = launch->meter;
+
+	if (!meter)
 		return;
 	scope_again(&launch->there);
 	if (launch->is_sample && !launch->is_copy)
 		note_lag(launch);
 	events_lock();
-	struct meter *meter = events_meter_of(launch->there.context);
-
-	if (meter && result == CUDA_SUCCESS) {
+	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch);
 		if (is_event_due(meter, launch))
 			events_set(meter, launch->stream, launch->now_ns);
 	} else {
-		put_out(meter, launch->card, launch, -1);
+		put_out(meter, launch, -1);
 	}
+	meter->users--;
 	events_unlock();
 	scope_end(launch->there);
 }
@@ -393,23 +390,43 @@ void meter_after_wait(const struct meter_wait *wait)
 	events_unlock();
 }
 
+/* The driver does so as well before it ends the context; without the lock. */
+static void wait_for_all(CUcontext context)
+{
+	const struct context_scope there = scope_enter(context);
+	const CUstreamCaptureMode mode = capture_exempt();
+
+	if (cuda.cuCtxSynchronize)
+		cuda.cuCtxSynchronize();
+	capture_restore(mode);
+	scope_end(there);
+}
+
 void meter_forget_context(CUcontext context)
 {
-	events_lock();
-	struct meter *meter;
+	const uint64_t asked_ns = timer_now_ns();
 
-	while ((meter = events_meter_of(context)) && (meter->is_polled || meter->setting)) {
+	events_lock();
+	struct meter *meter = events_meter_of(context);
+
+	if (!meter) {
 		events_unlock();
-		timer_spin_ns(1000);
+		return;
+	}
+	meter->context = NULL; /* nobody finds it any more */
+	while (meter->users)
+		sleep_unlocked(meter->card, SPIN_NS, false);
+	if (!charge_is_idle(meter)) {
+		events_unlock();
+		wait_for_all(context);
 		events_lock();
 	}
-	if (meter) {
-		const uint64_t now_ns = timer_now_ns();
+	while (meter->is_polled)
+		sleep_unlocked(meter->card, SPIN_NS, false);
+	const uint64_t now_ns = timer_now_ns();
 
-		meter->context = NULL; /* nobody finds it any more */
-		charge_poll(meter, now_ns);
-		charge_forget(meter, now_ns);
-		events_forget(meter);
-	}
+	charge_all(meter, asked_ns, now_ns);
+	charge_forget(meter, now_ns);
+	events_forget(meter);
 	events_unlock();
 }
