@@ -42,17 +42,15 @@ enum { LATE_TIMES = 4 };
 /* Streams that one look asks about. */
 enum { STREAMS_LOOKED_AT = 4 };
 
-static uint64_t event_ns = UINT64_MAX; /* what an event takes; UINT64_MAX: not measured */
-
 static uint64_t less(uint64_t from, uint64_t by)
 {
 	return from > by ? from - by : 0;
 }
 
 /* Right behind a kernel, on an H100: 2.0 us, and 1.4 behind another event. */
-uint64_t charge_gap_ns(void)
+uint64_t charge_gap_ns(const struct meter *meter)
 {
-	return event_ns == UINT64_MAX ? 0 : event_ns + event_ns / 2;
+	return meter->event_ns + meter->event_ns / 2;
 }
 
 /* Others that the card goes round to while this work is on it. */
@@ -65,8 +63,8 @@ static unsigned beside(const struct meter *meter, uint64_t now_ns)
 		count += (int)i != slice_slot() &&
 			 atomic_load_explicit(&region->cards[meter->card].inflight_ns[i],
 					      memory_order_relaxed) > 0;
-	for (const struct meter *other = events_first(); other; other = other->next)
-		count += other != meter && other->card == meter->card && !charge_is_idle(other);
+	for (const struct meter *other = events_first(meter->card); other; other = other->next)
+		count += other != meter && !charge_is_idle(other);
 	return count;
 }
 
@@ -84,10 +82,11 @@ void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t
 }
 
 /* Copies alone: others' turns do not delay them, and what the bus was shared for is not charged. */
-static uint64_t charge_copies(const struct work *work, uint64_t passed_ns, bool is_by_itself)
+static uint64_t charge_copies(struct meter *meter, const struct work *work, uint64_t passed_ns,
+			      bool is_by_itself)
 {
 	if (work->is_sample && is_by_itself)
-		estimate_copy_sample(work->what, passed_ns);
+		estimate_copy_sample(meter, work->what, passed_ns);
 	return work->is_sure ? smaller(passed_ns, work->mean_ns) : passed_ns;
 }
 
@@ -97,7 +96,7 @@ static uint64_t charge_sample(struct meter *meter, const struct work *work, uint
 	if (others && took_ns > TURN_NS)
 		took_ns /= 1 + others;
 	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, took_ns), SLACK_MOST_NS);
-	estimate_sample(work->what, took_ns);
+	estimate_sample(meter, work->what, took_ns);
 	return took_ns;
 }
 
@@ -150,7 +149,7 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 	const uint64_t part_ns = there_ns / (1 + others);
 
 	if (work->launches && work->copies_ns == work->mean_ns)
-		charged_ns = charge_copies(work, there_ns, is_by_itself);
+		charged_ns = charge_copies(meter, work, there_ns, is_by_itself);
 	else if (work->is_sample)
 		charged_ns = charge_sample(meter, work, passed_ns, others);
 	else if (work->is_sure)
@@ -158,7 +157,7 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 	else
 		charged_ns = part_ns;
 	if (!work->is_sure && !work->is_sample && work->is_alike && !work->copies_ns)
-		estimate_learn(work->what, part_ns / work->launches, work->launches);
+		estimate_learn(meter, work->what, part_ns / work->launches, work->launches);
 	charge_out(meter, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
 		   -(int64_t)work->worst_ns);
 	credit_spend(meter->card, charged_ns, lease_is_free(meter->card, now_ns));
@@ -190,12 +189,12 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	const uint64_t there_ns = is_timed && later_ns > 0 ? (uint64_t)later_ns : 0;
 	uint64_t passed_ns = work.begun_ns ? less(now_ns, work.begun_ns) : 0;
 
-	if (work.is_blank && is_timed && there_ns < event_ns)
-		event_ns = there_ns;
+	if (work.is_blank && is_timed && (!meter->event_ns || there_ns < meter->event_ns))
+		meter->event_ns = there_ns;
 	if (is_timed && work.is_sample) {
-		passed_ns = less(there_ns, larger(work.lag_ns, charge_gap_ns()));
+		passed_ns = less(there_ns, larger(work.lag_ns, charge_gap_ns(meter)));
 	} else if (is_timed) {
-		const uint64_t by_events_ns = less(there_ns, charge_gap_ns() + work.idle_ns);
+		const uint64_t by_events_ns = less(there_ns, charge_gap_ns(meter) + work.idle_ns);
 
 		/* Our clock knows when the first was launched. */
 		passed_ns = work.is_from_idle ? smaller(passed_ns, by_events_ns) : by_events_ns;

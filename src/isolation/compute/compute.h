@@ -1,5 +1,5 @@
-/* What the files of this folder share. All with the meters' lock, except credit_*, which any thread
- * and process may call at once. */
+/* What the files of this folder share. All with the lock of the meter's card, except credit_*,
+ * which any thread and process may call at once. */
 #pragma once
 
 #include "driver/context_scope.h"
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { METER_EVENTS = 128 };
+enum { METER_EVENTS = 128, METER_PLACES = 8192 };
 
 static inline uint64_t smaller(uint64_t one, uint64_t other)
 {
@@ -50,6 +50,19 @@ struct timed_event {
 	uint64_t set_ns;
 };
 
+/* A kind of launch. */
+struct place {
+	uint64_t what;
+	double mean_ns;
+	uint64_t worst_ns; /* the longest of late */
+	uint64_t steady;   /* launches since one took far longer than the others */
+	uint32_t samples;  /* that the mean is of; 0: only guessed from launches in a row */
+	uint32_t all;      /* so many launches are sampled all */
+	uint32_t every, due;
+	uint32_t alike; /* samples in a row */
+	uint32_t heard; /* samples in all */
+};
+
 struct meter {
 	struct meter *next;
 	CUcontext context;
@@ -81,6 +94,8 @@ struct meter {
 	uint32_t count, spare_count;
 	struct timed_event events[METER_EVENTS];
 	CUevent spares[METER_EVENTS + 2];
+	uint64_t event_ns; /* what an event takes; 0: not measured */
+	struct place places[METER_PLACES];
 };
 
 /* --- How long launches of a kind take: compute/estimate.c --- */
@@ -119,19 +134,17 @@ struct meter_wait {
 	uint64_t asked_ns; /* and then it was so late */
 };
 
-struct estimate estimate_of(uint64_t what);
+struct estimate estimate_of(const struct meter *meter, uint64_t what);
 /* One is launched: is it to be measured by itself, with an event on both sides? */
-bool estimate_wants_sample(uint64_t what);
+bool estimate_wants_sample(struct meter *meter, uint64_t what);
 /* One took so long by itself. */
-void estimate_sample(uint64_t what, uint64_t took_ns);
+void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns);
 /* Launches of one kind took so long each, with what lay between them. */
-void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches);
+void estimate_learn(struct meter *meter, uint64_t what, uint64_t took_ns, uint32_t launches);
 
-struct estimate estimate_of_copy(uint64_t copy);
-bool estimate_wants_copy_sample(uint64_t copy);
-void estimate_copy_sample(uint64_t copy, uint64_t took_ns);
-
-void estimate_forget_all(void);
+struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy);
+bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy);
+void estimate_copy_sample(struct meter *meter, uint64_t copy, uint64_t took_ns);
 
 /* --- The container's card time, earned by the clock, spent by work: compute/credit.c --- */
 
@@ -160,14 +173,16 @@ void credit_note_wait(int card, uint64_t waited_ns);
 
 /* --- One meter a context, with the events that were set and not reached: compute/events.c --- */
 
-void events_lock(void);
-void events_unlock(void);
+/* A lock a card, which is held over no call of the driver. */
+void events_lock(int card);
+void events_unlock(int card);
 
-/* The meter of a context, made if it has none; NULL without a context. */
+/* The meter of a context, with its card's lock; NULL, and no lock, when it has none. */
+struct meter *events_find(CUcontext context);
+/* The same, made if there is none. */
 struct meter *events_meter(CUcontext context, int card);
-/* NULL when it has none. */
-struct meter *events_meter_of(CUcontext context);
-struct meter *events_first(void);
+/* Of a card, with its lock. */
+struct meter *events_first(int card);
 
 /*
  * Puts the tail behind an event on the stream; where none can be set it stays the tail. The lock
@@ -182,7 +197,7 @@ bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *l
 /* Takes it out; it becomes the reference where it was reached after that. */
 void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns);
 
-/* The context ends, its events with it. */
+/* The context ends, its events with it. Gives the lock up for good. */
 void events_forget(struct meter *meter);
 void events_after_fork(void);
 
@@ -211,7 +226,7 @@ static inline bool charge_is_idle(const struct meter *meter)
 }
 
 /* Between two kernels of a stream that are queued. */
-uint64_t charge_gap_ns(void);
+uint64_t charge_gap_ns(const struct meter *meter);
 
 /* What is out becomes so much more, by its means: of it copies, and what it may take. */
 void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns);

@@ -33,14 +33,13 @@ enum { TELL_LAUNCHES = 8 };
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
 #define REAP_AFTER_NS 100000000u
 
-static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
-static atomic_bool is_any_out;
+static atomic_int capped;   /* 0: not asked, 1: some card has a cap, 2: none */
+static atomic_bool is_told; /* that a slice without a cap is at work */
 
 void meter_after_fork(void)
 {
-	atomic_store(&is_any_out, false);
+	atomic_store(&is_told, false);
 	events_after_fork();
-	estimate_forget_all();
 }
 
 bool meter_is_capped(void)
@@ -62,41 +61,49 @@ static void tell_neighbours(void)
 {
 	static _Atomic uint64_t told_ns;
 	static __thread unsigned launches;
-	const bool is_told = atomic_load_explicit(&is_any_out, memory_order_relaxed);
+	const bool is_known = atomic_load_explicit(&is_told, memory_order_relaxed);
 
-	if (is_told && ++launches % TELL_LAUNCHES)
+	if (is_known && ++launches % TELL_LAUNCHES)
 		return;
 	const uint64_t now_ns = timer_now_ns();
 
-	if (is_told && now_ns - atomic_load_explicit(&told_ns, memory_order_relaxed) < TELL_NS / 4)
+	if (is_known && now_ns - atomic_load_explicit(&told_ns, memory_order_relaxed) < TELL_NS / 4)
 		return;
 	atomic_store_explicit(&told_ns, now_ns, memory_order_relaxed);
-	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
+	atomic_store_explicit(&is_told, true, memory_order_relaxed);
 	for (unsigned i = 0; i < slice_limits()->card_count; i++)
 		lease_tell_without((int)i, now_ns + TELL_NS);
 }
 
-/* The meter of the current context; NULL where the card has no cap. With the lock. */
-static struct meter *meter_here(CUcontext context)
+/* The meter of the current context, in use and with its lock; NULL where the card has no cap. */
+static struct meter *begin_use(CUcontext context)
 {
-	struct meter *meter = events_meter_of(context);
+	struct meter *meter = events_find(context);
 	int card;
 
 	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
 		meter = events_meter(context, card);
+	if (meter)
+		meter->users++;
 	return meter;
+}
+
+static void end_use(struct meter *meter)
+{
+	meter->users--;
+	events_unlock(meter->card);
 }
 
 static void sleep_unlocked(int card, uint64_t nap_ns, bool may_reap)
 {
-	events_unlock();
+	events_unlock(card);
 	if (nap_ns <= SPIN_NS)
 		timer_spin_ns(nap_ns);
 	else
 		timer_sleep_ns(nap_ns);
 	if (may_reap)
 		(void)account_held(card, true);
-	events_lock();
+	events_lock(card);
 }
 
 /* Nanoseconds until it is worth asking again; 0: it may go. */
@@ -118,8 +125,8 @@ static void await(struct meter *meter, struct meter_launch *launch)
 	for (;;) {
 		launch->now_ns = timer_now_ns();
 		begun_ns = begun_ns ? begun_ns : launch->now_ns;
-		launch->estimate = launch->is_copy ? estimate_of_copy(launch->what)
-						   : estimate_of(launch->what);
+		launch->estimate = launch->is_copy ? estimate_of_copy(meter, launch->what)
+						   : estimate_of(meter, launch->what);
 		if (!launch->is_copy)
 			meter->kernel_ns = launch->now_ns;
 		if (waited_ns || launch->now_ns - meter->polled_ns >= POLL_EVERY_NS)
@@ -153,16 +160,12 @@ void meter_await(CUstream stream)
 	if (!meter_is_capped())
 		return;
 	launch.there = scope_stream(stream);
-	if (launch.there.context && !capture_has(stream)) {
-		events_lock();
-		struct meter *meter = meter_here(launch.there.context);
-
-		if (meter) {
-			meter->users++;
-			await(meter, &launch);
-			meter->users--;
-		}
-		events_unlock();
+	struct meter *meter = launch.there.context && !capture_has(stream)
+				      ? begin_use(launch.there.context)
+				      : NULL;
+	if (meter) {
+		await(meter, &launch);
+		end_use(meter);
 	}
 	scope_end(launch.there);
 }
@@ -212,8 +215,8 @@ static void put_out(struct meter *meter, const struct meter_launch *launch, int 
 
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
-	bool wants_sample = launch->is_copy ? estimate_wants_copy_sample(launch->what)
-					    : estimate_wants_sample(launch->what);
+	bool wants_sample = launch->is_copy ? estimate_wants_copy_sample(meter, launch->what)
+					    : estimate_wants_sample(meter, launch->what);
 
 	if (meter->wary) {
 		meter->wary--;
@@ -236,7 +239,6 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 		meter->tail.waited_ns = launch->waited_ns;
 		meter->tail.is_from_idle = is_from_idle;
 	}
-	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
 	if (wants_sample)
 		begin_sample(meter, launch);
 	else if (wants_mark)
@@ -252,15 +254,12 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	}
 	*launch = (struct meter_launch){.what = what, .is_copy = is_copy, .stream = stream};
 	launch->there = scope_stream(stream);
-	if (launch->there.context && !capture_has(stream)) {
-		events_lock();
-		launch->meter = meter_here(launch->there.context);
-		if (launch->meter) {
-			launch->meter->users++;
-			await(launch->meter, launch);
-			begin(launch->meter, launch);
-		}
-		events_unlock();
+	if (launch->there.context && !capture_has(stream))
+		launch->meter = begin_use(launch->there.context);
+	if (launch->meter) {
+		await(launch->meter, launch);
+		begin(launch->meter, launch);
+		events_unlock(launch->meter->card);
 	}
 	scope_end(launch->there);
 }
@@ -273,7 +272,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
 	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_sure;
 	/* Behind another kernel there is a gap, on an idle card there is not. */
-	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns() : 0;
+	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns(meter) : 0;
 	const uint64_t ahead_ns = meter->out_ns - smaller(meter->out_ns, estimate->mean_ns);
 
 	tail->ahead_ns = tail->launches ? smaller(tail->ahead_ns, ahead_ns) : ahead_ns;
@@ -330,7 +329,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	scope_again(&launch->there);
 	if (launch->is_sample && !launch->is_copy)
 		note_lag(launch);
-	events_lock();
+	events_lock(meter->card);
 	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch);
 		if (is_event_due(meter, launch))
@@ -338,22 +337,22 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	} else {
 		put_out(meter, launch, -1);
 	}
-	meter->users--;
-	events_unlock();
+	end_use(meter);
 	scope_end(launch->there);
 }
 
 void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all)
 {
 	*wait = (struct meter_wait){.stream = stream, .is_for_all = is_for_all};
-	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed) || !meter_is_capped())
+	if (!meter_is_capped())
 		return;
 	wait->context = stream == METER_NO_STREAM ? NULL : scope_context(stream);
-	events_lock();
-	const struct meter *meter = events_meter_of(wait->context);
+	const struct meter *meter = events_find(wait->context);
 
-	wait->number = meter ? meter->number : 0;
-	events_unlock();
+	if (meter) {
+		wait->number = meter->number;
+		events_unlock(meter->card);
+	}
 	wait->asked_ns = timer_now_ns();
 }
 
@@ -366,28 +365,28 @@ static bool is_all_over(const struct meter *meter, const struct meter_wait *wait
 
 void meter_after_wait(const struct meter_wait *wait)
 {
-	bool is_out = false;
-
-	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed))
-		return;
-	const uint64_t now_ns = timer_now_ns();
+	const int count = (int)slice_limits()->card_count;
 
 	if (!meter_is_capped()) {
-		for (unsigned i = 0; wait->is_for_all && i < slice_limits()->card_count; i++)
-			lease_tell_without((int)i, now_ns);
-		atomic_store_explicit(&is_any_out, !wait->is_for_all, memory_order_relaxed);
+		if (!wait->is_for_all || !atomic_load_explicit(&is_told, memory_order_relaxed))
+			return;
+		for (int card = 0; card < count; card++)
+			lease_tell_without(card, timer_now_ns());
+		atomic_store_explicit(&is_told, false, memory_order_relaxed);
 		return;
 	}
-	events_lock();
-	for (struct meter *meter = events_first(); meter; meter = meter->next) {
-		if (is_all_over(meter, wait))
-			charge_all(meter, wait->asked_ns, now_ns);
-		else
-			charge_poll(meter, now_ns);
-		is_out = is_out || !charge_is_idle(meter);
+	const uint64_t now_ns = timer_now_ns();
+
+	for (int card = 0; card < count; card++) {
+		events_lock(card);
+		for (struct meter *meter = events_first(card); meter; meter = meter->next) {
+			if (is_all_over(meter, wait))
+				charge_all(meter, wait->asked_ns, now_ns);
+			else
+				charge_poll(meter, now_ns);
+		}
+		events_unlock(card);
 	}
-	atomic_store_explicit(&is_any_out, is_out, memory_order_relaxed);
-	events_unlock();
 }
 
 /* The driver does so as well before it ends the context; without the lock. */
@@ -405,21 +404,17 @@ static void wait_for_all(CUcontext context)
 void meter_forget_context(CUcontext context)
 {
 	const uint64_t asked_ns = timer_now_ns();
+	struct meter *meter = events_find(context);
 
-	events_lock();
-	struct meter *meter = events_meter_of(context);
-
-	if (!meter) {
-		events_unlock();
+	if (!meter)
 		return;
-	}
 	meter->context = NULL; /* nobody finds it any more */
 	while (meter->users)
 		sleep_unlocked(meter->card, SPIN_NS, false);
 	if (!charge_is_idle(meter)) {
-		events_unlock();
+		events_unlock(meter->card);
 		wait_for_all(context);
-		events_lock();
+		events_lock(meter->card);
 	}
 	while (meter->is_polled)
 		sleep_unlocked(meter->card, SPIN_NS, false);
@@ -428,5 +423,4 @@ void meter_forget_context(CUcontext context)
 	charge_all(meter, asked_ns, now_ns);
 	charge_forget(meter, now_ns);
 	events_forget(meter);
-	events_unlock();
 }
