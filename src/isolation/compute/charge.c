@@ -114,45 +114,37 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	/* What kernels of several streams take by themselves does not add up. */
 	if (meter->is_mixed && !meter->aside_ns && !is_slow)
 		return part_ns;
-	const uint64_t most_ns = work->mean_ns + (is_slow ? 0 : work->gaps_ns) + meter->slack_ns;
+	const uint64_t gaps_ns = is_slow ? 0 : (work->launches - 1) * charge_gap_ns(meter);
+	const uint64_t most_ns = work->mean_ns + gaps_ns + meter->slack_ns;
 	/* The card can have waited for the host only until the last launch was out, and in no
 	 * queue. */
 	const uint64_t host_ns =
-		work->ahead_ns >= FEW_NS
-			? 0
-			: work->ended_ns - work->begun_ns + work->pause_ns + work->waited_ns;
+		work->ahead_ns >= FEW_NS ? 0 : less(work->ended_ns, work->begun_ns);
 	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
 	/* By our clock it may also be a thread that was not running. */
-	const bool is_sure =
-		(is_timed && !work->is_from_idle) || least_ns > LONGER_TIMES * most_ns + SURE_NS;
+	const bool is_sure = is_timed || least_ns > LONGER_TIMES * most_ns + SURE_NS;
 	const uint64_t charged_ns = larger(is_sure ? least_ns : 0, smaller(part_ns, most_ns));
 
 	/* That there may have been gaps is no reason to charge something else more. */
 	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, charged_ns), SLACK_MOST_NS);
-	if (less(part_ns, work->pause_ns) > LONGER_TIMES * most_ns + LONGER_NS)
+	if (less(part_ns, host_ns) > LONGER_TIMES * most_ns + LONGER_NS)
 		meter->wary = WARY_LAUNCHES;
 	return charged_ns;
 }
 
-/* `passed_ns`: without the idle time of the segment; `is_by_itself`: since the event before it. */
-static void charge(struct meter *meter, const struct work *work, uint64_t passed_ns, bool is_timed,
+/* `span_ns`: the card had this work for so long, and nothing that is charged already. */
+static void charge(struct meter *meter, const struct work *work, uint64_t span_ns, bool is_timed,
 		   bool is_by_itself, uint64_t now_ns)
 {
+	const unsigned others = beside(meter, now_ns);
+	const uint64_t part_ns = span_ns / (1 + others);
 	uint64_t charged_ns;
 
-	/* Up to an event with nothing before it only other streams can have had work. */
-	if (!work->launches && (!meter->is_mixed || work->is_from_idle || meter->aside_ns))
-		return;
-	const unsigned others = beside(meter, now_ns);
-	/* On several streams our clock alone knows when nothing was out. */
-	const uint64_t there_ns = meter->is_mixed ? less(passed_ns, work->pause_ns) : passed_ns;
-	const uint64_t part_ns = there_ns / (1 + others);
-
 	if (work->launches && work->copies_ns == work->mean_ns)
-		charged_ns = charge_copies(meter, work, there_ns, is_by_itself);
+		charged_ns = charge_copies(meter, work, span_ns, is_by_itself);
 	else if (work->is_sample)
-		charged_ns = charge_sample(meter, work, passed_ns, others);
-	else if (work->is_sure)
+		charged_ns = charge_sample(meter, work, span_ns, others);
+	else if (work->launches && work->is_sure)
 		charged_ns = charge_known(meter, work, part_ns, is_timed);
 	else
 		charged_ns = part_ns;
@@ -164,62 +156,77 @@ static void charge(struct meter *meter, const struct work *work, uint64_t passed
 }
 
 /*
- * The work of the event at `index`. Events of several streams are not reached in their order: idle
- * time that was noted with earlier ones lies in front of this one too, and is taken off once.
+ * Since when the card had what is in front of the event at `index`. On several streams also what
+ * is in front of the events before it, which are not reached: it may be any of them that ran.
  */
-static struct work take_work(struct meter *meter, uint32_t index)
+static uint64_t begun_ns(const struct meter *meter, uint32_t index)
 {
-	struct work work = meter->events[index].work;
+	uint64_t since_ns = UINT64_MAX;
 
-	for (uint32_t i = 0; i < index; i++) {
-		struct work *earlier = &meter->events[i].work;
-
-		work.idle_ns += earlier->idle_ns;
-		work.pause_ns += earlier->pause_ns;
-		earlier->idle_ns = earlier->pause_ns = 0;
-	}
-	return work;
+	for (uint32_t i = meter->is_mixed && !meter->aside_ns ? 0 : index; i <= index; i++)
+		if (meter->events[i].work.launches)
+			since_ns = smaller(since_ns, meter->events[i].work.begun_ns);
+	return since_ns;
 }
 
 /* The event at `index` was reached, `later_ns` after the reference if that is known. */
 static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t later_ns,
 		   uint64_t now_ns)
 {
-	const struct work work = take_work(meter, index);
-	const uint64_t there_ns = is_timed && later_ns > 0 ? (uint64_t)later_ns : 0;
-	uint64_t passed_ns = work.begun_ns ? less(now_ns, work.begun_ns) : 0;
+	const struct work work = meter->events[index].work;
+	const uint64_t since_ns = begun_ns(meter, index);
+	const bool is_by_itself =
+		is_timed && meter->reference_number + 1 == meter->events[index].number;
+	const uint64_t set_ns = meter->events[index].set_ns;
+	/* No sooner than it was set, and no later than it is seen. In front of the first is
+	 * nothing. */
+	const uint64_t timed_ns = larger(sum(meter->reference_ns, later_ns), set_ns);
+	const uint64_t end_ns = is_timed           ? smaller(timed_ns, now_ns)
+				: meter->reference ? now_ns
+						   : set_ns;
 
-	if (work.is_blank && is_timed && (!meter->event_ns || there_ns < meter->event_ns))
-		meter->event_ns = there_ns;
-	if (is_timed && work.is_sample) {
-		passed_ns = less(there_ns, larger(work.lag_ns, charge_gap_ns(meter)));
-	} else if (is_timed) {
-		const uint64_t by_events_ns = less(there_ns, charge_gap_ns(meter) + work.idle_ns);
+	if (work.is_blank && is_by_itself && later_ns > 0 &&
+	    (!meter->event_ns || (uint64_t)later_ns < meter->event_ns))
+		meter->event_ns = (uint64_t)later_ns;
+	events_pass(meter, index, end_ns, now_ns);
+	/* Behind other work the event in front takes its time. */
+	const uint64_t from_ns = larger(since_ns, meter->covered_ns + charge_gap_ns(meter));
 
-		/* Our clock knows when the first was launched. */
-		passed_ns = work.is_from_idle ? smaller(passed_ns, by_events_ns) : by_events_ns;
-	}
-	const bool is_by_itself = is_timed && meter->reference_number == work.front;
-
-	events_pass(meter, index, !is_timed || later_ns >= 0, now_ns);
-	charge(meter, &work, passed_ns, is_timed, is_by_itself, now_ns);
+	meter->covered_ns = larger(meter->covered_ns, end_ns);
+	if (since_ns != UINT64_MAX)
+		charge(meter, &work, less(end_ns, from_ns), is_timed, is_by_itself, now_ns);
 }
 
-uint64_t charge_over_ns(const struct meter *meter)
+static void become_idle(struct meter *meter)
+{
+	meter->is_mixed = meter->is_learning = false;
+	meter->aside_ns = 0;
+	meter->more_ns = 0;
+}
+
+/* What has no event behind it has ended. */
+static void settle_tail(struct meter *meter, uint64_t end_ns, uint64_t now_ns)
+{
+	const struct work tail = meter->tail;
+
+	meter->tail = (struct work){0};
+	if (tail.launches)
+		charge(meter, &tail, less(end_ns, larger(tail.begun_ns, meter->covered_ns)), false,
+		       false, now_ns);
+	meter->covered_ns = larger(meter->covered_ns, end_ns);
+	become_idle(meter);
+}
+
+/* When the card likely has nothing of ours any more. */
+static uint64_t over_ns(const struct meter *meter)
 {
 	return meter->launched_ns + meter->out_ns + meter->more_ns + GAP_NS;
 }
 
-/*
- * That it has ended is seen now. What several streams had is charged by the clock, so there the
- * time since `over_ns` counts as idle.
- */
-static void become_idle(struct meter *meter, uint64_t over_ns, uint64_t now_ns)
+void charge_rest(struct meter *meter, uint64_t now_ns)
 {
-	meter->idle_since_ns = meter->is_mixed ? smaller(over_ns, now_ns) : now_ns;
-	meter->is_mixed = meter->is_learning = false;
-	meter->aside_ns = 0;
-	meter->more_ns = 0;
+	if (meter->is_mixed && !meter->count && meter->tail.launches && now_ns > over_ns(meter))
+		settle_tail(meter, over_ns(meter), now_ns);
 }
 
 /* The next event of a stream that was not asked about. */
@@ -263,34 +270,25 @@ void charge_poll(struct meter *meter, uint64_t now_ns)
 {
 	if (meter->is_polled || !meter->count)
 		return;
-	const uint64_t over_ns = larger(charge_over_ns(meter), meter->polled_ns);
-
 	meter->is_polled = true;
 	meter->polled_ns = now_ns;
 	poll(meter, now_ns);
 	meter->is_polled = false;
-	if (charge_is_idle(meter) && !meter->idle_since_ns)
-		become_idle(meter, over_ns, now_ns);
+	if (charge_is_idle(meter))
+		become_idle(meter);
 	lease_tell(meter, now_ns);
 }
 
 void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns)
 {
-	struct work tail = meter->tail;
-	const uint64_t seen_ns = meter->count && meter->reference ? meter->reference_ns : 0;
-	/* It began when what is in front of it had ended. */
-	const uint64_t ahead_ns =
-		tail.pause_ns + (meter->count ? less(meter->out_ns, tail.mean_ns) : 0);
-
+	const uint32_t launches = meter->tail.launches;
 	/* Nothing was left to wait for. */
-	if (meter->is_mixed && less(now_ns, asked_ns) < GAP_NS)
-		tail.pause_ns += less(asked_ns, charge_over_ns(meter));
+	const uint64_t end_ns =
+		now_ns - asked_ns < GAP_NS ? smaller(now_ns, over_ns(meter)) : now_ns;
+
 	charge_poll(meter, now_ns);
-	if (!meter->count && !meter->is_polled && meter->tail.launches == tail.launches) {
-		meter->tail = (struct work){0};
-		charge(meter, &tail, less(less(now_ns, larger(tail.begun_ns, seen_ns)), ahead_ns),
-		       false, false, now_ns);
-		become_idle(meter, now_ns, now_ns);
+	if (!meter->count && !meter->is_polled && meter->tail.launches == launches) {
+		settle_tail(meter, end_ns, now_ns);
 		lease_tell(meter, now_ns);
 	}
 }

@@ -24,22 +24,15 @@ struct work {
 	uint64_t what;      /* of the last */
 	uint64_t mean_ns;   /* their means together */
 	uint64_t copies_ns; /* of it, copies between host and card */
-	uint64_t gaps_ns;   /* between them, if they were queued */
 	uint64_t worst_ns;  /* what they may take */
-	uint64_t begun_ns;  /* the first was launched, */
-	uint64_t ended_ns;  /* and the last */
-	uint64_t idle_ns;   /* the card was known to have nothing of ours, since the event before */
-	uint64_t pause_ns;  /* and likely had nothing for so long beside that */
+	uint64_t begun_ns;  /* the card had the first */
+	uint64_t ended_ns;  /* and the last was launched */
 	uint64_t ahead_ns;  /* in front of each of its launches was as much, or more */
-	uint64_t waited_ns; /* the first of its launches for the card */
-	uint64_t lag_ns;    /* of a sample: the card waited for the launch */
 	uint32_t launches;
 	bool is_alike;  /* one kind */
 	bool is_sure;   /* all of them are known */
 	bool is_sample; /* one launch, with an event right before it */
 	bool is_blank;  /* nothing between two events */
-	bool is_from_idle;
-	uint64_t front; /* of a sample: number of the event before it */
 };
 
 struct timed_event {
@@ -68,9 +61,9 @@ struct meter {
 	CUcontext context;
 	int card;
 	CUevent reference;     /* the last one that was reached; NULL: none */
-	uint64_t reference_ns; /* when it was seen to be, by our clock */
+	uint64_t reference_ns; /* when it was, by our clock */
 	uint64_t reference_number, events_ever;
-	uint64_t idle_since_ns; /* all had ended, likely; 0: something is out */
+	uint64_t covered_ns; /* up to then the card's time is charged */
 	uint64_t launched_ns, recorded_ns, polled_ns;
 	uint64_t first_ns;  /* since when the first event is the first */
 	uint64_t mixed_ns;  /* launches went from one stream to another */
@@ -117,10 +110,6 @@ struct meter_launch {
 	struct estimate estimate;
 	uint64_t now_ns;     /* when it was let go */
 	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
-	uint64_t waited_ns;  /* for credit and the card */
-	uint64_t lag_ns;     /* of a sample: the card waited for the launch */
-	CUevent front;       /* and the event before it */
-	uint64_t front_number;
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };
@@ -194,8 +183,8 @@ void events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
  * up meanwhile; only for who has `is_polled`. `is_timed`: the time could be told.
  */
 bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *later_ns);
-/* Takes it out; it becomes the reference where it was reached after that. */
-void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns);
+/* Takes it out; it becomes the reference where it was reached after that, at `end_ns`. */
+void events_pass(struct meter *meter, uint32_t index, uint64_t end_ns, uint64_t now_ns);
 
 /* The context ends, its events with it. Gives the lock up for good. */
 void events_forget(struct meter *meter);
@@ -237,8 +226,8 @@ void charge_poll(struct meter *meter, uint64_t now_ns);
  * what has no event behind it.
  */
 void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
-/* When the card likely has nothing of ours any more. */
-uint64_t charge_over_ns(const struct meter *meter);
+/* On several streams, where the card likely has nothing of ours: charges what has no event. */
+void charge_rest(struct meter *meter, uint64_t now_ns);
 /* The context ends: what is still out is charged by its means. */
 void charge_forget(struct meter *meter, uint64_t now_ns);
 

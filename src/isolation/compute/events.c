@@ -133,7 +133,6 @@ static void put_back(struct meter *meter, const struct work *work)
 	tail->launches += later.launches;
 	tail->mean_ns += later.mean_ns;
 	tail->copies_ns += later.copies_ns;
-	tail->gaps_ns += later.gaps_ns;
 	tail->worst_ns += later.worst_ns;
 	tail->is_alike = tail->is_alike && (!later.launches || later.is_alike);
 	tail->is_sure = tail->is_sure && (!later.launches || later.is_sure);
@@ -192,7 +191,7 @@ bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *l
 	return is_reached;
 }
 
-void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns)
+void events_pass(struct meter *meter, uint32_t index, uint64_t end_ns, uint64_t now_ns)
 {
 	const CUevent event = meter->events[index].event;
 	const uint64_t number = meter->events[index].number;
@@ -202,13 +201,13 @@ void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t no
 		(meter->count - index) * sizeof(meter->events[0]));
 	if (!index)
 		meter->first_ns = now_ns;
-	if (!is_later) {
+	if (end_ns < meter->reference_ns) {
 		give_event(meter, event);
 		return;
 	}
 	give_event(meter, meter->reference);
 	meter->reference = event;
-	meter->reference_ns = now_ns;
+	meter->reference_ns = end_ns;
 	meter->reference_number = number;
 }
 

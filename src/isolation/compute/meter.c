@@ -120,11 +120,10 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 /* Until the launch may go; what is out is measured meanwhile. Gives the lock up. */
 static void await(struct meter *meter, struct meter_launch *launch)
 {
-	uint64_t waited_ns = 0, reaped_ns = 0, begun_ns = 0;
+	uint64_t waited_ns = 0, reaped_ns = 0;
 
 	for (;;) {
 		launch->now_ns = timer_now_ns();
-		begun_ns = begun_ns ? begun_ns : launch->now_ns;
 		launch->estimate = launch->is_copy ? estimate_of_copy(meter, launch->what)
 						   : estimate_of(meter, launch->what);
 		if (!launch->is_copy)
@@ -148,7 +147,6 @@ static void await(struct meter *meter, struct meter_launch *launch)
 		reaped_ns = is_long ? waited_ns : reaped_ns;
 		sleep_unlocked(meter->card, nap_ns, is_long);
 	}
-	launch->waited_ns = launch->now_ns - begun_ns;
 	if (waited_ns)
 		credit_note_wait(meter->card, waited_ns);
 }
@@ -170,21 +168,6 @@ void meter_await(CUstream stream)
 	scope_end(launch.there);
 }
 
-/* How long the card had nothing of ours, or likely had not, before this launch. */
-static void note_idle(struct meter *meter, uint64_t now_ns)
-{
-	/* An event that was not reached is of work that goes on. */
-	const uint64_t since_ns =
-		larger(charge_over_ns(meter), meter->count ? meter->polled_ns : 0);
-
-	if (meter->idle_since_ns)
-		meter->tail.idle_ns = meter->reference ? now_ns - smaller(meter->reference_ns,
-									  meter->idle_since_ns)
-						       : 0;
-	else if (meter->launched_ns && now_ns > since_ns)
-		meter->tail.pause_ns += now_ns - since_ns;
-}
-
 /* An event right before the launch, and at first two, which tell what an event costs. */
 static void begin_sample(struct meter *meter, struct meter_launch *launch)
 {
@@ -196,11 +179,6 @@ static void begin_sample(struct meter *meter, struct meter_launch *launch)
 		events_set(meter, launch->stream, launch->now_ns);
 	}
 	launch->is_sample = !meter->tail.launches && meter->count;
-	if (launch->is_sample) {
-		launch->front = meter->events[meter->count - 1].event;
-		launch->front_number = meter->events[meter->count - 1].number;
-	}
-	launch->now_ns = timer_now_ns();
 }
 
 /* `sign`: 1, it goes out; -1, it did not. */
@@ -222,27 +200,13 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 		meter->wary--;
 		wants_sample = true;
 	}
-	const bool is_from_idle = meter->idle_since_ns != 0 || !meter->launched_ns;
-
-	note_idle(meter, launch->now_ns);
-	/* Who waited for credit has the time, and our clock saw the end of what was out too late.
-	 */
-	const bool wants_mark = is_from_idle && launch->waited_ns && !wants_sample;
-
-	meter->idle_since_ns = 0;
+	charge_rest(meter, launch->now_ns);
 	meter->is_learning = meter->is_learning || (launch->is_copy && !launch->estimate.is_known);
 	put_out(meter, launch, 1);
 	meter->number++;
 	lease_tell(meter, launch->now_ns);
-	if (!meter->tail.launches) {
-		meter->tail.begun_ns = launch->now_ns;
-		meter->tail.waited_ns = launch->waited_ns;
-		meter->tail.is_from_idle = is_from_idle;
-	}
 	if (wants_sample)
 		begin_sample(meter, launch);
-	else if (wants_mark)
-		events_set(meter, launch->stream, launch->now_ns);
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
@@ -271,8 +235,6 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 
 	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
 	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_sure;
-	/* Behind another kernel there is a gap, on an idle card there is not. */
-	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns(meter) : 0;
 	const uint64_t ahead_ns = meter->out_ns - smaller(meter->out_ns, estimate->mean_ns);
 
 	tail->ahead_ns = tail->launches ? smaller(tail->ahead_ns, ahead_ns) : ahead_ns;
@@ -280,14 +242,11 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	tail->mean_ns += estimate->mean_ns;
 	tail->copies_ns += launch->is_copy ? estimate->mean_ns : 0;
 	tail->worst_ns += estimate->worst_ns;
-	if (!tail->begun_ns)
-		tail->begun_ns = launch->now_ns;
+	/* An idle card has a kernel when the driver's call is done, hardly before. */
+	if (!tail->launches)
+		tail->begun_ns = launch->is_copy ? launch->now_ns : timer_now_ns();
 	tail->launches++;
-	if (launch->is_sample && tail->launches == 1) {
-		tail->is_sample = true;
-		tail->lag_ns = launch->lag_ns;
-		tail->front = launch->front_number;
-	}
+	tail->is_sample = launch->is_sample && tail->launches == 1;
 	if (meter->number > 1 && launch->stream != meter->stream) {
 		meter->mixed_ns = launch->now_ns;
 		meter->is_mixed = true;
@@ -309,17 +268,6 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
 }
 
-/* If the event before the launch was reached by now, the card waited for the launch. */
-static void note_lag(struct meter_launch *launch)
-{
-	const CUstreamCaptureMode mode = capture_exempt();
-	const bool is_reached =
-		cuda.cuEventQuery && cuda.cuEventQuery(launch->front) == CUDA_SUCCESS;
-
-	capture_restore(mode);
-	launch->lag_ns = is_reached ? timer_now_ns() - launch->now_ns : 0;
-}
-
 void meter_after(struct meter_launch *launch, CUresult result)
 {
 	struct meter *meter = launch->meter;
@@ -327,8 +275,6 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (!meter)
 		return;
 	scope_again(&launch->there);
-	if (launch->is_sample && !launch->is_copy)
-		note_lag(launch);
 	events_lock(meter->card);
 	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch);
