@@ -14,11 +14,11 @@
 /* Less than known so far, and to be made up for. */
 #define SLACK_MOST_NS 20000000u
 
-/* Took more than twice what is known, and this: have the kinds become longer? Sample the next. */
+/* Took more than twice what is known, and this: has the kind become longer? */
 #define LONGER_NS 100000u
 /* So much more is no thread that was late. */
 #define SURE_NS 20000000u
-enum { LONGER_TIMES = 2, WARY_LAUNCHES = 8 };
+enum { LONGER_TIMES = 2 };
 
 /* Hardly anything is out. */
 #define FEW_NS 1000000u
@@ -90,14 +90,18 @@ static uint64_t charge_copies(struct meter *meter, const struct work *work, uint
 	return work->is_sure ? smaller(passed_ns, work->mean_ns) : passed_ns;
 }
 
-static uint64_t charge_sample(struct meter *meter, const struct work *work, uint64_t took_ns,
-			      unsigned others)
+/* The next may be charged what is known and was not charged now. */
+static uint64_t settle_slack(struct meter *meter, const struct work *work, uint64_t charged_ns)
 {
-	if (others && took_ns > TURN_NS)
-		took_ns /= 1 + others;
-	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, took_ns), SLACK_MOST_NS);
+	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, charged_ns), SLACK_MOST_NS);
+	return charged_ns;
+}
+
+static uint64_t charge_sample(struct meter *meter, const struct work *work, uint64_t part_ns,
+			      uint64_t took_ns)
+{
 	estimate_sample(meter, work->what, took_ns);
-	return took_ns;
+	return settle_slack(meter, work, part_ns);
 }
 
 /* Were they launched more slowly than the card could do them? Then none was behind another. */
@@ -125,11 +129,10 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	const bool is_sure = is_timed || least_ns > LONGER_TIMES * most_ns + SURE_NS;
 	const uint64_t charged_ns = larger(is_sure ? least_ns : 0, smaller(part_ns, most_ns));
 
-	/* That there may have been gaps is no reason to charge something else more. */
-	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, charged_ns), SLACK_MOST_NS);
 	if (less(part_ns, host_ns) > LONGER_TIMES * most_ns + LONGER_NS)
-		meter->wary = WARY_LAUNCHES;
-	return charged_ns;
+		estimate_suspect(meter, work->what, less(part_ns, most_ns));
+	/* That there may have been gaps is no reason to charge something else more. */
+	return settle_slack(meter, work, charged_ns);
 }
 
 /* `span_ns`: the card had this work for so long, and nothing that is charged already. */
@@ -143,7 +146,8 @@ static void charge(struct meter *meter, const struct work *work, uint64_t span_n
 	if (work->launches && work->copies_ns == work->mean_ns)
 		charged_ns = charge_copies(meter, work, span_ns, is_by_itself);
 	else if (work->is_sample)
-		charged_ns = charge_sample(meter, work, span_ns, others);
+		charged_ns = charge_sample(meter, work, part_ns,
+					   others && span_ns > TURN_NS ? part_ns : span_ns);
 	else if (work->launches && work->is_sure)
 		charged_ns = charge_known(meter, work, part_ns, is_timed);
 	else

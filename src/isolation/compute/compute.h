@@ -77,7 +77,6 @@ struct meter {
 	uint64_t worst_ns; /* and what that may take */
 	uint64_t aside_ns; /* of it, what waits for the program while other streams go on */
 	uint64_t slack_ns; /* launches were charged so much less than is known of them */
-	uint32_t wary;     /* so many launches are sampled all */
 	bool is_polled;    /* by some thread, just now, */
 	uint32_t users;    /* and so many launch: the meter does not end meanwhile */
 	bool is_mixed;     /* several streams since the card was idle, */
@@ -128,6 +127,8 @@ struct estimate estimate_of(const struct meter *meter, uint64_t what);
 bool estimate_wants_sample(struct meter *meter, uint64_t what);
 /* One took so long by itself. */
 void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns);
+/* One seems to have taken so long: the next are measured. */
+void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns);
 /* Launches of one kind took so long each, with what lay between them. */
 void estimate_learn(struct meter *meter, uint64_t what, uint64_t took_ns, uint32_t launches);
 

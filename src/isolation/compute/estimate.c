@@ -138,8 +138,10 @@ void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns)
 	struct place *place = make_place(meter, what, took_ns);
 	const double off_ns = (double)took_ns - place->mean_ns;
 
-	if (place->samples && (double)took_ns > surprise_ns(place))
+	if (place->samples && (double)took_ns > surprise_ns(place)) {
 		place->steady = 0;
+		place->all = MEAN_OF;
+	}
 	/* Not more seldom because it happens to be long or short just now. */
 	if (off_ns * off_ns > place->mean_ns * place->mean_ns / 16 + (double)ALIKE_NS * ALIKE_NS) {
 		place->alike = 0;
@@ -153,6 +155,13 @@ void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns)
 	place->worst_ns -= place->worst_ns / WORST_FADES;
 	if (took_ns > place->worst_ns)
 		place->worst_ns = took_ns;
+}
+
+void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns)
+{
+	struct place *place = make_place(meter, what, took_ns);
+
+	place->worst_ns = larger(place->worst_ns, took_ns);
 }
 
 void estimate_learn(struct meter *meter, uint64_t what, uint64_t took_ns, uint32_t launches)

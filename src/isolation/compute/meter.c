@@ -193,13 +193,9 @@ static void put_out(struct meter *meter, const struct meter_launch *launch, int 
 
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
-	bool wants_sample = launch->is_copy ? estimate_wants_copy_sample(meter, launch->what)
-					    : estimate_wants_sample(meter, launch->what);
+	const bool wants_sample = launch->is_copy ? estimate_wants_copy_sample(meter, launch->what)
+						  : estimate_wants_sample(meter, launch->what);
 
-	if (meter->wary) {
-		meter->wary--;
-		wants_sample = true;
-	}
 	charge_rest(meter, launch->now_ns);
 	meter->is_learning = meter->is_learning || (launch->is_copy && !launch->estimate.is_known);
 	put_out(meter, launch, 1);
