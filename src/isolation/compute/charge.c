@@ -20,9 +20,6 @@
 #define SURE_NS 20000000u
 enum { LONGER_TIMES = 2 };
 
-/* Hardly anything is out. */
-#define FEW_NS 1000000u
-
 /* Since the last launch, beyond what was out: the card had likely nothing of ours. */
 #define GAP_NS 20000u
 
@@ -104,26 +101,18 @@ static uint64_t charge_sample(struct meter *meter, const struct work *work, uint
 	return settle_slack(meter, work, part_ns);
 }
 
-/* Were they launched more slowly than the card could do them? Then none was behind another. */
-static bool is_host_bound(const struct meter *meter, const struct work *work, uint64_t part_ns)
-{
-	return (work->ended_ns - work->begun_ns) * 4 >= part_ns * 3 && meter->out_ns < FEW_NS;
-}
-
+/* `host_ns`: the card can have waited for the host, until the last launch was out. */
 static uint64_t charge_known(struct meter *meter, const struct work *work, uint64_t part_ns,
-			     bool is_timed)
+			     uint64_t host_ns, bool is_timed)
 {
-	const bool is_slow = is_host_bound(meter, work, part_ns);
+	/* Launched more slowly than the card could do them: then none was behind another. */
+	const bool is_slow = host_ns * 4 >= part_ns * 3;
 
 	/* What kernels of several streams take by themselves does not add up. */
 	if (meter->is_mixed && !meter->aside_ns && !is_slow)
 		return part_ns;
 	const uint64_t gaps_ns = is_slow ? 0 : (work->launches - 1) * charge_gap_ns(meter);
 	const uint64_t most_ns = work->mean_ns + gaps_ns + meter->slack_ns;
-	/* The card can have waited for the host only until the last launch was out, and in no
-	 * queue. */
-	const uint64_t host_ns =
-		work->ahead_ns >= FEW_NS ? 0 : less(work->ended_ns, work->begun_ns);
 	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
 	/* By our clock it may also be a thread that was not running. */
 	const bool is_sure = is_timed || least_ns > LONGER_TIMES * most_ns + SURE_NS;
@@ -135,10 +124,11 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	return settle_slack(meter, work, charged_ns);
 }
 
-/* `span_ns`: the card had this work for so long, and nothing that is charged already. */
-static void charge(struct meter *meter, const struct work *work, uint64_t span_ns, bool is_timed,
-		   bool is_by_itself, uint64_t now_ns)
+/* The card had the work between these two, and all before is charged. */
+static void charge(struct meter *meter, const struct work *work, uint64_t from_ns, uint64_t end_ns,
+		   bool is_timed, bool is_by_itself, uint64_t now_ns)
 {
+	const uint64_t span_ns = less(end_ns, from_ns);
 	const unsigned others = beside(meter, now_ns);
 	const uint64_t part_ns = span_ns / (1 + others);
 	uint64_t charged_ns;
@@ -149,11 +139,10 @@ static void charge(struct meter *meter, const struct work *work, uint64_t span_n
 		charged_ns = charge_sample(meter, work, part_ns,
 					   others && span_ns > TURN_NS ? part_ns : span_ns);
 	else if (work->launches && work->is_sure)
-		charged_ns = charge_known(meter, work, part_ns, is_timed);
+		charged_ns =
+			charge_known(meter, work, part_ns, less(work->ended_ns, from_ns), is_timed);
 	else
 		charged_ns = part_ns;
-	if (!work->is_sure && !work->is_sample && work->is_alike && !work->copies_ns)
-		estimate_learn(meter, work->what, part_ns / work->launches, work->launches);
 	charge_out(meter, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
 		   -(int64_t)work->worst_ns);
 	credit_spend(meter->card, charged_ns, lease_is_free(meter->card, now_ns));
@@ -198,7 +187,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
 	if (since_ns != UINT64_MAX)
-		charge(meter, &work, less(end_ns, from_ns), is_timed, is_by_itself, now_ns);
+		charge(meter, &work, from_ns, end_ns, is_timed, is_by_itself, now_ns);
 }
 
 static void become_idle(struct meter *meter)
@@ -215,8 +204,8 @@ static void settle_tail(struct meter *meter, uint64_t end_ns, uint64_t now_ns)
 
 	meter->tail = (struct work){0};
 	if (tail.launches)
-		charge(meter, &tail, less(end_ns, larger(tail.begun_ns, meter->covered_ns)), false,
-		       false, now_ns);
+		charge(meter, &tail, larger(tail.begun_ns, meter->covered_ns), end_ns, false, false,
+		       now_ns);
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
 	become_idle(meter);
 }

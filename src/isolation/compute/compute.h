@@ -27,9 +27,7 @@ struct work {
 	uint64_t worst_ns;  /* what they may take */
 	uint64_t begun_ns;  /* the card had the first */
 	uint64_t ended_ns;  /* and the last was launched */
-	uint64_t ahead_ns;  /* in front of each of its launches was as much, or more */
 	uint32_t launches;
-	bool is_alike;  /* one kind */
 	bool is_sure;   /* all of them are known */
 	bool is_sample; /* one launch, with an event right before it */
 	bool is_blank;  /* nothing between two events */
@@ -49,7 +47,7 @@ struct place {
 	double mean_ns;
 	uint64_t worst_ns; /* the longest of late */
 	uint64_t steady;   /* launches since one took far longer than the others */
-	uint32_t samples;  /* that the mean is of; 0: only guessed from launches in a row */
+	uint32_t samples;  /* that the mean is of */
 	uint32_t all;      /* so many launches are sampled all */
 	uint32_t every, due;
 	uint32_t alike; /* samples in a row */
@@ -96,8 +94,7 @@ struct estimate {
 	uint64_t mean_ns;  /* card time of one launch */
 	uint64_t worst_ns; /* what it may take for all we know */
 	uint64_t more_ns;  /* the longest of late took so much more than the mean */
-	bool is_known;     /* measured before, */
-	bool is_sure;      /* and by itself */
+	bool is_known;     /* measured before */
 };
 
 /* One launch between its two halves, in the thread that makes it. */
@@ -129,8 +126,6 @@ bool estimate_wants_sample(struct meter *meter, uint64_t what);
 void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns);
 /* One seems to have taken so long: the next are measured. */
 void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns);
-/* Launches of one kind took so long each, with what lay between them. */
-void estimate_learn(struct meter *meter, uint64_t what, uint64_t took_ns, uint32_t launches);
 
 struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy);
 bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy);

@@ -106,8 +106,7 @@ struct estimate estimate_of(const struct meter *meter, uint64_t what)
 				 .worst_ns = worst_of(place),
 				 .more_ns =
 					 place->worst_ns > mean_ns ? place->worst_ns - mean_ns : 0,
-				 .is_known = true,
-				 .is_sure = place->samples > 0};
+				 .is_known = true};
 }
 
 bool estimate_wants_sample(struct meter *meter, uint64_t what)
@@ -164,15 +163,6 @@ void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns)
 	place->worst_ns = larger(place->worst_ns, took_ns);
 }
 
-void estimate_learn(struct meter *meter, uint64_t what, uint64_t took_ns, uint32_t launches)
-{
-	struct place *place = make_place(meter, what, took_ns);
-
-	if (!place->samples)
-		place->mean_ns = (double)took_ns;
-	place->steady += launches;
-}
-
 /* Until a copy of about that size was measured. */
 #define COPY_GUESS_NS 0.1 /* a byte */
 enum { COPY_WORST_TIMES = 4 };
@@ -201,8 +191,7 @@ struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy)
 
 	return (struct estimate){.mean_ns = (uint64_t)mean_ns + 1,
 				 .worst_ns = ((uint64_t)mean_ns + 1) * COPY_WORST_TIMES,
-				 .is_known = place,
-				 .is_sure = place};
+				 .is_known = place};
 }
 
 bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy)

@@ -134,7 +134,6 @@ static void put_back(struct meter *meter, const struct work *work)
 	tail->mean_ns += later.mean_ns;
 	tail->copies_ns += later.copies_ns;
 	tail->worst_ns += later.worst_ns;
-	tail->is_alike = tail->is_alike && (!later.launches || later.is_alike);
 	tail->is_sure = tail->is_sure && (!later.launches || later.is_sure);
 	tail->is_sample = tail->is_blank = false;
 }

@@ -229,11 +229,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	struct work *tail = &meter->tail;
 	const struct estimate *estimate = &launch->estimate;
 
-	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
-	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_sure;
-	const uint64_t ahead_ns = meter->out_ns - smaller(meter->out_ns, estimate->mean_ns);
-
-	tail->ahead_ns = tail->launches ? smaller(tail->ahead_ns, ahead_ns) : ahead_ns;
+	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_known;
 	tail->what = launch->what;
 	tail->mean_ns += estimate->mean_ns;
 	tail->copies_ns += launch->is_copy ? estimate->mean_ns : 0;
