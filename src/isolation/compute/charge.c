@@ -171,8 +171,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	const bool is_by_itself =
 		is_timed && meter->reference_number + 1 == meter->events[index].number;
 	const uint64_t set_ns = meter->events[index].set_ns;
-	/* No sooner than it was set, and no later than it is seen. In front of the first is
-	 * nothing. */
+	/* No sooner than it was set, no later than it is seen. The first has nothing in front. */
 	const uint64_t timed_ns = larger(sum(meter->reference_ns, later_ns), set_ns);
 	const uint64_t end_ns = is_timed           ? smaller(timed_ns, now_ns)
 				: meter->reference ? now_ns

@@ -18,7 +18,10 @@
 /* Behind so much work, so many launches, or after so long an event is set. */
 #define EVENT_WORK_NS 200000u
 #define EVENT_EVERY_NS 5000000u
-enum { EVENT_LAUNCHES = 16, EVENT_LAUNCHES_SURE = 64 };
+enum { EVENT_LAUNCHES = 64 };
+
+/* The first launches of a context tell what an event costs. */
+enum { BLANK_LAUNCHES = 16 };
 
 #define MIXED_LASTS_NS 1000000000u
 
@@ -75,11 +78,17 @@ static void tell_neighbours(void)
 		lease_tell_without((int)i, now_ns + TELL_NS);
 }
 
-/* The meter of the current context, in use and with its lock; NULL where the card has no cap. */
-static struct meter *begin_use(CUcontext context)
+/*
+ * The meter of what goes to a stream of the current context, in use and with its lock; NULL where
+ * the card has no cap.
+ */
+static struct meter *begin_use(CUcontext context, CUstream stream)
 {
-	struct meter *meter = events_find(context);
 	int card;
+
+	if (!context || capture_has(stream))
+		return NULL;
+	struct meter *meter = events_find(context);
 
 	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
 		meter = events_meter(context, card);
@@ -158,9 +167,8 @@ void meter_await(CUstream stream)
 	if (!meter_is_capped())
 		return;
 	launch.there = scope_stream(stream);
-	struct meter *meter = launch.there.context && !capture_has(stream)
-				      ? begin_use(launch.there.context)
-				      : NULL;
+	struct meter *meter = begin_use(launch.there.context, stream);
+
 	if (meter) {
 		await(meter, &launch);
 		end_use(meter);
@@ -168,13 +176,13 @@ void meter_await(CUstream stream)
 	scope_end(launch.there);
 }
 
-/* An event right before the launch, and at first two, which tell what an event costs. */
+/* An event right before the launch, and at first two. */
 static void begin_sample(struct meter *meter, struct meter_launch *launch)
 {
 	if (meter->count + 3 >= METER_EVENTS)
 		return;
 	events_set(meter, launch->stream, launch->now_ns);
-	if (meter->number < EVENT_LAUNCHES && !meter->tail.launches) {
+	if (meter->number < BLANK_LAUNCHES && !meter->tail.launches) {
 		meter->tail.is_blank = true;
 		events_set(meter, launch->stream, launch->now_ns);
 	}
@@ -214,8 +222,7 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	}
 	*launch = (struct meter_launch){.what = what, .is_copy = is_copy, .stream = stream};
 	launch->there = scope_stream(stream);
-	if (launch->there.context && !capture_has(stream))
-		launch->meter = begin_use(launch->there.context);
+	launch->meter = begin_use(launch->there.context, stream);
 	if (launch->meter) {
 		await(launch->meter, launch);
 		begin(launch->meter, launch);
@@ -256,7 +263,7 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 	    credit_balance(meter->card) <= 0)
 		return true;
 	return tail->is_sample || !launch->estimate.is_known || tail->mean_ns >= EVENT_WORK_NS ||
-	       tail->launches >= (tail->is_sure ? EVENT_LAUNCHES_SURE : EVENT_LAUNCHES) ||
+	       tail->launches >= EVENT_LAUNCHES ||
 	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
 }
 
