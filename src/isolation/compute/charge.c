@@ -1,10 +1,15 @@
 /*
- * Work is charged by segments: what lies between two events. A segment is charged the time that
- * passed, less what the events cost and less the time in which the card was known to have nothing
- * of ours; and no more than the kinds of its launches take by themselves where these are known,
- * since the host may have been slower than the card. What a segment took less than known the next
- * may take more. The slice is alone on the card while it has the lease; beside slices that take
- * none, and beside other processes of its own, it is charged its part of the turns.
+ * Work is charged by spans: from when the card had the first launch, or from the end of what is
+ * charged already, to the event behind the last; less what that event costs. The card may have
+ * waited for the host until the last launch was out, so a span is charged no more than its kinds
+ * take by themselves, and no less than what is left behind that launch. What a span is charged less
+ * than known the next may be charged more. The slice is alone on the card while it has the lease;
+ * beside slices that take none, and beside other processes of its own, it is charged its part of
+ * the turns.
+ *
+ * Ends are times of our clock: the reference's, and what the card says lies between the two
+ * events. An end is no earlier than its event was set and no later than it is seen, which keeps the
+ * two clocks together.
  */
 #include "compute/compute.h"
 
@@ -152,7 +157,7 @@ static void charge(struct meter *meter, const struct work *work, uint64_t from_n
  * Since when the card had what is in front of the event at `index`. On several streams also what
  * is in front of the events before it, which are not reached: it may be any of them that ran.
  */
-static uint64_t begun_ns(const struct meter *meter, uint32_t index)
+static uint64_t had_since_ns(const struct meter *meter, uint32_t index)
 {
 	uint64_t since_ns = UINT64_MAX;
 
@@ -167,7 +172,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 		   uint64_t now_ns)
 {
 	const struct work work = meter->events[index].work;
-	const uint64_t since_ns = begun_ns(meter, index);
+	const uint64_t since_ns = had_since_ns(meter, index);
 	const bool is_by_itself =
 		is_timed && meter->reference_number + 1 == meter->events[index].number;
 	const uint64_t set_ns = meter->events[index].set_ns;

@@ -64,7 +64,6 @@ struct meter {
 	uint64_t covered_ns; /* up to then the card's time is charged */
 	uint64_t launched_ns, recorded_ns, polled_ns;
 	uint64_t first_ns;  /* since when the first event is the first */
-	uint64_t mixed_ns;  /* launches went from one stream to another */
 	uint64_t kernel_ns; /* the last one was asked for */
 	uint64_t let_go_ns;
 	uint64_t number;    /* of launches */

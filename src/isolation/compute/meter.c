@@ -23,8 +23,6 @@ enum { EVENT_LAUNCHES = 64 };
 /* The first launches of a context tell what an event costs. */
 enum { BLANK_LAUNCHES = 16 };
 
-#define MIXED_LASTS_NS 1000000000u
-
 /* For how long one without a cap tells of itself. */
 #define TELL_NS 100000000u
 enum { TELL_LAUNCHES = 8 };
@@ -246,10 +244,8 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 		tail->begun_ns = launch->is_copy ? launch->now_ns : timer_now_ns();
 	tail->launches++;
 	tail->is_sample = launch->is_sample && tail->launches == 1;
-	if (meter->number > 1 && launch->stream != meter->stream) {
-		meter->mixed_ns = launch->now_ns;
+	if (meter->number > 1 && launch->stream != meter->stream)
 		meter->is_mixed = true;
-	}
 	meter->stream = launch->stream;
 	meter->launched_ns = tail->ended_ns = launch->now_ns;
 }
@@ -259,8 +255,7 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 	const struct work *tail = &meter->tail;
 
 	/* Once others wait on other streams, nothing can be set behind it any more. */
-	if (meter->is_mixed && launch->now_ns - meter->mixed_ns < MIXED_LASTS_NS &&
-	    credit_balance(meter->card) <= 0)
+	if (meter->is_mixed && credit_balance(meter->card) <= 0)
 		return true;
 	return tail->is_sample || !launch->estimate.is_known || tail->mean_ns >= EVENT_WORK_NS ||
 	       tail->launches >= EVENT_LAUNCHES ||
