@@ -344,6 +344,15 @@ def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
     assert is_kept(had[0], 30), had
 
 
+@sweep("kind", ["sync@1000000", "stream@100000", "streams@1000000"])
+def test_launches_that_wait_for_their_end_are_charged(make_box: MakeBox, kind: str) -> None:
+    """With CUDA_LAUNCH_BLOCKING a launch returns when its kernel has ended: what came before was free."""
+    box = tenant(make_box, "a", 30)
+    box.variables["CUDA_LAUNCH_BLOCKING"] = "1"
+
+    assert shares((box, kind)) == pytest.approx([30], abs=POINTS)
+
+
 @sweep("kind", ["contexts@5000000", "contexts@100000"])
 def test_work_that_is_out_when_its_context_ends_is_charged(make_box: MakeBox, kind: str) -> None:
     """A context, a launch, its end, over and over: what no event had told of was free, and 30 % had all."""

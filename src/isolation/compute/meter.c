@@ -29,6 +29,9 @@ enum { TELL_LAUNCHES = 8 };
 
 #define POLL_EVERY_NS 200000u
 
+/* What a launch takes the driver, or less. */
+#define CALL_NS 10000u
+
 /* Shorter than a thread sleeps at least. */
 #define SPIN_NS 60000u
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
@@ -185,6 +188,7 @@ static void begin_sample(struct meter *meter, struct meter_launch *launch)
 		events_set(meter, launch->stream, launch->now_ns);
 	}
 	launch->is_sample = !meter->tail.launches && meter->count;
+	launch->now_ns = timer_now_ns();
 }
 
 /* `sign`: 1, it goes out; -1, it did not. */
@@ -229,7 +233,28 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	scope_end(launch->there);
 }
 
-static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
+/*
+ * When an idle card has what was launched: as the driver's call ends, unless that has waited for it
+ * (CUDA_LAUNCH_BLOCKING, a profiler): a call that took long may have, and of a sample it is asked.
+ */
+static uint64_t begun_ns(const struct meter_launch *launch)
+{
+	const uint64_t now_ns = timer_now_ns();
+	bool is_there = now_ns - launch->now_ns < CALL_NS;
+
+	if (launch->is_copy)
+		return launch->now_ns;
+	if (launch->is_sample && !is_there) {
+		const CUstreamCaptureMode mode = capture_exempt();
+
+		is_there = cuda.cuStreamQuery &&
+			   cuda.cuStreamQuery(launch->stream) == CUDA_ERROR_NOT_READY;
+		capture_restore(mode);
+	}
+	return is_there ? now_ns : launch->now_ns;
+}
+
+static void add_to_tail(struct meter *meter, const struct meter_launch *launch, uint64_t begun_ns)
 {
 	struct work *tail = &meter->tail;
 	const struct estimate *estimate = &launch->estimate;
@@ -239,9 +264,8 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 	tail->mean_ns += estimate->mean_ns;
 	tail->copies_ns += launch->is_copy ? estimate->mean_ns : 0;
 	tail->worst_ns += estimate->worst_ns;
-	/* An idle card has a kernel when the driver's call is done, hardly before. */
 	if (!tail->launches)
-		tail->begun_ns = launch->is_copy ? launch->now_ns : timer_now_ns();
+		tail->begun_ns = begun_ns;
 	tail->launches++;
 	tail->is_sample = launch->is_sample && tail->launches == 1;
 	if (meter->number > 1 && launch->stream != meter->stream)
@@ -269,9 +293,11 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (!meter)
 		return;
 	scope_again(&launch->there);
+	const uint64_t begun = begun_ns(launch);
+
 	events_lock(meter->card);
 	if (result == CUDA_SUCCESS) {
-		add_to_tail(meter, launch);
+		add_to_tail(meter, launch, begun);
 		if (is_event_due(meter, launch))
 			events_set(meter, launch->stream, launch->now_ns);
 	} else {
