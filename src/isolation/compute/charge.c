@@ -124,7 +124,7 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	const uint64_t charged_ns = larger(is_sure ? least_ns : 0, smaller(part_ns, most_ns));
 
 	if (less(part_ns, host_ns) > LONGER_TIMES * most_ns + LONGER_NS)
-		estimate_suspect(meter, work->what, less(part_ns, most_ns));
+		estimate_suspect(meter, work->what, smaller(part_ns - most_ns, SURE_NS));
 	/* That there may have been gaps is no reason to charge something else more. */
 	return settle_slack(meter, work, charged_ns);
 }

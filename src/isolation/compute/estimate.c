@@ -158,9 +158,11 @@ void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns)
 
 void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns)
 {
-	struct place *place = make_place(meter, what, took_ns);
+	if (known_place(meter, what)) {
+		struct place *place = make_place(meter, what, took_ns);
 
-	place->worst_ns = larger(place->worst_ns, took_ns);
+		place->worst_ns = larger(place->worst_ns, took_ns);
+	}
 }
 
 /* Until a copy of about that size was measured. */
