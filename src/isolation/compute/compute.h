@@ -1,5 +1,5 @@
-/* What the files of this folder share. All with the meters' lock, except credit_*, which any thread
- * and process may call at once. */
+/* What the files of this folder share. All with the lock of the meter's card, except credit_*,
+ * which any thread and process may call at once. */
 #pragma once
 
 #include "driver/context_scope.h"
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { METER_EVENTS = 128 };
+enum { METER_EVENTS = 128, METER_PLACES = 8192 };
 
 static inline uint64_t smaller(uint64_t one, uint64_t other)
 {
@@ -24,22 +24,13 @@ struct work {
 	uint64_t what;      /* of the last */
 	uint64_t mean_ns;   /* their means together */
 	uint64_t copies_ns; /* of it, copies between host and card */
-	uint64_t gaps_ns;   /* between them, if they were queued */
 	uint64_t worst_ns;  /* what they may take */
-	uint64_t begun_ns;  /* the first was launched, */
-	uint64_t ended_ns;  /* and the last */
-	uint64_t idle_ns;   /* the card was known to have nothing of ours, since the event before */
-	uint64_t pause_ns;  /* and likely had nothing for so long beside that */
-	uint64_t ahead_ns;  /* in front of each of its launches was as much, or more */
-	uint64_t waited_ns; /* the first of its launches for the card */
-	uint64_t lag_ns;    /* of a sample: the card waited for the launch */
+	uint64_t begun_ns;  /* the card had the first */
+	uint64_t ended_ns;  /* and the last was launched */
 	uint32_t launches;
-	bool is_alike;  /* one kind */
 	bool is_sure;   /* all of them are known */
 	bool is_sample; /* one launch, with an event right before it */
 	bool is_blank;  /* nothing between two events */
-	bool is_from_idle;
-	uint64_t front; /* of a sample: number of the event before it */
 };
 
 struct timed_event {
@@ -50,17 +41,29 @@ struct timed_event {
 	uint64_t set_ns;
 };
 
+/* A kind of launch. */
+struct place {
+	uint64_t what;
+	double mean_ns;
+	uint64_t worst_ns; /* the longest of late */
+	uint64_t steady;   /* launches since one took far longer than the others */
+	uint32_t samples;  /* that the mean is of */
+	uint32_t all;      /* so many launches are sampled all */
+	uint32_t every, due;
+	uint32_t alike; /* samples in a row */
+	uint32_t heard; /* samples in all */
+};
+
 struct meter {
 	struct meter *next;
 	CUcontext context;
 	int card;
 	CUevent reference;     /* the last one that was reached; NULL: none */
-	uint64_t reference_ns; /* when it was seen to be, by our clock */
+	uint64_t reference_ns; /* when it was, by our clock */
 	uint64_t reference_number, events_ever;
-	uint64_t idle_since_ns; /* all had ended, likely; 0: something is out */
+	uint64_t covered_ns; /* up to then the card's time is charged */
 	uint64_t launched_ns, recorded_ns, polled_ns;
 	uint64_t first_ns;  /* since when the first event is the first */
-	uint64_t mixed_ns;  /* launches went from one stream to another */
 	uint64_t kernel_ns; /* the last one was asked for */
 	uint64_t let_go_ns;
 	uint64_t number;    /* of launches */
@@ -71,9 +74,8 @@ struct meter {
 	uint64_t worst_ns; /* and what that may take */
 	uint64_t aside_ns; /* of it, what waits for the program while other streams go on */
 	uint64_t slack_ns; /* launches were charged so much less than is known of them */
-	uint32_t wary;     /* so many launches are sampled all */
 	bool is_polled;    /* by some thread, just now, */
-	uint32_t setting;  /* and so many set an event: the meter does not end meanwhile */
+	uint32_t users;    /* and so many launch: the meter does not end meanwhile */
 	bool is_mixed;     /* several streams since the card was idle, */
 	bool is_learning;  /* and copies that were not measured before */
 	CUstream stream;   /* of the last launch; it may be gone */
@@ -81,6 +83,8 @@ struct meter {
 	uint32_t count, spare_count;
 	struct timed_event events[METER_EVENTS];
 	CUevent spares[METER_EVENTS + 2];
+	uint64_t event_ns; /* what an event takes; 0: not measured */
+	struct place places[METER_PLACES];
 };
 
 /* --- How long launches of a kind take: compute/estimate.c --- */
@@ -89,24 +93,18 @@ struct estimate {
 	uint64_t mean_ns;  /* card time of one launch */
 	uint64_t worst_ns; /* what it may take for all we know */
 	uint64_t more_ns;  /* the longest of late took so much more than the mean */
-	bool is_known;     /* measured before, */
-	bool is_sure;      /* and by itself */
+	bool is_known;     /* measured before */
 };
 
 /* One launch between its two halves, in the thread that makes it. */
 struct meter_launch {
-	int card;
-	bool is_metered;
+	struct meter *meter; /* NULL: it is not metered */
 	bool is_sample;
 	bool is_copy;
 	uint64_t what; /* function and size, or graph, or estimate_copy_kind() */
 	struct estimate estimate;
 	uint64_t now_ns;     /* when it was let go */
 	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
-	uint64_t waited_ns;  /* for credit and the card */
-	uint64_t lag_ns;     /* of a sample: the card waited for the launch */
-	CUevent front;       /* and the event before it */
-	uint64_t front_number;
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };
@@ -120,19 +118,17 @@ struct meter_wait {
 	uint64_t asked_ns; /* and then it was so late */
 };
 
-struct estimate estimate_of(uint64_t what);
+struct estimate estimate_of(const struct meter *meter, uint64_t what);
 /* One is launched: is it to be measured by itself, with an event on both sides? */
-bool estimate_wants_sample(uint64_t what);
+bool estimate_wants_sample(struct meter *meter, uint64_t what);
 /* One took so long by itself. */
-void estimate_sample(uint64_t what, uint64_t took_ns);
-/* Launches of one kind took so long each, with what lay between them. */
-void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches);
+void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns);
+/* One seems to have taken so long: the next are measured. */
+void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns);
 
-struct estimate estimate_of_copy(uint64_t copy);
-bool estimate_wants_copy_sample(uint64_t copy);
-void estimate_copy_sample(uint64_t copy, uint64_t took_ns);
-
-void estimate_forget_all(void);
+struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy);
+bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy);
+void estimate_copy_sample(struct meter *meter, uint64_t copy, uint64_t took_ns);
 
 /* --- The container's card time, earned by the clock, spent by work: compute/credit.c --- */
 
@@ -161,14 +157,16 @@ void credit_note_wait(int card, uint64_t waited_ns);
 
 /* --- One meter a context, with the events that were set and not reached: compute/events.c --- */
 
-void events_lock(void);
-void events_unlock(void);
+/* A lock a card, which is held over no call of the driver. */
+void events_lock(int card);
+void events_unlock(int card);
 
-/* The meter of a context, made if it has none; NULL without a context. */
+/* The meter of a context, with its card's lock; NULL, and no lock, when it has none. */
+struct meter *events_find(CUcontext context);
+/* The same, made if there is none. */
 struct meter *events_meter(CUcontext context, int card);
-/* NULL when it has none. */
-struct meter *events_meter_of(CUcontext context);
-struct meter *events_first(void);
+/* Of a card, with its lock. */
+struct meter *events_first(int card);
 
 /*
  * Puts the tail behind an event on the stream; where none can be set it stays the tail. The lock
@@ -180,10 +178,10 @@ void events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
  * up meanwhile; only for who has `is_polled`. `is_timed`: the time could be told.
  */
 bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *later_ns);
-/* Takes it out; it becomes the reference where it was reached after that. */
-void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns);
+/* Takes it out; it becomes the reference where it was reached after that, at `end_ns`. */
+void events_pass(struct meter *meter, uint32_t index, uint64_t end_ns, uint64_t now_ns);
 
-/* The context ends, its events with it. */
+/* The context ends, its events with it. Gives the lock up for good. */
 void events_forget(struct meter *meter);
 void events_after_fork(void);
 
@@ -212,12 +210,10 @@ static inline bool charge_is_idle(const struct meter *meter)
 }
 
 /* Between two kernels of a stream that are queued. */
-uint64_t charge_gap_ns(void);
+uint64_t charge_gap_ns(const struct meter *meter);
 
-/* What is out becomes so much more, by its means: of it copies, and what it may take. `meter`: or
- * NULL. */
-void charge_out(struct meter *meter, int card, int64_t mean_ns, int64_t copies_ns,
-		int64_t worst_ns);
+/* What is out becomes so much more, by its means: of it copies, and what it may take. */
+void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns);
 /* Charges what has ended. Gives the lock up meanwhile. */
 void charge_poll(struct meter *meter, uint64_t now_ns);
 /*
@@ -225,9 +221,9 @@ void charge_poll(struct meter *meter, uint64_t now_ns);
  * what has no event behind it.
  */
 void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
-/* When the card likely has nothing of ours any more. */
-uint64_t charge_over_ns(const struct meter *meter);
-/* The context ends: what is out is forgotten. */
+/* On several streams, where the card likely has nothing of ours: charges what has no event. */
+void charge_rest(struct meter *meter, uint64_t now_ns);
+/* The context ends: what is still out is charged by its means. */
 void charge_forget(struct meter *meter, uint64_t now_ns);
 
 /* Must a launch that may take so long wait until more of what is out was measured? */

@@ -4,10 +4,6 @@
  */
 #include "compute/compute.h"
 
-#include <string.h>
-
-enum { PLACES = 8192 };
-
 /* Until it was seen once. */
 #define UNKNOWN_NS 5000000u
 
@@ -22,7 +18,6 @@ enum { PLACES = 8192 };
 enum { WORST_FIRST_TIMES = 2000, WORST_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096 };
 enum { WORST_FADES = 64 };
 
-/* Such a sample is far longer than the mean. */
 #define SURPRISE_NS 20000u
 enum { SURPRISE_TIMES = 4 };
 
@@ -43,25 +38,11 @@ enum {
 	SAMPLE_EVERY_MOST = 256
 };
 
-struct place {
-	uint64_t what;
-	double mean_ns;
-	uint64_t worst_ns; /* the longest of late */
-	uint64_t steady;   /* launches since one took far longer than the others */
-	uint32_t samples;  /* that the mean is of; 0: only guessed from launches in a row */
-	uint32_t all;      /* so many launches are sampled all */
-	uint32_t every, due;
-	uint32_t alike; /* samples in a row */
-	uint32_t heard; /* samples in all */
-};
-
-static struct place places[PLACES];
-
 /* Where it is, else where it would be. */
-static struct place *place_of(uint64_t what)
+static const struct place *place_of(const struct meter *meter, uint64_t what)
 {
 	const uint64_t index = (what * 0x9E3779B97F4A7C15ull) >> 51;
-	struct place *first = &places[index], *second = &places[index ^ 1];
+	const struct place *first = &meter->places[index], *second = &meter->places[index ^ 1];
 
 	if (first->what != what && (second->what == what || (first->what && !second->what)))
 		return second;
@@ -69,16 +50,16 @@ static struct place *place_of(uint64_t what)
 }
 
 /* NULL: never measured. */
-static struct place *known_place(uint64_t what)
+static const struct place *known_place(const struct meter *meter, uint64_t what)
 {
-	struct place *place = place_of(what);
+	const struct place *place = place_of(meter, what);
 
 	return what && place->what == what ? place : NULL;
 }
 
-static struct place *make_place(uint64_t what, uint64_t took_ns)
+static struct place *make_place(struct meter *meter, uint64_t what, uint64_t took_ns)
 {
-	struct place *place = place_of(what);
+	struct place *place = &meter->places[place_of(meter, what) - meter->places];
 
 	if (place->what != what)
 		*place = (struct place){.what = what,
@@ -86,6 +67,12 @@ static struct place *make_place(uint64_t what, uint64_t took_ns)
 					.all = SAMPLE_FIRST,
 					.every = SAMPLE_EVERY};
 	return place;
+}
+
+/* A sample beyond that is far longer than the mean. */
+static double surprise_ns(const struct place *place)
+{
+	return place->mean_ns * (double)SURPRISE_TIMES + SURPRISE_NS;
 }
 
 static double lesser(double one, double other)
@@ -106,9 +93,9 @@ static uint64_t worst_of(const struct place *place)
 	return worst_ns > place->worst_ns ? worst_ns : place->worst_ns;
 }
 
-struct estimate estimate_of(uint64_t what)
+struct estimate estimate_of(const struct meter *meter, uint64_t what)
 {
-	const struct place *place = known_place(what);
+	const struct place *place = known_place(meter, what);
 
 	if (!place)
 		return (struct estimate){.mean_ns = UNKNOWN_NS,
@@ -119,22 +106,21 @@ struct estimate estimate_of(uint64_t what)
 				 .worst_ns = worst_of(place),
 				 .more_ns =
 					 place->worst_ns > mean_ns ? place->worst_ns - mean_ns : 0,
-				 .is_known = true,
-				 .is_sure = place->samples > 0};
+				 .is_known = true};
 }
 
-bool estimate_wants_sample(uint64_t what)
+bool estimate_wants_sample(struct meter *meter, uint64_t what)
 {
-	struct place *place = known_place(what);
-
-	if (!place)
+	if (!known_place(meter, what))
 		return true;
+	struct place *place = make_place(meter, what, 0);
+
 	place->steady++;
 	if (place->all) {
 		place->all--;
 		return true;
 	}
-	if (place->mean_ns >= SAMPLE_ALWAYS_NS)
+	if (place->mean_ns >= SAMPLE_ALWAYS_NS || (double)place->worst_ns > surprise_ns(place))
 		return true;
 	if (place->due) {
 		place->due--;
@@ -146,13 +132,12 @@ bool estimate_wants_sample(uint64_t what)
 	return true;
 }
 
-void estimate_sample(uint64_t what, uint64_t took_ns)
+void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns)
 {
-	struct place *place = make_place(what, took_ns);
-	const double limit_ns = place->mean_ns * (double)SURPRISE_TIMES + SURPRISE_NS;
+	struct place *place = make_place(meter, what, took_ns);
 	const double off_ns = (double)took_ns - place->mean_ns;
 
-	if (place->samples && (double)took_ns > limit_ns) {
+	if (place->samples && (double)took_ns > surprise_ns(place)) {
 		place->steady = 0;
 		place->all = MEAN_OF;
 	}
@@ -171,13 +156,13 @@ void estimate_sample(uint64_t what, uint64_t took_ns)
 		place->worst_ns = took_ns;
 }
 
-void estimate_learn(uint64_t what, uint64_t took_ns, uint32_t launches)
+void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns)
 {
-	struct place *place = make_place(what, took_ns);
+	if (known_place(meter, what)) {
+		struct place *place = make_place(meter, what, took_ns);
 
-	if (!place->samples)
-		place->mean_ns = (double)took_ns;
-	place->steady += launches;
+		place->worst_ns = larger(place->worst_ns, took_ns);
+	}
 }
 
 /* Until a copy of about that size was measured. */
@@ -200,34 +185,28 @@ static double copy_sizes(uint64_t copy)
 	return (double)bytes_of(copy) / (double)(1ull << (~copy_class(copy) & 63));
 }
 
-struct estimate estimate_of_copy(uint64_t copy)
+struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy)
 {
-	const struct place *place = known_place(copy_class(copy));
+	const struct place *place = known_place(meter, copy_class(copy));
 	const double mean_ns =
 		place ? place->mean_ns * copy_sizes(copy) : (double)bytes_of(copy) * COPY_GUESS_NS;
 
 	return (struct estimate){.mean_ns = (uint64_t)mean_ns + 1,
 				 .worst_ns = ((uint64_t)mean_ns + 1) * COPY_WORST_TIMES,
-				 .is_known = place,
-				 .is_sure = place};
+				 .is_known = place};
 }
 
-bool estimate_wants_copy_sample(uint64_t copy)
+bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy)
 {
-	return estimate_wants_sample(copy_class(copy));
+	return estimate_wants_sample(meter, copy_class(copy));
 }
 
 /* The least counts, since several share the bus. */
-void estimate_copy_sample(uint64_t copy, uint64_t took_ns)
+void estimate_copy_sample(struct meter *meter, uint64_t copy, uint64_t took_ns)
 {
 	const double one_ns = (double)took_ns / copy_sizes(copy);
-	struct place *place = make_place(copy_class(copy), (uint64_t)one_ns);
+	struct place *place = make_place(meter, copy_class(copy), (uint64_t)one_ns);
 
 	place->mean_ns = lesser(place->mean_ns, one_ns);
 	place->every = SAMPLE_EVERY_LATER;
-}
-
-void estimate_forget_all(void)
-{
-	memset(places, 0, sizeof(places));
 }

@@ -2,60 +2,88 @@
 #include "compute/compute.h"
 
 #include "driver/stream.h"
+#include "slice/slice.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
-static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
-static struct meter *first;
+/* Cards do not wait for each other. All zero is an unlocked mutex. */
+static struct {
+	pthread_mutex_t lock;
+	struct meter *first;
+} cards[LIMITS_CARDS];
 
-void events_lock(void)
+void events_lock(int card)
 {
-	pthread_mutex_lock(&metering);
+	pthread_mutex_lock(&cards[card].lock);
 }
 
-void events_unlock(void)
+void events_unlock(int card)
 {
-	pthread_mutex_unlock(&metering);
+	pthread_mutex_unlock(&cards[card].lock);
 }
 
+/* The parent may have been in the middle of anything. */
 void events_after_fork(void)
 {
-	metering = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	first = NULL; /* the parent may have been in the middle of anything */
+	memset(cards, 0, sizeof(cards));
 }
 
-struct meter *events_first(void)
+struct meter *events_first(int card)
 {
-	return first;
+	return cards[card].first;
 }
 
-struct meter *events_meter_of(CUcontext context)
+static struct meter *meter_of(CUcontext context, int card)
 {
-	struct meter *meter = first;
+	struct meter *meter = cards[card].first;
 
 	while (meter && meter->context != context)
 		meter = meter->next;
 	return meter;
 }
 
+struct meter *events_find(CUcontext context)
+{
+	static __thread int last; /* most threads have one context */
+	const int count = context ? (int)slice_limits()->card_count : 0;
+
+	for (int i = 0; i < count; i++) {
+		const int card = (last + i) % count;
+
+		events_lock(card);
+		struct meter *meter = meter_of(context, card);
+
+		if (meter) {
+			last = card;
+			return meter;
+		}
+		events_unlock(card);
+	}
+	return NULL;
+}
+
 /* By mmap, as the application's allocator may wait in one of our hooks. */
 struct meter *events_meter(CUcontext context, int card)
 {
-	struct meter *meter = events_meter_of(context);
+	struct meter *fresh = mmap(NULL, sizeof(*fresh), PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	if (meter || !context)
-		return meter;
-	meter = mmap(NULL, sizeof(*meter), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		     0);
-	if (meter == MAP_FAILED)
+	if (fresh == MAP_FAILED)
 		return NULL;
-	meter->context = context;
-	meter->card = card;
-	meter->next = first;
-	first = meter;
-	return meter;
+	events_lock(card);
+	struct meter *meter = meter_of(context, card);
+
+	if (meter) {
+		munmap(fresh, sizeof(*fresh));
+		return meter;
+	}
+	fresh->context = context;
+	fresh->card = card;
+	fresh->next = cards[card].first;
+	cards[card].first = fresh;
+	return fresh;
 }
 
 static CUevent make_event(CUcontext context)
@@ -90,12 +118,9 @@ static bool record(CUcontext context, CUevent *event, CUstream stream)
 
 static void give_event(struct meter *meter, CUevent event)
 {
-	if (!event)
-		return;
-	if (meter->spare_count < sizeof(meter->spares) / sizeof(meter->spares[0]))
+	/* One that too many threads at once have made ends with the context. */
+	if (event && meter->spare_count < sizeof(meter->spares) / sizeof(meter->spares[0]))
 		meter->spares[meter->spare_count++] = event;
-	else if (cuda.cuEventDestroy_v2)
-		cuda.cuEventDestroy_v2(event);
 }
 
 /* What could not be put behind an event is in front of what was launched since. */
@@ -108,9 +133,7 @@ static void put_back(struct meter *meter, const struct work *work)
 	tail->launches += later.launches;
 	tail->mean_ns += later.mean_ns;
 	tail->copies_ns += later.copies_ns;
-	tail->gaps_ns += later.gaps_ns;
 	tail->worst_ns += later.worst_ns;
-	tail->is_alike = tail->is_alike && (!later.launches || later.is_alike);
 	tail->is_sure = tail->is_sure && (!later.launches || later.is_sure);
 	tail->is_sample = tail->is_blank = false;
 }
@@ -124,12 +147,10 @@ void events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 	if (meter->spare_count)
 		timed.event = meter->spares[--meter->spare_count];
 	meter->tail = (struct work){0};
-	meter->setting++;
-	events_unlock();
+	events_unlock(meter->card);
 	const bool is_set = record(meter->context, &timed.event, stream);
 
-	events_lock();
-	meter->setting--;
+	events_lock(meter->card);
 	if (is_set && meter->count < METER_EVENTS) {
 		if (!meter->count)
 			meter->first_ns = now_ns;
@@ -156,7 +177,7 @@ bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *l
 	const CUevent event = meter->events[index].event, reference = meter->reference;
 	float later_ms = 0;
 
-	events_unlock();
+	events_unlock(meter->card);
 	const CUstreamCaptureMode mode = capture_exempt();
 	/* An error is as good as an end: the work will not be heard of again. */
 	const bool is_reached =
@@ -164,12 +185,12 @@ bool events_look(struct meter *meter, uint32_t index, bool *is_timed, int64_t *l
 
 	*is_timed = is_reached && reference && elapsed(reference, event, &later_ms);
 	capture_restore(mode);
-	events_lock();
+	events_lock(meter->card);
 	*later_ns = (int64_t)((double)later_ms * 1e6);
 	return is_reached;
 }
 
-void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t now_ns)
+void events_pass(struct meter *meter, uint32_t index, uint64_t end_ns, uint64_t now_ns)
 {
 	const CUevent event = meter->events[index].event;
 	const uint64_t number = meter->events[index].number;
@@ -179,18 +200,24 @@ void events_pass(struct meter *meter, uint32_t index, bool is_later, uint64_t no
 		(meter->count - index) * sizeof(meter->events[0]));
 	if (!index)
 		meter->first_ns = now_ns;
-	if (!is_later) {
+	if (end_ns < meter->reference_ns) {
 		give_event(meter, event);
 		return;
 	}
 	give_event(meter, meter->reference);
 	meter->reference = event;
-	meter->reference_ns = now_ns;
+	meter->reference_ns = end_ns;
 	meter->reference_number = number;
 }
 
 void events_forget(struct meter *meter)
 {
+	struct meter **link = &cards[meter->card].first;
+
+	while (*link != meter)
+		link = &(*link)->next;
+	*link = meter->next;
+	events_unlock(meter->card);
 	if (cuda.cuEventDestroy_v2) {
 		if (meter->reference)
 			cuda.cuEventDestroy_v2(meter->reference);
@@ -199,10 +226,5 @@ void events_forget(struct meter *meter)
 		for (uint32_t i = 0; i < meter->spare_count; i++)
 			cuda.cuEventDestroy_v2(meter->spares[i]);
 	}
-	struct meter **link = &first;
-
-	while (*link != meter)
-		link = &(*link)->next;
-	*link = meter->next;
 	munmap(meter, sizeof(*meter));
 }

@@ -18,9 +18,10 @@
 /* Behind so much work, so many launches, or after so long an event is set. */
 #define EVENT_WORK_NS 200000u
 #define EVENT_EVERY_NS 5000000u
-enum { EVENT_LAUNCHES = 16, EVENT_LAUNCHES_SURE = 64 };
+enum { EVENT_LAUNCHES = 64 };
 
-#define MIXED_LASTS_NS 1000000000u
+/* The first launches of a context tell what an event costs. */
+enum { BLANK_LAUNCHES = 16 };
 
 /* For how long one without a cap tells of itself. */
 #define TELL_NS 100000000u
@@ -28,19 +29,21 @@ enum { TELL_LAUNCHES = 8 };
 
 #define POLL_EVERY_NS 200000u
 
+/* What a launch takes the driver, or less. */
+#define CALL_NS 10000u
+
 /* Shorter than a thread sleeps at least. */
 #define SPIN_NS 60000u
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
 #define REAP_AFTER_NS 100000000u
 
-static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
-static atomic_bool is_any_out;
+static atomic_int capped;   /* 0: not asked, 1: some card has a cap, 2: none */
+static atomic_bool is_told; /* that a slice without a cap is at work */
 
 void meter_after_fork(void)
 {
-	atomic_store(&is_any_out, false);
+	atomic_store(&is_told, false);
 	events_after_fork();
-	estimate_forget_all();
 }
 
 bool meter_is_capped(void)
@@ -62,46 +65,55 @@ static void tell_neighbours(void)
 {
 	static _Atomic uint64_t told_ns;
 	static __thread unsigned launches;
-	const bool is_told = atomic_load_explicit(&is_any_out, memory_order_relaxed);
+	const bool is_known = atomic_load_explicit(&is_told, memory_order_relaxed);
 
-	if (is_told && ++launches % TELL_LAUNCHES)
+	if (is_known && ++launches % TELL_LAUNCHES)
 		return;
 	const uint64_t now_ns = timer_now_ns();
 
-	if (is_told && now_ns - atomic_load_explicit(&told_ns, memory_order_relaxed) < TELL_NS / 4)
+	if (is_known && now_ns - atomic_load_explicit(&told_ns, memory_order_relaxed) < TELL_NS / 4)
 		return;
 	atomic_store_explicit(&told_ns, now_ns, memory_order_relaxed);
-	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
+	atomic_store_explicit(&is_told, true, memory_order_relaxed);
 	for (unsigned i = 0; i < slice_limits()->card_count; i++)
 		lease_tell_without((int)i, now_ns + TELL_NS);
 }
 
-/* The meter of the current context; NULL where the card has no cap. With the lock. */
-static struct meter *meter_here(CUcontext context)
+/*
+ * The meter of what goes to a stream of the current context, in use and with its lock; NULL where
+ * the card has no cap.
+ */
+static struct meter *begin_use(CUcontext context, CUstream stream)
 {
-	struct meter *meter = events_meter_of(context);
 	int card;
+
+	if (!context || capture_has(stream))
+		return NULL;
+	struct meter *meter = events_find(context);
 
 	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
 		meter = events_meter(context, card);
+	if (meter)
+		meter->users++;
 	return meter;
 }
 
-/* The launch's meter, after a while without the lock; NULL when its context ended meanwhile. */
-static struct meter *sleep_unlocked(const struct meter *meter, const struct meter_launch *launch,
-				    uint64_t nap_ns, bool may_reap)
+static void end_use(struct meter *meter)
 {
-	const int card = meter->card;
+	meter->users--;
+	events_unlock(meter->card);
+}
 
-	events_unlock();
+static void sleep_unlocked(int card, uint64_t nap_ns, bool may_reap)
+{
+	events_unlock(card);
 	if (nap_ns <= SPIN_NS)
 		timer_spin_ns(nap_ns);
 	else
 		timer_sleep_ns(nap_ns);
 	if (may_reap)
 		(void)account_held(card, true);
-	events_lock();
-	return events_meter_of(launch->there.context);
+	events_lock(card);
 }
 
 /* Nanoseconds until it is worth asking again; 0: it may go. */
@@ -115,19 +127,15 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	return lease_wait_ns(meter, launch);
 }
 
-/*
- * Until the launch may go; what is out is measured meanwhile. Gives the lock up; NULL when the
- * context ended.
- */
-static struct meter *await(struct meter *meter, struct meter_launch *launch)
+/* Until the launch may go; what is out is measured meanwhile. Gives the lock up. */
+static void await(struct meter *meter, struct meter_launch *launch)
 {
-	uint64_t waited_ns = 0, reaped_ns = 0, begun_ns = 0;
+	uint64_t waited_ns = 0, reaped_ns = 0;
 
-	while (meter) {
+	for (;;) {
 		launch->now_ns = timer_now_ns();
-		begun_ns = begun_ns ? begun_ns : launch->now_ns;
-		launch->estimate = launch->is_copy ? estimate_of_copy(launch->what)
-						   : estimate_of(launch->what);
+		launch->estimate = launch->is_copy ? estimate_of_copy(meter, launch->what)
+						   : estimate_of(meter, launch->what);
 		if (!launch->is_copy)
 			meter->kernel_ns = launch->now_ns;
 		if (waited_ns || launch->now_ns - meter->polled_ns >= POLL_EVERY_NS)
@@ -147,12 +155,10 @@ static struct meter *await(struct meter *meter, struct meter_launch *launch)
 		const bool is_long = waited_ns - reaped_ns >= REAP_AFTER_NS;
 
 		reaped_ns = is_long ? waited_ns : reaped_ns;
-		meter = sleep_unlocked(meter, launch, nap_ns, is_long);
+		sleep_unlocked(meter->card, nap_ns, is_long);
 	}
-	launch->waited_ns = begun_ns ? launch->now_ns - begun_ns : 0;
-	if (meter && waited_ns)
+	if (waited_ns)
 		credit_note_wait(meter->card, waited_ns);
-	return meter;
 }
 
 void meter_await(CUstream stream)
@@ -162,141 +168,108 @@ void meter_await(CUstream stream)
 	if (!meter_is_capped())
 		return;
 	launch.there = scope_stream(stream);
-	if (launch.there.context && !capture_has(stream)) {
-		events_lock();
-		(void)await(meter_here(launch.there.context), &launch);
-		events_unlock();
+	struct meter *meter = begin_use(launch.there.context, stream);
+
+	if (meter) {
+		await(meter, &launch);
+		end_use(meter);
 	}
 	scope_end(launch.there);
 }
 
-/* How long the card had nothing of ours, or likely had not, before this launch. */
-static void note_idle(struct meter *meter, uint64_t now_ns)
-{
-	/* An event that was not reached is of work that goes on. */
-	const uint64_t since_ns =
-		larger(charge_over_ns(meter), meter->count ? meter->polled_ns : 0);
-
-	if (meter->idle_since_ns)
-		meter->tail.idle_ns = meter->reference ? now_ns - smaller(meter->reference_ns,
-									  meter->idle_since_ns)
-						       : 0;
-	else if (meter->launched_ns && now_ns > since_ns)
-		meter->tail.pause_ns += now_ns - since_ns;
-}
-
-/* An event right before the launch, and at first two, which tell what an event costs. */
+/* An event right before the launch, and at first two. */
 static void begin_sample(struct meter *meter, struct meter_launch *launch)
 {
 	if (meter->count + 3 >= METER_EVENTS)
 		return;
 	events_set(meter, launch->stream, launch->now_ns);
-	if (meter->number < EVENT_LAUNCHES && !meter->tail.launches) {
+	if (meter->number < BLANK_LAUNCHES && !meter->tail.launches) {
 		meter->tail.is_blank = true;
 		events_set(meter, launch->stream, launch->now_ns);
 	}
 	launch->is_sample = !meter->tail.launches && meter->count;
-	if (launch->is_sample) {
-		launch->front = meter->events[meter->count - 1].event;
-		launch->front_number = meter->events[meter->count - 1].number;
-	}
 	launch->now_ns = timer_now_ns();
 }
 
-/* `sign`: 1, it goes out; -1, it did not. `meter`: NULL when the context ended. */
-static void put_out(struct meter *meter, int card, const struct meter_launch *launch, int sign)
+/* `sign`: 1, it goes out; -1, it did not. */
+static void put_out(struct meter *meter, const struct meter_launch *launch, int sign)
 {
 	const int64_t mean_ns = sign * (int64_t)launch->estimate.mean_ns;
 
-	charge_out(meter, card, mean_ns, launch->is_copy ? mean_ns : 0,
+	charge_out(meter, mean_ns, launch->is_copy ? mean_ns : 0,
 		   sign * (int64_t)launch->estimate.worst_ns);
-	if (meter)
-		meter->more_ns = larger(meter->more_ns, launch->estimate.more_ns);
+	meter->more_ns = larger(meter->more_ns, launch->estimate.more_ns);
 }
 
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
-	bool wants_sample = launch->is_copy ? estimate_wants_copy_sample(launch->what)
-					    : estimate_wants_sample(launch->what);
+	const bool wants_sample = launch->is_copy ? estimate_wants_copy_sample(meter, launch->what)
+						  : estimate_wants_sample(meter, launch->what);
 
-	if (meter->wary) {
-		meter->wary--;
-		wants_sample = true;
-	}
-	const bool is_from_idle = meter->idle_since_ns != 0 || !meter->launched_ns;
-
-	note_idle(meter, launch->now_ns);
-	/* Who waited for credit has the time, and our clock saw the end of what was out too late.
-	 */
-	const bool wants_mark = is_from_idle && launch->waited_ns && !wants_sample;
-
-	meter->idle_since_ns = 0;
+	charge_rest(meter, launch->now_ns);
 	meter->is_learning = meter->is_learning || (launch->is_copy && !launch->estimate.is_known);
-	put_out(meter, meter->card, launch, 1);
+	put_out(meter, launch, 1);
 	meter->number++;
 	lease_tell(meter, launch->now_ns);
-	launch->is_metered = true;
-	launch->card = meter->card;
-	if (!meter->tail.launches) {
-		meter->tail.begun_ns = launch->now_ns;
-		meter->tail.waited_ns = launch->waited_ns;
-		meter->tail.is_from_idle = is_from_idle;
-	}
-	atomic_store_explicit(&is_any_out, true, memory_order_relaxed);
 	if (wants_sample)
 		begin_sample(meter, launch);
-	else if (wants_mark)
-		events_set(meter, launch->stream, launch->now_ns);
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
 {
-	launch->is_metered = false;
+	launch->meter = NULL;
 	if (!meter_is_capped()) {
 		tell_neighbours();
 		return;
 	}
 	*launch = (struct meter_launch){.what = what, .is_copy = is_copy, .stream = stream};
 	launch->there = scope_stream(stream);
-	if (launch->there.context && !capture_has(stream)) {
-		events_lock();
-		struct meter *meter = await(meter_here(launch->there.context), launch);
-
-		if (meter)
-			begin(meter, launch);
-		events_unlock();
+	launch->meter = begin_use(launch->there.context, stream);
+	if (launch->meter) {
+		await(launch->meter, launch);
+		begin(launch->meter, launch);
+		events_unlock(launch->meter->card);
 	}
 	scope_end(launch->there);
 }
 
-static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
+/*
+ * When an idle card has what was launched: as the driver's call ends, unless that has waited for it
+ * (CUDA_LAUNCH_BLOCKING, a profiler): a call that took long may have, and of a sample it is asked.
+ */
+static uint64_t begun_ns(const struct meter_launch *launch)
+{
+	const uint64_t now_ns = timer_now_ns();
+	bool is_there = now_ns - launch->now_ns < CALL_NS;
+
+	if (launch->is_copy)
+		return launch->now_ns;
+	if (launch->is_sample && !is_there) {
+		const CUstreamCaptureMode mode = capture_exempt();
+
+		is_there = cuda.cuStreamQuery &&
+			   cuda.cuStreamQuery(launch->stream) == CUDA_ERROR_NOT_READY;
+		capture_restore(mode);
+	}
+	return is_there ? now_ns : launch->now_ns;
+}
+
+static void add_to_tail(struct meter *meter, const struct meter_launch *launch, uint64_t begun_ns)
 {
 	struct work *tail = &meter->tail;
 	const struct estimate *estimate = &launch->estimate;
 
-	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
-	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_sure;
-	/* Behind another kernel there is a gap, on an idle card there is not. */
-	tail->gaps_ns += tail->launches || !tail->is_from_idle ? charge_gap_ns() : 0;
-	const uint64_t ahead_ns = meter->out_ns - smaller(meter->out_ns, estimate->mean_ns);
-
-	tail->ahead_ns = tail->launches ? smaller(tail->ahead_ns, ahead_ns) : ahead_ns;
+	tail->is_sure = (!tail->launches || tail->is_sure) && estimate->is_known;
 	tail->what = launch->what;
 	tail->mean_ns += estimate->mean_ns;
 	tail->copies_ns += launch->is_copy ? estimate->mean_ns : 0;
 	tail->worst_ns += estimate->worst_ns;
-	if (!tail->begun_ns)
-		tail->begun_ns = launch->now_ns;
+	if (!tail->launches)
+		tail->begun_ns = begun_ns;
 	tail->launches++;
-	if (launch->is_sample && tail->launches == 1) {
-		tail->is_sample = true;
-		tail->lag_ns = launch->lag_ns;
-		tail->front = launch->front_number;
-	}
-	if (meter->number > 1 && launch->stream != meter->stream) {
-		meter->mixed_ns = launch->now_ns;
+	tail->is_sample = launch->is_sample && tail->launches == 1;
+	if (meter->number > 1 && launch->stream != meter->stream)
 		meter->is_mixed = true;
-	}
 	meter->stream = launch->stream;
 	meter->launched_ns = tail->ended_ns = launch->now_ns;
 }
@@ -306,57 +279,46 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 	const struct work *tail = &meter->tail;
 
 	/* Once others wait on other streams, nothing can be set behind it any more. */
-	if (meter->is_mixed && launch->now_ns - meter->mixed_ns < MIXED_LASTS_NS &&
-	    credit_balance(meter->card) <= 0)
+	if (meter->is_mixed && credit_balance(meter->card) <= 0)
 		return true;
 	return tail->is_sample || !launch->estimate.is_known || tail->mean_ns >= EVENT_WORK_NS ||
-	       tail->launches >= (tail->is_sure ? EVENT_LAUNCHES_SURE : EVENT_LAUNCHES) ||
+	       tail->launches >= EVENT_LAUNCHES ||
 	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
-}
-
-/* If the event before the launch was reached by now, the card waited for the launch. */
-static void note_lag(struct meter_launch *launch)
-{
-	const CUstreamCaptureMode mode = capture_exempt();
-	const bool is_reached =
-		cuda.cuEventQuery && cuda.cuEventQuery(launch->front) == CUDA_SUCCESS;
-
-	capture_restore(mode);
-	launch->lag_ns = is_reached ? timer_now_ns() - launch->now_ns : 0;
 }
 
 void meter_after(struct meter_launch *launch, CUresult result)
 {
-	if (!launch->is_metered)
+	struct meter *meter = launch->meter;
+
+	if (!meter)
 		return;
 	scope_again(&launch->there);
-	if (launch->is_sample && !launch->is_copy)
-		note_lag(launch);
-	events_lock();
-	struct meter *meter = events_meter_of(launch->there.context);
+	const uint64_t begun = begun_ns(launch);
 
-	if (meter && result == CUDA_SUCCESS) {
-		add_to_tail(meter, launch);
+	events_lock(meter->card);
+	if (result == CUDA_SUCCESS) {
+		add_to_tail(meter, launch, begun);
 		if (is_event_due(meter, launch))
 			events_set(meter, launch->stream, launch->now_ns);
 	} else {
-		put_out(meter, launch->card, launch, -1);
+		put_out(meter, launch, -1);
 	}
-	events_unlock();
+	end_use(meter);
 	scope_end(launch->there);
 }
 
 void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all)
 {
 	*wait = (struct meter_wait){.stream = stream, .is_for_all = is_for_all};
-	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed) || !meter_is_capped())
+	if (!meter_is_capped())
 		return;
 	wait->context = stream == METER_NO_STREAM ? NULL : scope_context(stream);
-	events_lock();
-	const struct meter *meter = events_meter_of(wait->context);
+	const struct meter *meter = events_find(wait->context);
 
-	wait->number = meter ? meter->number : 0;
-	events_unlock();
+	if (meter) {
+		wait->number = meter->number;
+		events_unlock(meter->card);
+	}
 	wait->asked_ns = timer_now_ns();
 }
 
@@ -369,47 +331,62 @@ static bool is_all_over(const struct meter *meter, const struct meter_wait *wait
 
 void meter_after_wait(const struct meter_wait *wait)
 {
-	bool is_out = false;
-
-	if (!atomic_load_explicit(&is_any_out, memory_order_relaxed))
-		return;
-	const uint64_t now_ns = timer_now_ns();
+	const int count = (int)slice_limits()->card_count;
 
 	if (!meter_is_capped()) {
-		for (unsigned i = 0; wait->is_for_all && i < slice_limits()->card_count; i++)
-			lease_tell_without((int)i, now_ns);
-		atomic_store_explicit(&is_any_out, !wait->is_for_all, memory_order_relaxed);
+		if (!wait->is_for_all || !atomic_load_explicit(&is_told, memory_order_relaxed))
+			return;
+		for (int card = 0; card < count; card++)
+			lease_tell_without(card, timer_now_ns());
+		atomic_store_explicit(&is_told, false, memory_order_relaxed);
 		return;
 	}
-	events_lock();
-	for (struct meter *meter = events_first(); meter; meter = meter->next) {
-		if (is_all_over(meter, wait))
-			charge_all(meter, wait->asked_ns, now_ns);
-		else
-			charge_poll(meter, now_ns);
-		is_out = is_out || !charge_is_idle(meter);
+	const uint64_t now_ns = timer_now_ns();
+
+	for (int card = 0; card < count; card++) {
+		events_lock(card);
+		for (struct meter *meter = events_first(card); meter; meter = meter->next) {
+			if (is_all_over(meter, wait))
+				charge_all(meter, wait->asked_ns, now_ns);
+			else
+				charge_poll(meter, now_ns);
+		}
+		events_unlock(card);
 	}
-	atomic_store_explicit(&is_any_out, is_out, memory_order_relaxed);
-	events_unlock();
+}
+
+/* The driver does so as well before it ends the context; without the lock. */
+static void wait_for_all(CUcontext context)
+{
+	const struct context_scope there = scope_enter(context);
+	const CUstreamCaptureMode mode = capture_exempt();
+
+	if (cuda.cuCtxSynchronize)
+		cuda.cuCtxSynchronize();
+	capture_restore(mode);
+	scope_end(there);
 }
 
 void meter_forget_context(CUcontext context)
 {
-	events_lock();
-	struct meter *meter;
+	const uint64_t asked_ns = timer_now_ns();
+	struct meter *meter = events_find(context);
 
-	while ((meter = events_meter_of(context)) && (meter->is_polled || meter->setting)) {
-		events_unlock();
-		timer_spin_ns(1000);
-		events_lock();
+	if (!meter)
+		return;
+	meter->context = NULL; /* nobody finds it any more */
+	while (meter->users)
+		sleep_unlocked(meter->card, SPIN_NS, false);
+	if (!charge_is_idle(meter)) {
+		events_unlock(meter->card);
+		wait_for_all(context);
+		events_lock(meter->card);
 	}
-	if (meter) {
-		const uint64_t now_ns = timer_now_ns();
+	while (meter->is_polled)
+		sleep_unlocked(meter->card, SPIN_NS, false);
+	const uint64_t now_ns = timer_now_ns();
 
-		meter->context = NULL; /* nobody finds it any more */
-		charge_poll(meter, now_ns);
-		charge_forget(meter, now_ns);
-		events_forget(meter);
-	}
-	events_unlock();
+	charge_all(meter, asked_ns, now_ns);
+	charge_forget(meter, now_ns);
+	events_forget(meter);
 }

@@ -1,6 +1,7 @@
 /* Kernels are started: every entry point that makes the card work. */
 #include "library.h"
 #include "module.h"
+#include "settings.h"
 #include "work.h"
 
 static bool is_sane(const CUlaunchConfig *config)
@@ -74,6 +75,8 @@ static CUresult launch(const CUlaunchConfig *config, const void *handle, void **
 	result = stream_find(context, config->hStream, null, &stream);
 	if (result == CUDA_SUCCESS)
 		result = submit(config, handle, parameters, extra, stream);
+	if (result == CUDA_SUCCESS && setting_number("CUDA_LAUNCH_BLOCKING", 0))
+		stream_wait(stream);
 	return driver_leave(result);
 }
 

@@ -2,10 +2,9 @@
  * Times driver calls from inside a program, in nanoseconds.
  *
  *	bench init            cuInit alone
- *	bench launch COUNT [THREADS]    cuLaunchKernel, median over batches of
- *200, and p99; each thread launches on a stream of its own bench alloc COUNT
- *cuMemAlloc median and p99, cuMemFree median bench empty COUNT     a driver
- *call that nobody stands in for: the clock's own cost
+ *	bench launch COUNT [THREADS [CARDS]]	cuLaunchKernel, median over batches of 200, and p99;
+ *		each thread launches on a stream of its own, on one card or on several in turn
+ *	bench alloc COUNT	cuMemAlloc median and p99, cuMemFree median
  */
 #include "spin.h"
 
@@ -49,8 +48,7 @@ static uint64_t quantile(uint64_t *values, size_t count, double part)
 
 struct launcher {
 	pthread_t thread;
-	CUcontext context;
-	CUfunction spin;
+	int card;
 	uint64_t *times;
 	size_t batches;
 };
@@ -62,34 +60,37 @@ static void *launch_batches(void *argument)
 	__typeof__(cuStreamSynchronize) *wait = FIND(cuStreamSynchronize);
 	uint64_t duration_ns = 100;
 	void *parameters[] = {&duration_ns};
+	CUcontext context;
+	CUmodule module;
+	CUfunction spin;
 	CUstream stream;
 
-	if (FIND(cuCtxSetCurrent)(self->context) || FIND(cuStreamCreate)(&stream, 0))
+	if (FIND(cuDevicePrimaryCtxRetain)(&context, self->card) ||
+	    FIND(cuCtxSetCurrent)(context) || FIND(cuModuleLoadData)(&module, spin_image) ||
+	    FIND(cuModuleGetFunction)(&spin, module, "spin") || FIND(cuStreamCreate)(&stream, 0))
 		exit(3);
 	for (size_t batch = 0; batch < self->batches; batch++) {
 		const uint64_t begin = now_ns();
 
 		for (int i = 0; i < BATCH; i++)
-			launch(self->spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+			launch(spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 		self->times[batch] = (now_ns() - begin) / BATCH;
 		wait(stream);
 	}
 	return NULL;
 }
 
-static int time_launches(CUcontext context, size_t count, size_t threads)
+static int time_launches(size_t count, size_t threads, int cards)
 {
 	const size_t batches = count / BATCH;
-	struct launcher launchers[MOST_THREADS] = {{.batches = batches, .context = context}};
+	struct launcher launchers[MOST_THREADS];
 	uint64_t *times = calloc(threads * batches + 1, sizeof(*times));
-	CUmodule module;
 
-	if (!times || threads > MOST_THREADS || FIND(cuModuleLoadData)(&module, spin_image) ||
-	    FIND(cuModuleGetFunction)(&launchers[0].spin, module, "spin"))
+	if (!times || threads > MOST_THREADS)
 		return 3;
 	for (size_t i = 0; i < threads; i++) {
-		launchers[i] = launchers[0];
-		launchers[i].times = times + i * batches;
+		launchers[i] = (struct launcher){
+			.card = (int)i % cards, .times = times + i * batches, .batches = batches};
 		if (pthread_create(&launchers[i].thread, NULL, launch_batches, &launchers[i]))
 			return 3;
 	}
@@ -148,7 +149,8 @@ int main(int count, char **words)
 	if (FIND(cuDevicePrimaryCtxRetain)(&context, 0) || FIND(cuCtxSetCurrent)(context))
 		return 2;
 	if (!strcmp(words[1], "launch"))
-		return time_launches(context, strtoull(words[2], NULL, 10),
-				     count > 3 ? strtoull(words[3], NULL, 10) : 1);
+		return time_launches(strtoull(words[2], NULL, 10),
+				     count > 3 ? strtoull(words[3], NULL, 10) : 1,
+				     count > 4 ? atoi(words[4]) : 1);
 	return time_allocations(strtoull(words[2], NULL, 10));
 }

@@ -14,6 +14,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -1169,6 +1170,39 @@ static CUresult launch_retained(uint64_t duration_ns)
 	return result ? result : CALL(cuDevicePrimaryCtxRelease_v2, 0);
 }
 
+/* Work that is out when its context ends. */
+static CUresult launch_in_its_own_context(uint64_t duration_ns)
+{
+	CUcontext context;
+	CUresult result = CALL(cuCtxCreate_v2, &context, 0, 0);
+
+	if (result)
+		return result;
+	result = launch(duration_ns, 0);
+	return result ? result : CALL(cuCtxDestroy_v2, context);
+}
+
+/* A primary context is not destroyed, whatever a thread asks for. */
+static void *destroy_in_vain(void *primary)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	while (CALL(cuCtxDestroy_v2, (CUcontext)primary))
+		nanosleep(&pause, NULL);
+	return NULL;
+}
+
+static CUresult launch_beside_refusals(uint64_t duration_ns)
+{
+	static pthread_t thread;
+	CUcontext context;
+
+	if (!thread && (CALL(cuCtxGetCurrent, &context) ||
+			pthread_create(&thread, NULL, destroy_in_vain, context)))
+		return CUDA_ERROR_UNKNOWN;
+	return launch(duration_ns, 0);
+}
+
 /* Launches that took so many steps to return, or longer. */
 enum { WAIT_STEPS = 100000, WAIT_STEP_NS = 10000 };
 static uint64_t waits[WAIT_STEPS];
@@ -1204,6 +1238,8 @@ static const struct kind kinds[] = {
 	{"ex_ptsz", launch_ex_per_thread, 200, 0},
 	{"cooperative", launch_cooperative, 200, 0},
 	{"retained", launch_retained, 200, 0},
+	{"contexts", launch_in_its_own_context, 1, 0},
+	{"refusals", launch_beside_refusals, 1, 0},
 	{"copies", launch_between_copies, 20, 0},
 	{"copying", copy_to_card, 1, 0},
 	{"copying_async", copy_to_card_in_a_row, 20, 0},
