@@ -23,8 +23,11 @@ _CONFIGURE = ("--disable-systemd", "--disable-criu", "--disable-dl", "--enable-s
 
 def oci_runtime() -> Path:
     """The one that OCI_RUNTIME chooses; by default runc."""
+    known = {"runc": provide_runc, "crun": provide_crun}
     name = os.environ.get("OCI_RUNTIME", "runc")
-    return {"runc": provide_runc, "crun": provide_crun}[name]()
+    if name not in known:
+        raise BinaryError(f"OCI_RUNTIME is {name}; it may be {' or '.join(known)}")
+    return known[name]()
 
 
 def provide_runc() -> Path:
@@ -83,7 +86,7 @@ def _run(place: Path, *command: str) -> None:
         raise BinaryError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
         told = f"{done.stdout}{done.stderr}".strip()[-2000:]
-        raise BinaryError(f"{' '.join(command[:1])} failed: {told}")
+        raise BinaryError(f"{command[0]} failed: {told}")
 
 
 if __name__ == "__main__":
