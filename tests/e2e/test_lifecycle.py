@@ -193,9 +193,8 @@ def test_an_upgrade_to_another_unit_is_refused_and_lists_who_holds_slices(
         life.helm(RELEASE).install(*life.values(RELEASE, tag), *other_unit)
     for words in (f"default/{holder['metadata']['name']}", f"node {NODE}", "GiB", "128MiB"):
         assert words in str(refused.value)
-    for kind in ("job", "serviceaccount", "role"):
-        names = [one["metadata"]["name"] for one in life.cluster.every(kind, RELEASE_NAMESPACE)]
-        assert f"{RELEASE}-upgrade" not in names, kind
+    listed = ("get", "jobs,serviceaccounts,roles", "-n", RELEASE_NAMESPACE, "-o", "name")
+    assert f"{RELEASE}-upgrade" not in life.cluster.kubectl(*listed)
     assert life.agent_pod(RELEASE)["metadata"]["uid"] == agent
     assert life.offered(RELEASE) == OFFERED[RELEASE]
     check_works(life)
