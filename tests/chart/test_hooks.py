@@ -69,7 +69,7 @@ def test_account_and_roles_come_before_the_job_and_all_go_with_it(name: str) -> 
     assert weights["Role"] < weights["RoleBinding"] < weights["Job"]
     assert weights["ServiceAccount"] < weights["ClusterRoleBinding"] < weights["Job"]
     policies = {notes["helm.sh/hook-delete-policy"] for notes in made.values()}
-    assert policies == {"before-hook-creation,hook-succeeded"}
+    assert policies == {"before-hook-creation,hook-succeeded,hook-failed"}
 
 
 @pytest.mark.parametrize("name", EVENTS)

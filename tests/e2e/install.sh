@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what `make e2e` needs: Debian packages, then Kubernetes and containerd built from Go
-# modules into a cache outside the tree. Seconds when everything is there already.
-# KUBE chooses the Kubernetes version.
+# Installs what `make e2e` needs: Debian packages, then Kubernetes, containerd and an OCI runtime, built
+# into a cache outside the tree. Seconds when everything is there already.
+# KUBE chooses the Kubernetes version, OCI_RUNTIME runc or crun.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -11,7 +11,15 @@ want() { # want PATH-OR-COMMAND PACKAGE
 }
 PATH="$PATH:/usr/sbin:/sbin"
 want etcd etcd-server
-want runc runc
+want cc gcc
+want /usr/include/string.h libc6-dev
+want pkg-config pkg-config
+want /usr/include/seccomp.h libseccomp-dev
+if [ "${OCI_RUNTIME-}" = crun ]; then
+    want make make
+    want /usr/include/sys/capability.h libcap-dev
+    want /usr/include/yajl/yajl_parse.h libyajl-dev
+fi
 want /usr/lib/cni/ptp containernetworking-plugins
 want busybox busybox-static
 want openssl openssl
@@ -35,4 +43,5 @@ fi
 
 python=.venv/bin/python
 [ -x "$python" ] || python=python3
+"$python" -m tools.harness.cluster.oci_runtimes
 exec "$python" -m tools.harness.cluster.binaries

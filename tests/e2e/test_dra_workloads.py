@@ -13,9 +13,9 @@ from tools.harness.cluster.pods import CORE, COUNT, FOREVER, MEMORY
 from tools.harness.cluster.waiting import wait_for
 
 SAMPLES = (
-    "first-slice", "jupyter-notebook", "pytorch-training", "triton", "vllm", "ack/cuda-sample",
+    "first-slice", "jupyter-notebook", "pytorch-training", "triton", "vllm", "sglang", "ack/cuda-sample",
 )  # fmt: skip
-SAMPLE_PODS = 7
+SAMPLE_PODS = 8
 
 
 def workload(kind: str, group: str = "apps/v1", **spec: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_a_user_namespace_changes_nothing(cluster: Cluster, start: Start) -> Non
     """hostUsers: false: root in there is nobody out here, and the region is his all the same."""
     runtimes = cluster.get("node", NODE)["status"].get("runtimeHandlers", [])
     if not any(runtime.get("features", {}).get("userNamespaces") for runtime in runtimes):
-        pytest.skip("the node says userNamespaces: false (its runc is too old for them)")
+        pytest.skip("the node says userNamespaces: false")
     tenant = start("mapped", pod_hostUsers=False)
     tenant.open()
     tenant.hold(337)

@@ -185,7 +185,7 @@ def pretend_another_boot(node: Node) -> None:
 def test_an_upgrade_to_another_unit_is_refused_and_lists_who_holds_slices(
     life: Installation,
 ) -> None:
-    """The agents go on as they are; the other release, of another unit, does not matter."""
+    """The agents go on as they are, and nothing of the hook stays; the other release, of another unit, does not matter."""
     tag, holder = life.agent_tag(RELEASE), running(life, RELEASE)
     agent = life.agent_pod(RELEASE)["metadata"]["uid"]
     other_unit = ("mode=share", "gpuMemoryUnit=128MiB")
@@ -193,6 +193,8 @@ def test_an_upgrade_to_another_unit_is_refused_and_lists_who_holds_slices(
         life.helm(RELEASE).install(*life.values(RELEASE, tag), *other_unit)
     for words in (f"default/{holder['metadata']['name']}", f"node {NODE}", "GiB", "128MiB"):
         assert words in str(refused.value)
+    listed = ("get", "jobs,serviceaccounts,roles", "-n", RELEASE_NAMESPACE, "-o", "name")
+    assert f"{RELEASE}-upgrade" not in life.cluster.kubectl(*listed)
     assert life.agent_pod(RELEASE)["metadata"]["uid"] == agent
     assert life.offered(RELEASE) == OFFERED[RELEASE]
     check_works(life)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,24 @@ def test_the_provenance_names_every_file_and_the_commit(tmp_path: Path) -> None:
     assert len(commit.removesuffix("-dirty")) == 40
     assert "provenance.intoto.json" in (tmp_path / "SHA256SUMS").read_text()
     assert "not signed" in done.stdout
+
+
+def test_the_provenance_of_a_tagged_commit_names_the_commit_all_the_same(tmp_path: Path) -> None:
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    (tree / ".ci").mkdir(parents=True)
+    out.mkdir()
+    script = Path(shutil.copy(ROOT / ".ci" / "sign.py", tree / ".ci"))
+
+    def git(*words: str) -> str:
+        person = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com")
+        command = ["git", "-C", str(tree), *person, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message=One")
+    git("tag", "--annotate", "--message=Released", "v0.1.0")
+    subprocess.run([sys.executable, str(script), str(out)], check=True, capture_output=True)
+    statement = json.loads((out / "provenance.intoto.json").read_text())
+    (source,) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert source["digest"]["gitCommit"] == git("rev-parse", "HEAD")

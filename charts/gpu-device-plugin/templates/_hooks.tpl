@@ -17,7 +17,7 @@ metadata:
   labels:
     {{- $labels | nindent 4 }}
   annotations:
-    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "-10") | nindent 4 }}
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "root" $.root "event" $event "weight" "-10") | nindent 4 }}
 automountServiceAccountToken: false
 ---
 {{- if .root.Values.rbac.create }}
@@ -30,7 +30,7 @@ metadata:
   labels:
     {{- $labels | nindent 4 }}
   annotations:
-    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "-10") | nindent 4 }}
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "root" $.root "event" $event "weight" "-10") | nindent 4 }}
 rules:
   {{- toYaml (ternary $.cluster $.release (eq $kind "ClusterRole")) | nindent 2 }}
 ---
@@ -41,7 +41,7 @@ metadata:
   labels:
     {{- $labels | nindent 4 }}
   annotations:
-    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "-5") | nindent 4 }}
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "root" $.root "event" $event "weight" "-5") | nindent 4 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: {{ $kind }}
@@ -61,12 +61,11 @@ metadata:
   labels:
     {{- $labels | nindent 4 }}
   annotations:
-    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "0") | nindent 4 }}
-    # helm 3.18 and later show what the hook says.
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "root" $.root "event" $event "weight" "0") | nindent 4 }}
     helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 spec:
   backoffLimit: 0
-  ttlSecondsAfterFinished: 3600  # one that failed is no part of the release: uninstalling leaves it
+  ttlSecondsAfterFinished: 3600
   # Its own deadline comes first, and says why.
   activeDeadlineSeconds: {{ add .deadline 40 }}
   template:
@@ -143,9 +142,10 @@ spec:
 {{- printf "%s-%s" (include "gpu-device-plugin.fullname" .root) .name }}
 {{- end }}
 
-{{/* A failed hook stays to be read, its Job for an hour; the next run replaces it. */}}
+{{/* helm 3.18 and later show what a failed hook says. With an older one its Job stays for an hour to be read. */}}
 {{- define "gpu-device-plugin.hookAnnotations" -}}
 helm.sh/hook: {{ .event }}
 helm.sh/hook-weight: {{ .weight | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- if semverCompare ">=3.18.0-0" .root.Capabilities.HelmVersion.Version }},hook-failed{{ end }}
 {{- end }}

@@ -120,7 +120,7 @@ metadata:
     {{- include "gpu-device-plugin.labels" .root | nindent 4 }}
   {{- with .hook }}
   annotations:
-    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" . "weight" "-10") | nindent 4 }}
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "root" $.root "event" . "weight" "-10") | nindent 4 }}
   {{- end }}
 spec:
   policyName: {{ .name }}

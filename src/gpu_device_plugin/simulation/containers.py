@@ -51,16 +51,20 @@ def cdi_spec(node: SimulatedNode, extra: Mapping[str, Path] | None = None) -> di
         "cdiVersion": CDI_VERSION,
         "kind": KIND,
         "containerEdits": {"mounts": [cdi_mount(mount, "bind") for mount in mounts]},
-        "devices": [*map(_device, names), {"name": "all", "containerEdits": every}],
+        "devices": [
+            *(_device(name, node) for name in names),
+            {"name": "all", "containerEdits": every},
+        ],
     }
 
 
-def _device(name: str) -> dict[str, object]:
+def _device(name: str, node: SimulatedNode) -> dict[str, object]:
     """What device nodes decide on a real node: which cards the libraries show.
 
     A container may be given several, and a variable of one would replace that of another: so
     each brings a file, in the directory that the variable of all of them names.
     """
-    mark = Mount(f"{VISIBLE_DEVICES_DIR}/{name}", "/dev/null", is_read_only=True)
+    # Any file: a container engine cannot mount /dev/null with other owners, as in a user namespace.
+    mark = Mount(f"{VISIBLE_DEVICES_DIR}/{name}", str(node.library.absolute()), is_read_only=True)
     env = [f"NVIDIA_VISIBLE_DEVICES={VISIBLE_DEVICES_DIR}"]
     return {"name": name, "containerEdits": {"env": env, "mounts": [cdi_mount(mark, "bind")]}}

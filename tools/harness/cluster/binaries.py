@@ -77,7 +77,7 @@ def kubernetes_version() -> str:
 def provide(version: str) -> Binaries:
     """Build what the cache lacks and say where everything stands."""
     cache = cache_directory()
-    with _one_builder(cache):
+    with one_builder(cache):
         containerd = _containerd(cache)
         kubernetes = _kubernetes(cache, version, KUBERNETES_COMMANDS)
         kubectl = shutil.which("kubectl")
@@ -101,13 +101,13 @@ def helm_path() -> Path:
 def provide_helm() -> Path:
     """Build helm where the cache lacks it and say where it stands."""
     module = "helm.sh/helm/v3"
-    return _provided_tool(helm_path(), module, HELM, ("-ldflags", _helm_flags(module)))
+    return provide_tool(helm_path(), module, HELM, ("-ldflags", _helm_flags(module)))
 
 
 def provide_cert_manager() -> Path:
     """Where the files of cert-manager stand, after they were fetched where that was due."""
     cache, module = cache_directory(), "github.com/cert-manager/cert-manager"
-    with _one_builder(cache):
+    with one_builder(cache):
         return Path(_download(cache, module, CERT_MANAGER)["Dir"])
 
 
@@ -128,7 +128,7 @@ def linter_path() -> Path:
 
 def provide_linter() -> Path:
     """Build kube-score where the cache lacks it and say where it stands."""
-    return _provided_tool(linter_path(), "github.com/zegl/kube-score", KUBE_SCORE)
+    return provide_tool(linter_path(), "github.com/zegl/kube-score", KUBE_SCORE)
 
 
 def cdi_hook_path() -> Path:
@@ -143,13 +143,13 @@ def provide_cdi_hook() -> Path:
         BinaryError: It cannot be built here: it needs a C compiler.
     """
     module = "github.com/NVIDIA/nvidia-container-toolkit"
-    return _provided_tool(cdi_hook_path(), module, NVIDIA_CDI_HOOK, is_cgo=True)
+    return provide_tool(cdi_hook_path(), module, NVIDIA_CDI_HOOK, is_cgo=True)
 
 
 def provide_syft() -> Path:
     """Build syft, which tells what an image holds, where the cache lacks it."""
     flags = ("-ldflags", f"-s -w -X main.version={SYFT}")
-    return _provided_tool(_tool_path("syft", SYFT), "github.com/anchore/syft", SYFT, flags)
+    return provide_tool(_tool_path("syft", SYFT), "github.com/anchore/syft", SYFT, flags)
 
 
 def nvidia_path(command: str) -> Path:
@@ -165,7 +165,7 @@ def provide_nvidia() -> Path:
     """
     cache, module = cache_directory(), "github.com/NVIDIA/k8s-device-plugin"
     flags = ("-ldflags", f"-s -w -X {module}/internal/info.version=v{NVIDIA}")
-    with _one_builder(cache):
+    with one_builder(cache):
         missing = [name for name in NVIDIA_COMMANDS if not nvidia_path(name).exists()]
         if missing:
             with _workspace(cache, module, NVIDIA, NVIDIA_REPLACED) as workspace:
@@ -175,21 +175,36 @@ def provide_nvidia() -> Path:
     return nvidia_path("").parent
 
 
-def _tool_path(name: str, version: str) -> Path:
-    return cache_directory() / f"{name}-{version}" / "bin" / name
-
-
-def _provided_tool(
-    program: Path, module: str, version: str, flags: Sequence[str] = (), *, is_cgo: bool = False
+def provide_tool(
+    program: Path,
+    module: str,
+    version: str,
+    flags: Sequence[str] = (),
+    *,
+    package: str = "",
+    is_cgo: bool = False,
 ) -> Path:
+    """Build a program of a Go module where it is not there yet, from cmd/ or the package that is named."""
     cache = cache_directory()
-    with _one_builder(cache):
+    with one_builder(cache):
         if not program.exists():
             with _workspace(cache, module, version) as workspace:
-                _build(
-                    workspace, f"{module}/cmd/{program.name}", program.parent, flags, is_cgo=is_cgo
-                )
+                source = package or f"{module}/cmd/{program.name}"
+                _build(workspace, source, program.parent, flags, is_cgo=is_cgo)
     return program
+
+
+@contextmanager
+def one_builder(cache: Path) -> Iterator[None]:
+    """Wait until nobody else builds into the cache."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _tool_path(name: str, version: str) -> Path:
+    return cache_directory() / f"{name}-{version}" / "bin" / name
 
 
 def _installed(program: str) -> Path:
@@ -197,14 +212,6 @@ def _installed(program: str) -> Path:
     if found is None:
         raise BinaryError(f"{program} is not installed; run tests/e2e/install.sh")
     return Path(found)
-
-
-@contextmanager
-def _one_builder(cache: Path) -> Iterator[None]:
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _containerd(cache: Path) -> Path:

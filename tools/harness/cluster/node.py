@@ -12,6 +12,7 @@ from tools.harness.cluster.binaries import Binaries
 from tools.harness.cluster.credentials import PROXY, Credentials, node_user
 from tools.harness.cluster.images import PAUSE, Image, write_archive
 from tools.harness.cluster.layout import overlay, overlay_file
+from tools.harness.cluster.oci_runtimes import oci_runtime
 from tools.harness.cluster.processes import Program, command_output
 from tools.harness.cluster.waiting import wait_for
 
@@ -36,7 +37,6 @@ VOLATILE_DIRECTORIES = {
 CONTAINERD_STATE = "containerd-state"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAXIMUM_PODS = 250
-OCI_RUNTIME = os.environ.get("OCI_RUNTIME", "runc")
 # The other one copies an image's files for each container, and needs nothing of the kernel.
 SNAPSHOTTER = "overlayfs" if "overlay" in Path("/proc/filesystems").read_text() else "native"
 
@@ -289,7 +289,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-      BinaryName = "{OCI_RUNTIME}"
+      BinaryName = "{oci_runtime()}"
 """
 
 
