@@ -357,6 +357,27 @@ def test_launches_that_wait_for_their_end_are_charged(make_box: MakeBox, kind: s
     assert shares((box, kind)) == pytest.approx([30], abs=POINTS)
 
 
+@sweep("unit_ns", [5000, 2000])
+def test_short_launches_that_wait_for_their_end_get_no_more_than_their_share(
+    make_box: MakeBox, unit_ns: int
+) -> None:
+    """A launch of less than 10 us was taken for one that does not wait: 10 % had 61 and 39, all there is."""
+    box = tenant(make_box, "a", 10)
+    box.variables["CUDA_LAUNCH_BLOCKING"] = "1"
+
+    assert 3 < shares((box, f"stream@{unit_ns}"), seconds=3)[0] <= 10 + POINTS
+
+
+@sweep("kind", ["moving@100000", "feeding@100000"])
+def test_copies_that_return_before_the_kernel_in_front_has_ended_are_no_wait_for_it(
+    make_box: MakeBox, kind: str
+) -> None:
+    """On the card, and up to 64 KiB to it: kernels of 20 us before copies on the card had 78 at 30 %."""
+    had = shares((tenant(make_box, "a", 30), kind), seconds=3)
+
+    assert had == pytest.approx([30], abs=POINTS)
+
+
 @sweep("kind", ["contexts@5000000", "contexts@100000"])
 def test_work_that_is_out_when_its_context_ends_is_charged(make_box: MakeBox, kind: str) -> None:
     """A context, a launch, its end, over and over: what no event had told of was free, and 30 % had all."""

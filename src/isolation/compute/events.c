@@ -147,8 +147,10 @@ void events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 	if (meter->spare_count)
 		timed.event = meter->spares[--meter->spare_count];
 	meter->tail = (struct work){0};
+	const CUcontext context = meter->context;
+
 	events_unlock(meter->card);
-	const bool is_set = record(meter->context, &timed.event, stream);
+	const bool is_set = record(context, &timed.event, stream);
 
 	events_lock(meter->card);
 	if (is_set && meter->count < METER_EVENTS) {

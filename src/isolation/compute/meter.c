@@ -13,6 +13,7 @@
 #include "slice/slice.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Behind so much work, so many launches, or after so long an event is set. */
@@ -233,6 +234,19 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	scope_end(launch->there);
 }
 
+/* CUDA_LAUNCH_BLOCKING: the driver waits for each kernel before its launch returns. */
+static bool launches_wait(void)
+{
+	static atomic_int answer; /* 0: not asked, 1: yes, 2: no */
+
+	if (!atomic_load_explicit(&answer, memory_order_relaxed)) {
+		const char *word = getenv("CUDA_LAUNCH_BLOCKING"); // NOLINT(concurrency-mt-unsafe)
+
+		atomic_store(&answer, word && strcmp(word, "0") ? 1 : 2);
+	}
+	return atomic_load_explicit(&answer, memory_order_relaxed) == 1;
+}
+
 /*
  * When an idle card has what was launched: as the driver's call ends, unless that has waited for it
  * (CUDA_LAUNCH_BLOCKING, a profiler): a call that took long may have, and of a sample it is asked.
@@ -240,7 +254,7 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 static uint64_t begun_ns(const struct meter_launch *launch)
 {
 	const uint64_t now_ns = timer_now_ns();
-	bool is_there = now_ns - launch->now_ns < CALL_NS;
+	bool is_there = now_ns - launch->now_ns < CALL_NS && !launches_wait();
 
 	if (launch->is_copy)
 		return launch->now_ns;

@@ -55,11 +55,23 @@ static void before(struct meter_launch *launch, enum side to, enum side from, ui
 	HOOK(name, parameters, arguments, BEFORE(to, from, bytes, stream),                         \
 	     meter_after(&launch, result))
 
-/* It returns when it is done, and so is what was in front of it on the stream. */
+/* A copy to the card that is no larger returns before it is done, as does one on the card. */
+enum { STAGED_BYTES = 64 * 1024 };
+
+/* When it returns, it is done, and so is what was in front of it on the stream. */
+static CUstream waited_for(const struct meter_launch *launch, CUstream stream)
+{
+	const bool is_to_host = launch->what >> 63;
+	const uint64_t bytes = launch->what & UINT64_MAX >> 2;
+
+	return launch->meter && (is_to_host || bytes > STAGED_BYTES) ? stream : METER_NO_STREAM;
+}
+
 #define COPIES_AND_WAITS(to, from, bytes, stream, name, parameters, arguments)                     \
 	HOOK(name, parameters, arguments, BEFORE(to, from, bytes, stream); struct meter_wait wait; \
-	     meter_before_wait(&wait, stream, false), meter_after(&launch, result);                \
-	     meter_after_wait(&wait))
+	     meter_before_wait(&wait, waited_for(&launch, stream), false),                         \
+	     meter_after(&launch, result);                                                         \
+	     if (result == CUDA_SUCCESS) meter_after_wait(&wait))
 
 #define BOTH(to, from, bytes, name, parameters, arguments)                                         \
 	COPIES_AND_WAITS(to, from, bytes, NULL, name, parameters, arguments)                       \

@@ -128,7 +128,8 @@ static void after_wait(const struct meter_wait *wait)
 
 #define WAITS(stream, is_for_all, name, parameters, arguments)                                     \
 	HOOK(name, parameters, arguments, struct meter_wait wait;                                  \
-	     meter_before_wait(&wait, stream, is_for_all), after_wait(&wait))
+	     meter_before_wait(&wait, stream, is_for_all),                                         \
+	     if (result == CUDA_SUCCESS) after_wait(&wait))
 
 WAITS(stream, false, cuStreamSynchronize, (CUstream stream), (stream))
 WAITS(stream_per_thread(stream), false, cuStreamSynchronize_ptsz, (CUstream stream), (stream))

@@ -30,6 +30,18 @@ static CUgraphNodeParams params_of(const struct copy *copy)
 	return params;
 }
 
+/* A copy on the card does not wait for it, nor does one to the card of up to 64 KiB. */
+enum { STAGED_BYTES = 64 * 1024 };
+
+static bool returns_early(const struct copy *copy)
+{
+	const enum engine_bus bus = copy_bus(copy);
+
+	return bus == ENGINE_ON_CARD ||
+	       (bus == ENGINE_TO_CARD &&
+		copy->width_bytes * copy->height * copy->depth <= STAGED_BYTES);
+}
+
 static CUresult submit(const struct copy *copy, struct stream *stream, enum copy_wait wait)
 {
 	struct work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
@@ -39,7 +51,7 @@ static CUresult submit(const struct copy *copy, struct stream *stream, enum copy
 	work.type = params.type;
 	if (result == CUDA_SUCCESS)
 		result = work_submit(stream, &work, &params);
-	if (result == CUDA_SUCCESS && wait == COPY_WAITS)
+	if (result == CUDA_SUCCESS && wait == COPY_WAITS && !returns_early(copy))
 		stream_wait(stream);
 	return result;
 }

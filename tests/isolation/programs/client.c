@@ -1147,6 +1147,21 @@ static CUresult launch_beside_a_copy(uint64_t duration_ns)
 	return result ? result : CALL(cuStreamSynchronize, beside);
 }
 
+/* A kernel, and a copy that returns before the kernel has ended. */
+static CUresult launch_and_feed(uint64_t duration_ns)
+{
+	const CUresult result = launch(duration_ns, 0);
+
+	return result ? result : CALL(cuMemcpyHtoD_v2, tested_memory(), &duration_ns, 8);
+}
+
+static CUresult launch_and_move(uint64_t duration_ns)
+{
+	const CUresult result = launch(duration_ns, 0);
+
+	return result ? result : CALL(cuMemcpy, tested_memory(), tested_memory() + 4096, 4096);
+}
+
 static CUresult launch_graph(uint64_t duration_ns)
 {
 	(void)duration_ns;
@@ -1246,6 +1261,8 @@ static const struct kind kinds[] = {
 	{"copying_box", copy_box_to_host, 1, 0},
 	{"copying_unified", copy_anything, 20, 0},
 	{"prefetch", launch_beside_a_copy, 1, 0},
+	{"feeding", launch_and_feed, 200, 0},
+	{"moving", launch_and_move, 200, 0},
 	{"cooperative_ptsz", launch_cooperative_per_thread, 200, 0},
 };
 

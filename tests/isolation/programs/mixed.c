@@ -3,7 +3,8 @@
  *
  *	mixed <threads> <steps> <seed>
  *		prints a line once it has a context and waits for one; then prints calls that were
- *		given, refused, and that failed otherwise, and by how many bytes less are free
+ *		given, refused, and that failed otherwise, and by how many bytes less are free;
+ *		ends with its input
  */
 #include "call.h"
 
@@ -291,5 +292,7 @@ int main(int words_count, char **words)
 		return 2;
 	printf("%d %d %d %lld\n", atomic_load(&given), atomic_load(&refused), atomic_load(&failed),
 	       (long long)before - (long long)after);
+	fflush(stdout);
+	getchar();
 	return 0;
 }
