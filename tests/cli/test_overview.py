@@ -181,6 +181,25 @@ async def test_the_map_shows_each_card_and_who_holds_it(cluster: Cluster) -> Non
     await cluster.golden("map-wide-140", "map", "-o", "wide", columns=140)
 
 
+async def test_the_map_says_why_a_card_with_a_pod_is_out_of_service(cluster: Cluster) -> None:
+    """Without hiding who is on it."""
+    await cluster.server.put("/api/v1/nodes/gpu-s", ready(node("gpu-s", 1, sick=(0,))))
+    await cluster.add(pod("stays", 2, 30, on="gpu-s", annotations=held(0, 2, 30)))
+
+    found = await cluster.run("map", "gpu-s")
+
+    assert "out of service: XID79; a=ns/stays" in found.output
+
+
+async def test_an_unknown_node_of_a_large_cluster_lists_few_others(cluster: Cluster) -> None:
+    """The error of a mistyped name stays a line or two."""
+    for n in range(7):
+        await cluster.server.put(f"/api/v1/nodes/gpu-{n}", ready(node(f"gpu-{n}", 1)))
+
+    with pytest.raises(NotKnownError, match=r"nodes that do: gpu-0, .*, gpu-a and 1 more$"):
+        await cluster.run("map", "gpu-x")
+
+
 @pytest.mark.parametrize("columns", [80, 200])
 def test_uses_and_capacities_break_no_name(columns: int) -> None:
     """Of a pod or a node; other words wrap."""

@@ -58,7 +58,7 @@ async def test_nobody_meets_a_serious_barrier(axe: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["", "heat"])
+@pytest.mark.parametrize("view", ["", "compact", "heat"])
 async def test_nor_on_the_page_of_five_hundred_nodes(axe: str, scheme: str, view: str) -> None:
     """Of which all but the first twenty are taken out once they were drawn."""
     async with running() as (server, api), browser() as tab:

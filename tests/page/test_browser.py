@@ -210,6 +210,22 @@ async def test_the_tab_key_reaches_the_nodes_and_comes_back_to_the_same_one(seen
 
 
 @BOTH
+@pytest.mark.parametrize("width", [2560, 1280])
+async def test_in_the_compact_view_a_node_of_eight_cards_is_one_line(
+    seen: Seen, width: int
+) -> None:
+    """Its name beside its bars; on a telephone bars lie below each other, and nothing scrolls to the side."""
+    _, tab, _ = seen
+    await tab.looks(width, 900, "light")
+    await typed(tab, "view", "compact")
+
+    await holds(tab, "document.querySelector('#all').className === 'compact'")
+    assert await tab.value("document.querySelector('#node-gpu-000').offsetHeight") <= 30
+    await tab.looks(390, 900, "light")
+    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+
+
+@BOTH
 async def test_in_the_heat_map_arrows_move_as_the_eye_does(seen: Seen) -> None:
     """To the sides by nodes, up and down by rows; Enter opens the node."""
     _, tab, _ = seen

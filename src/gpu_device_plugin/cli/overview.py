@@ -73,14 +73,14 @@ def _choose_nodes(
     names = [name.removeprefix("node/") for name in names]
     known = sorted(found.names)
     unknown = [name for name in names if name not in known]
+    listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if known[8:] else "") or "none"
     if unknown:
-        listed = ", ".join(known) or "none"
         raise NotKnownError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
     wanted = [n for n in names or known if labelled is None or ("", n) in labelled]
     chosen = found.only(wanted, namespace)
     if known and not (chosen.nodes or chosen.unreadable):
         what = f"holds anything of namespace {namespace}" if wanted else "has these labels"
-        raise NotKnownError(f"no node with cards {what}; nodes with cards: {', '.join(known)}")
+        raise NotKnownError(f"no node with cards {what}; nodes with cards: {listed}")
     return chosen
 
 

@@ -258,8 +258,6 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
 
 
 def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool) -> Text:
-    if not card.is_healthy and not card.holders and not card.pods:
-        return Text("out of service", style="red")
     named: list[tuple[PodRef, str]] = [(pod, "") for pod in card.pods]
     for holder in card.holders:
         compute = f", {holder.percent} %" if holder.percent else ""
@@ -268,7 +266,9 @@ def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool)
         named.append((holder.pod, amounts + ("" if holder.is_granted else " (reserved)")))
     parts = (Text.assemble((f"{marks[pod][0]}={pod}", marks[pod][1]), more) for pod, more in named)
     who = Text("\n" if is_wide else ", ").join(parts)
-    return who if card.is_healthy else Text.assemble(("out of service: ", "red"), who)
+    why = card.fault if is_wide else card.fault.partition(" since ")[0]
+    out = ": ".join(filter(None, ("out of service", why))) + ("; " if who else "")
+    return who if card.is_healthy else Text.assemble((out, "red"), who)
 
 
 def _use(use: SliceUse) -> list[str]:

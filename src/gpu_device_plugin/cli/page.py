@@ -55,9 +55,9 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Show nodes, cards and slices in a browser, until it is ended.
 
-    It only reads, with the rights of your kubeconfig: list and watch nodes and pods, list Events.
-    On a loopback address everybody on this machine may look. On any other address each request
-    needs a bearer token whose owner may list nodes, pods and Events (TokenReview and
+    It only reads, with the rights of your kubeconfig: list and watch nodes and pods, get pods,
+    list Events. On a loopback address everybody on this machine may look. On any other address
+    each request needs a bearer token whose owner may list nodes, pods and Events (TokenReview and
     SubjectAccessReview).
     """
     from gpu_device_plugin.page.run_page import PageSettings, run_page

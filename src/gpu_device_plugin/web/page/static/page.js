@@ -115,7 +115,7 @@ function heading(list, at, groupOf) {
 
 function size(want) {
   nodes.className = want.view;
-  if (!want.view || !shown.length) return;
+  if (want.view !== "heat" || !shown.length) return;
   const most = Math.max(1, ...shown.map((node) => find(".cards", node).childElementCount));
   const across = Math.min(most, 8), lines = Math.ceil(most / across);
   const groups = Object.values(Object.groupBy(shown, (node) => (want.group ? placeOf(node, want) : "")));
