@@ -74,4 +74,6 @@ def test_a_container_that_no_hook_has_limited_is_limited_by_the_keeper(cluster: 
     wait_for("it is limited", lambda: len(marks()) == 1, 60)
     assert marks()[0].endswith("\nby=repair\n")
     wait_for("an Event says so", lambda: "DriverLimitSet" in reasons(cluster), 60)
-    wait_for("no hook is expected", lambda: "library (a container started" in annotation(cluster), 60)
+    wait_for(
+        "no hook is expected", lambda: "library (a container started" in annotation(cluster), 60
+    )
