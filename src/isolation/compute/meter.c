@@ -242,7 +242,7 @@ static bool launches_wait(void)
 	if (!atomic_load_explicit(&answer, memory_order_relaxed)) {
 		const char *word = getenv("CUDA_LAUNCH_BLOCKING"); // NOLINT(concurrency-mt-unsafe)
 
-		atomic_store(&answer, word && strcmp(word, "0") ? 1 : 2);
+		atomic_store(&answer, word && strcmp(word, "0") != 0 ? 1 : 2);
 	}
 	return atomic_load_explicit(&answer, memory_order_relaxed) == 1;
 }

@@ -13,7 +13,7 @@ from tools.harness.cluster.credentials import PROXY, Credentials, node_user
 from tools.harness.cluster.images import PAUSE, Image, write_archive
 from tools.harness.cluster.layout import overlay, overlay_file
 from tools.harness.cluster.oci_runtimes import oci_runtime
-from tools.harness.cluster.processes import Program, command_output
+from tools.harness.cluster.processes import Program, ProgramError, command_output
 from tools.harness.cluster.waiting import wait_for
 
 KUBELET_DIRECTORY = Path("/var/lib/kubelet")
@@ -179,7 +179,12 @@ class Node:
 
     def _kill_containers(self) -> None:
         for task in self.containerd_command("tasks", "ls", "-q").split():
-            self.containerd_command("tasks", "kill", "-s", "SIGKILL", task)
+            try:
+                self.containerd_command("tasks", "kill", "-s", "SIGKILL", task)
+            except ProgramError:
+                # It may have ended with its sandbox, which was killed before it.
+                if task in self.containerd_command("tasks", "ls", "-q").split():
+                    raise
 
     def _running_containers(self) -> bool:
         return "RUNNING" in self.containerd_command("tasks", "ls")
