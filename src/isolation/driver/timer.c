@@ -10,13 +10,13 @@
 
 #include <stdbool.h>
 
-static struct {
+/* A thread's own: those that come here together do not race. */
+static __thread struct {
 	uint64_t (*now)(void);
 	void (*sleep)(uint64_t);
 	void (*spin)(uint64_t);
 } simulated;
 
-/* Threads that come here together find the same. */
 static bool is_simulated(void)
 {
 	const struct libc_symbols *libc = libc_symbols();
