@@ -16,7 +16,6 @@ from tools.harness.cluster.binaries import BinaryError, cache_directory, one_bui
 RUNC = "1.5.2"
 # Debian 13's source package, which apt checks by Debian's signature.
 CRUN = "1.21-1"
-_SOURCES = "http://deb.debian.org/debian trixie main"
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _CONFIGURE = ("--disable-systemd", "--disable-criu", "--disable-dl", "--enable-shared=no")
 
@@ -55,9 +54,13 @@ def provide_crun() -> Path:
 
 
 def _built_crun(place: Path) -> Path:
+    own = _run(place, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)").split("\n")
+    mirrors = [line.split()[1] for line in own if line.startswith("bookworm ")]
+    if not mirrors:
+        raise BinaryError("crun: apt names no mirror of Debian 12, which would have Debian 13 too")
     # A configuration of apt's own leaves the machine's packages and lists alone.
     (place / "lists" / "partial").mkdir(parents=True)
-    (place / "sources.list").write_text(f"deb-src [signed-by={_KEYS}] {_SOURCES}\n")
+    (place / "sources.list").write_text(f"deb-src [signed-by={_KEYS}] {mirrors[0]} trixie main\n")
     settings = {
         "Dir::Etc::sourcelist": place / "sources.list",
         "Dir::Etc::sourceparts": "-",
@@ -77,7 +80,7 @@ def _built_crun(place: Path) -> Path:
     return tree / "crun"
 
 
-def _run(place: Path, *command: str) -> None:
+def _run(place: Path, *command: str) -> str:
     try:
         done = subprocess.run(
             ["nice", "-n", "10", *command], cwd=place, capture_output=True, text=True, check=False
@@ -87,6 +90,7 @@ def _run(place: Path, *command: str) -> None:
     if done.returncode != 0:
         told = f"{done.stdout}{done.stderr}".strip()[-2000:]
         raise BinaryError(f"{command[0]} failed: {told}")
+    return done.stdout
 
 
 if __name__ == "__main__":
