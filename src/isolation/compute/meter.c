@@ -253,11 +253,11 @@ static bool launches_wait(void)
  */
 static uint64_t begun_ns(const struct meter_launch *launch)
 {
+	if (launch->is_copy)
+		return launch->now_ns;
 	const uint64_t now_ns = timer_now_ns();
 	bool is_there = now_ns - launch->now_ns < CALL_NS && !launches_wait();
 
-	if (launch->is_copy)
-		return launch->now_ns;
 	if (launch->is_sample && !is_there) {
 		const CUstreamCaptureMode mode = capture_exempt();
 
