@@ -29,15 +29,17 @@ from tools.harness.isolation.shares import (
 
 ROUNDS, BURST_ROUNDS = 9, 5
 METHOD = (
-    "The same C program against the simulated driver, with and without libgpuslice.so, in turn, "
+    "What the limits cost a program in a slice, and how exactly they hold, on simulated cards. "
+    "[A real card](#on-a-real-card) is below.\n\n"
+    "Costs: the same C program against the simulated driver, with and without libgpuslice.so, in turn, "
     f"{ROUNDS} rounds; the cost is the difference of the medians. The simulated driver's own calls "
     "take locks and cost more than a real one's, so its noise is in these figures. Idle neighbours are "
-    "pages of slices that take leases and want nothing; several threads have a stream each. Shares are "
-    "simulated as well: 10 s on a clock that stands still while anything computes; kernels of "
-    "20 ms, each waited for, streams of 100 µs kernels, graphs of ten, and copies of 32,000,000 bytes; tenants together have 100 %. "
-    "Slices take leases of up to 8 ms; turns of 2,090 µs, changes of process and events cost what they cost on an H100.\n\n"
+    "pages of slices that take leases and want nothing. Several threads have a stream each.\n\n"
+    "Shares are simulated as well, on a clock that stands still while anything computes: 10 s, in which tenants together have "
+    "100 %. Work is kernels of 20 ms, each waited for, streams of 100 µs kernels, graphs of ten, and copies of 32,000,000 bytes. "
+    "Slices take leases of up to 8 ms. Turns of 2,090 µs, changes of process and events cost what they cost on an H100.\n\n"
     f"The {heldout.MIXES} mixes held out (tools/bench/heldout.py) are random, and none was looked at when a constant "
-    "of the library was chosen: two to four tenants, caps in steps of 5 that fill the card, kernels of 5 µs to "
+    "of the library was chosen. Each has two to four tenants with caps in steps of 5 that fill the card, kernels of 5 µs to "
     "50 ms in streams or each waited for, turns of 1,024 or 2,090 µs, 5 s each. Where a tenant gets no more without any "
     "caps, that is its target. As many more have kernels of one function and grid that take different times, "
     "some on three streams: `5/50 µs` in turn, `each 50th` the second, or rising from the one to the other. "

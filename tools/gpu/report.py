@@ -42,7 +42,8 @@ def section(
     head = [
         "## On a real card",
         "",
-        f"Written by `make gpu`. One card, {_beside(card)}; its modes and clocks are as they were found.",
+        "Whether the limits hold on a real card, and what they cost there, without Kubernetes. Each chapter is one promise.",
+        f"`make gpu` writes it. One card, {_beside(card)}; its modes and clocks are as they were found.",
         "",
         f"- Card: {card.name}, {card.total_bytes // MIB} MiB",
         f"- Driver {card.driver}, CUDA {card.cuda}; Linux {platform.release()}",
