@@ -27,8 +27,8 @@ form, and 0.3 ms in the stand-in's (2026-11-23, this machine, best of five times
 a pod's part of the last List by its bytes. A real kubelet (1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900
 Lists (2026-11-24, busy machine, load 23 to 32, a client in Python). The stand-in's row is of a quiet machine, so the two do not compare.
 
-Figures from before the package was taken apart (commit fa4ba99d, this machine, quiet, 2026-11-23 22:19 UTC): Allocate 2.58 ms and
-2.77 x, GetPreferredAllocation + Allocate 14.3 ms, first list 0.75 s, resident 71.5 + 16.2 MiB. Times and memory are less now. The
+Before the package was taken apart (commit fa4ba99d; this machine, quiet, 2026-11-23 22:19 UTC), Allocate took 2.58 ms and 2.77 x,
+GetPreferredAllocation + Allocate 14.3 ms, and the first list 0.75 s. Memory was 71.5 + 16.2 MiB. Times and memory are less now. The
 ratio is not, because the empty server was slower that evening (0.93 ms)."""
 
 
