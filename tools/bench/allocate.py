@@ -23,8 +23,7 @@ the disk's thread and back, encoding, the ledger, the slice's files. Both pairs 
 Right before each tenth GetPreferredAllocation the client sends a List as well, and decodes nothing. The row without the Lists subtracts
 its median twice, so it still contains what the agent's own side of a List costs. The stand-in names all units of a
 container at once, a real kubelet each by itself. A List of 110 pods takes the agent 0.5 ms of processor time to read in a real kubelet's
-form, and 0.3 ms in the stand-in's (2026-11-23, this machine, best of five times 100). It was 2.1 and 0.9 ms before the agent recognised
-a pod's part of the last List by its bytes. A real kubelet (1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900
+form, and 0.3 ms in the stand-in's (2026-11-23, this machine, best of five times 100). A real kubelet (1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900
 Lists (2026-11-24, busy machine, load 23 to 32, a client in Python). The stand-in's row is of a quiet machine, so the two do not compare.
 
 Before the package was taken apart (commit fa4ba99d; this machine, quiet, 2026-11-23 22:19 UTC), Allocate took 2.58 ms and 2.77 x,

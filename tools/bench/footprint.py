@@ -14,7 +14,7 @@ _METHOD = f"""\
 What an agent takes of its node while nobody asks for anything, on a node with 4 V100 and no pod, and on one with 8 H200 and {HELD_PODS}
 pods. The agent is two processes: the NVML child calls the driver, which may hang.
 - Most of the memory is imported libraries: 60 MiB of the agent.
-- Most of the CPU is threads of gRPC that wake by themselves; no option was found that stops them.
+- About half of the CPU is threads of gRPC that wake by themselves; no option was found that stops them.
 
 Both nodes run at once and were started at least {_QUIET_SECONDS:.0f} s before; the figures are of {IDLE_SECONDS:.0f} s without a call or
 a scrape. The watches of the API server are open, and slices are checked every 30 s. CPU is utime + stime by the clock of
@@ -22,13 +22,12 @@ each process. The simulated NVML answers at once; a driver may take longer. Resi
 and libraries that other processes share.
 
 Imports (2026-11-23, this machine), in MiB: Python 8, asyncio with TLS 6, structlog 6, aiohttp 13, grpcio with protobuf 10,
-prometheus_client, msgspec and click 5, the agent's own modules and the rest 12. malloc has 0.3 MiB to give back with 109 pods.
+prometheus_client, msgspec and click 5, the agent's own modules and the rest 12.
 
 The threads of gRPC's C core and the child, whose signs of life tell that the driver does not hang, take 1.50 (no pods) and 1.58
 milli-cores (2026-11-24): more than the target. Three threads of gRPC's event engine wake 20 times a second together
-(strace, 2026-11-23). After each piece of work one looks again after 15 ms, 19, 24 and so on, and a timer of 2 s starts that again.
-Who sets that timer was not found. Closing the connection to PodResources after each call did not end it. A process with three grpc.aio
-servers and nothing else wakes 5 times a second.
+(strace, 2026-11-23). A timer of 2 s starts that again; who sets it was not found. A process with three grpc.aio servers and nothing else
+wakes 5 times a second.
 
 The other 0.77 and 1.15 milli-cores are the agent's own timers, as far as the code tells; what each takes was not measured:
 - each second it looks at the kubelet's directory, and reads a line of the child;
