@@ -69,7 +69,7 @@ def whole_by_claims(asked: Mapping[str, int], cards: Iterable[CardView]) -> tupl
 
     Only with the chart's value `dra.wholeCards`, under whose name whole cards are asked for.
     """
-    given = [card for card in cards if card.door is AllocationApi.DRA and card.is_healthy]
+    given = [card for card in cards if card.allocation_api is AllocationApi.DRA and card.is_healthy]
     taken = sum(card.free_units < card.units for card in given)
     return tuple(
         DeviceRoom(f"{name} by claims (dra.wholeCards)", len(given), taken, amount)

@@ -22,9 +22,9 @@ from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_ve
 
 _NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
 _OTHER_API = {
-    AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
-    "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
-    AllocationApi.DRA: "label a node gpu-device-plugin/door=dra; or take that label off the pod's namespace and "
+    AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/allocation-api=dra and create the pod "
+    "again, or a node gpu-device-plugin/allocation-api=device-plugin (docs/dra.md)",
+    AllocationApi.DRA: "label a node gpu-device-plugin/allocation-api=dra; or take that label off the pod's namespace and "
     "create the pod again (docs/dra.md)",
 }
 
