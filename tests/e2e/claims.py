@@ -29,7 +29,7 @@ def claims_agent(
     serving_agent.stop()
     flags = {
         "device-list-strategy": "cdi-cri",
-        "allocation_api": "dra",
+        "allocation-api": "dra",
         "cdi-dir": str(cluster.node.cdi_directory),
     }
     agent = Agent(cluster, AgentDirectories(ROOT, results / "claims"), flags)
