@@ -156,7 +156,7 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
 
 def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """What would let nodes take the pod that may take it."""
-    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
+    if how := few(verdict.cure for verdict in verdicts if verdict.cure):
         yield f"the cards have room, the node is closed to it: {how}"
     if lacking := [verdict for verdict in verdicts if verdict.lacks_room]:
         by_node = "; each node says what fits now" if any(each.hint for each in verdicts) else ""
