@@ -320,7 +320,7 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
                     units=(units,),
                     reason="XID79",
                     unexplained_bytes=1,
-                    door="dra",
+                    api="dra",
                     enforcer="driver (dmem)",
                 ),
             ),

@@ -30,7 +30,7 @@ async def measure() -> Chapter:
     """Prepare and give back."""
     async with running_rig() as rig:
         await rig.stop_agent()
-        await rig.start_agent(door="dra", cdi_dir=rig.root / "cdi")
+        await rig.start_agent(allocation_api="dra", cdi_dir=rig.root / "cdi")
         await until(lambda: SLICE in rig.api.objects, 30)
         socket = rig.root / "k" / "plugins" / "gpu-device-plugin" / "dra.sock"
         prepared: list[float] = []
