@@ -110,7 +110,7 @@ TABLES = {
         Key(holdings_annotation.DEVICES_ANNOTATION, AGENT, COUNTERS, "container index -> UUIDs of whole cards, replicas and instances"),
         Key(ASKED_KEY, "the chart's policy", "people", "what a pod asked before its limits became [claims](dra.md#what-happens-to-a-pod)"),
     ),
-    "Of other objects": (
+    "On other objects": (
         Key(unhealthy_cards.WRITTEN, CONTROLLER, CONTROLLER, "on ConfigMaps of kube-system that [ACK's scheduler reads](controller.md#cards-that-are-out): which card indexes are the controller's"),
         Key(resource_slices._CONTENT, AGENT, AGENT, "on a ResourceSlice: digest of its content"),
         Key("gpu-device-plugin/upgrades-from", HELM, "helm's hook", "in Chart.yaml: the oldest release that this one upgrades"),

@@ -16,7 +16,7 @@ How long the agent takes to answer the kubelet on a full node: 110 pods, as many
 random order, as from the kubelet. The client is grpcio in a process of its own; each server gets {calls} calls of the same bytes. The grants
 lie on {state}, the slices' files on {run}.
 
-Of an Allocate, the empty server's part is gRPC's and the event loop's. The rest is one flush of the grants
+The empty server's part of an Allocate is gRPC's and the event loop's. The rest is one flush of the grants
 ([ADR 10](adr/0010-two-files-that-take-turns.md); its share: [ADR 15](adr/0015-one-thread-waits-for-the-disk.md)) and Python: the way to
 the disk's thread and back, encoding, the ledger, the slice's files. Both pairs together are six calls over gRPC and two flushes.
 

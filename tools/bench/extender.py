@@ -68,7 +68,7 @@ answer for a moment; these objects are small.
 Where others want the processors too, times are longer than the work takes. The controller's processor time (schedstat) is not, except
 for what the caches lose: on a busy machine a step took two to three times its shortest time. A round of 500 names by `binpack` takes
 1.5 ms of processor time where questions follow one another at once, and 2.3 ms with 3 ms between them (medians, 2026-11-24, client in the
-same process). Of the 1.5 ms, 0.4 judge 500 nodes and then 8, and about 0.5 are HTTP. Of `filter` for 5,000 names by `binpack`, about 40 % was to
+same process). 0.4 of the 1.5 ms judge 500 nodes and then 8, and about 0.5 are HTTP. About 40 % of `filter` for 5,000 names by `binpack` was to
 find each name's row in a hash table, and 20 % to place the pod (without HTTP, in-process, 2026-11-23, busy machine). To read the question, to count the nodes that changed and to write the answer took 10 % each. `fgd` adds 1 to 2 ms.
 
 Why p99 misses (2026-11-24): the controller itself takes longer. By `binpack` with 500 names its processor time grows from 2.52 ms (median)

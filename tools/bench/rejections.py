@@ -60,7 +60,7 @@ async def measure() -> Chapter:
     )
     method = _METHOD.format(version=f"v{found['version']}")
     return Chapter(
-        _TITLE, f"{method}\n\nOf each `kubectl describe` says:\n\n> {found['text']}", rows
+        _TITLE, f"{method}\n\n`kubectl describe` says of each:\n\n> {found['text']}", rows
     )
 
 
