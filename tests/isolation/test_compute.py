@@ -410,6 +410,16 @@ def test_work_is_charged_to_the_card_it_runs_on(
     assert is_kept(100 * pieces * WORK["sync"] / took_ns, wanted), ran.stdout
 
 
+def test_a_context_that_is_to_end_waits_for_its_launches_without_spinning(
+    make_box: MakeBox,
+) -> None:
+    """Launches that wait for credit may take seconds: the thread gave its processor up 2.6 million times."""
+    box = make_box()
+    box.allow(2000 * MIB, 10)
+
+    assert box.run("ending").stdout == "0 0\n"
+
+
 def test_graphs_of_one_card_do_not_wait_for_anothers_time(make_box: MakeBox) -> None:
     """One that waited for ten seconds of credit kept the lock of all graphs with memory."""
     box = make_box()

@@ -35,6 +35,8 @@ enum { TELL_LAUNCHES = 8 };
 
 /* Shorter than a thread sleeps at least. */
 #define SPIN_NS 60000u
+/* No longer, where it may end at any moment. */
+#define NAP_MOST_NS 1000000u
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
 #define REAP_AFTER_NS 100000000u
 
@@ -123,7 +125,7 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	if (charge_holds(meter, launch->estimate.worst_ns, launch->now_ns)) {
 		const uint64_t nap_ns = meter->out_ns / 2;
 
-		return nap_ns < SPIN_NS ? SPIN_NS : nap_ns < 1000000 ? nap_ns : 1000000;
+		return nap_ns < SPIN_NS ? SPIN_NS : smaller(nap_ns, NAP_MOST_NS);
 	}
 	return lease_wait_ns(meter, launch);
 }
@@ -390,14 +392,14 @@ void meter_forget_context(CUcontext context)
 		return;
 	meter->context = NULL; /* nobody finds it any more */
 	while (meter->users)
-		sleep_unlocked(meter->card, SPIN_NS, false);
+		sleep_unlocked(meter->card, NAP_MOST_NS, false);
 	if (!charge_is_idle(meter)) {
 		events_unlock(meter->card);
 		wait_for_all(context);
 		events_lock(meter->card);
 	}
 	while (meter->is_polled)
-		sleep_unlocked(meter->card, SPIN_NS, false);
+		sleep_unlocked(meter->card, NAP_MOST_NS, false);
 	const uint64_t now_ns = timer_now_ns();
 
 	charge_all(meter, asked_ns, now_ns);
