@@ -410,6 +410,21 @@ def test_work_is_charged_to_the_card_it_runs_on(
     assert is_kept(100 * pieces * WORK["sync"] / took_ns, wanted), ran.stdout
 
 
+def test_a_wait_for_one_green_context_is_none_for_the_work_of_another(make_box: MakeBox) -> None:
+    """It counted as one for all of the primary context's: work out was free, and 30 % had 97."""
+    box = in_turns(make_box(library=STEPPING))
+    lines = (
+        f"device={box.node.uuids[i]} core_percent={each}\n" for i, each in enumerate((30, 100))
+    )
+    box.write(f"version=1\nslice=a\n{''.join(lines)}")
+    unit_ns = 100_000
+    ran = box.run("cards", "green_apart", str(unit_ns), "3")
+    result, pieces, took_ns = map(int, ran.stdout.split())
+
+    assert result == 0
+    assert is_kept(100 * pieces * unit_ns / took_ns, 30), ran.stdout
+
+
 def test_a_context_that_is_to_end_waits_for_its_launches_without_spinning(
     make_box: MakeBox,
 ) -> None:

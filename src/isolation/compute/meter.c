@@ -325,7 +325,11 @@ void meter_after(struct meter_launch *launch, CUresult result)
 
 void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all)
 {
-	*wait = (struct meter_wait){.stream = stream, .is_for_all = is_for_all};
+	/* A green context's default stream, or all of its work, is a part of the primary's. */
+	const bool is_part = stream_is_default(stream) && green_is_current();
+
+	*wait = (struct meter_wait){.stream = is_part ? METER_NO_STREAM : stream,
+				    .is_for_all = is_for_all && !is_part};
 	if (!meter_is_capped())
 		return;
 	wait->context = stream == METER_NO_STREAM ? NULL : scope_context(stream);
