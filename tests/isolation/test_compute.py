@@ -425,6 +425,24 @@ def test_a_wait_for_one_green_context_is_none_for_the_work_of_another(make_box: 
     assert is_kept(100 * pieces * unit_ns / took_ns, 30), ran.stdout
 
 
+def test_two_threads_on_one_stream_are_charged_in_its_order(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    """An event behind a wait for the program came first in the list: what ended before it was not charged."""
+    box = alone(make_box, 50)
+    ran = box.run(
+        "ordered",
+        str(200_000_000),
+        str(tmp_path / "pause"),
+        GPUSLICE_PAUSEFILE=str(tmp_path / "pause"),
+    )
+    region = Region(box.root / "state" / "region")
+
+    assert ran.stdout == "0\n"
+    assert region.charged_ns() > 100_000_000
+    region.close()
+
+
 def test_a_context_that_is_to_end_waits_for_its_launches_without_spinning(
     make_box: MakeBox,
 ) -> None:

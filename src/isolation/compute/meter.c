@@ -153,7 +153,7 @@ static void await(struct meter *meter, struct meter_launch *launch)
 			break;
 		/* What is out would be measured together with our nap. */
 		if (meter->tail.launches && meter->stream == launch->stream)
-			events_set(meter, launch->stream, launch->now_ns);
+			(void)events_set(meter, launch->stream, launch->now_ns);
 		waited_ns += nap_ns;
 		const bool is_long = waited_ns - reaped_ns >= REAP_AFTER_NS;
 
@@ -183,14 +183,13 @@ void meter_await(CUstream stream)
 /* An event right before the launch, and at first two. */
 static void begin_sample(struct meter *meter, struct meter_launch *launch)
 {
-	if (meter->count + 3 >= METER_EVENTS)
+	if (meter->count + 3 >= METER_EVENTS || !events_set(meter, launch->stream, launch->now_ns))
 		return;
-	events_set(meter, launch->stream, launch->now_ns);
 	if (meter->number < BLANK_LAUNCHES && !meter->tail.launches) {
 		meter->tail.is_blank = true;
-		events_set(meter, launch->stream, launch->now_ns);
+		(void)events_set(meter, launch->stream, launch->now_ns);
 	}
-	launch->is_sample = !meter->tail.launches && meter->count;
+	launch->is_sample = !meter->tail.launches;
 	launch->now_ns = timer_now_ns();
 }
 
@@ -315,7 +314,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch, begun);
 		if (is_event_due(meter, launch))
-			events_set(meter, launch->stream, launch->now_ns);
+			(void)events_set(meter, launch->stream, launch->now_ns);
 	} else {
 		put_out(meter, launch, -1);
 	}
