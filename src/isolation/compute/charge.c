@@ -167,22 +167,29 @@ static uint64_t had_since_ns(const struct meter *meter, uint32_t index)
 	return since_ns;
 }
 
-/* The event at `index` was reached, `later_ns` after the reference if that is known. */
+/* When the event was reached, by our clock. */
+static uint64_t end_of(const struct meter *meter, const struct timed_event *event, bool is_timed,
+		       int64_t later_ns, uint64_t now_ns)
+{
+	/* The first has nothing in front. */
+	if (!meter->reference)
+		return event->set_ns;
+	if (!is_timed)
+		return now_ns;
+	/* No sooner than it was set, no later than it is seen. */
+	return smaller(larger(sum(meter->reference_ns, later_ns), event->set_ns), now_ns);
+}
+
+/* `later_ns`: so long after the reference the event at `index` was reached, where `is_timed`. */
 static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t later_ns,
 		   uint64_t now_ns)
 {
-	const struct work work = meter->events[index].work;
+	const struct timed_event event = meter->events[index];
 	const uint64_t since_ns = had_since_ns(meter, index);
-	const bool is_by_itself =
-		is_timed && meter->reference_number + 1 == meter->events[index].number;
-	const uint64_t set_ns = meter->events[index].set_ns;
-	/* No sooner than it was set, no later than it is seen. The first has nothing in front. */
-	const uint64_t timed_ns = larger(sum(meter->reference_ns, later_ns), set_ns);
-	const uint64_t end_ns = is_timed           ? smaller(timed_ns, now_ns)
-				: meter->reference ? now_ns
-						   : set_ns;
+	const uint64_t end_ns = end_of(meter, &event, is_timed, later_ns, now_ns);
+	const bool is_by_itself = is_timed && meter->reference_number + 1 == event.number;
 
-	if (work.is_blank && is_by_itself && later_ns > 0 &&
+	if (event.work.is_blank && is_by_itself && later_ns > 0 &&
 	    (!meter->event_ns || (uint64_t)later_ns < meter->event_ns))
 		meter->event_ns = (uint64_t)later_ns;
 	events_pass(meter, index, end_ns, now_ns);
@@ -191,7 +198,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
 	if (since_ns != UINT64_MAX)
-		charge(meter, &work, from_ns, end_ns, is_timed, is_by_itself, now_ns);
+		charge(meter, &event.work, from_ns, end_ns, is_timed, is_by_itself, now_ns);
 }
 
 static void become_idle(struct meter *meter)
