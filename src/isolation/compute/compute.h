@@ -161,8 +161,6 @@ int64_t credit_inflight(int card);
 
 /* Credit, less what is launched and not yet spent; with none left nothing may be launched. */
 int64_t credit_balance(int card);
-/* Nanoseconds until there is credit again, with such a balance, which is 0 or less. */
-uint64_t credit_wait_ns(int card, int64_t balance_ns);
 
 void credit_note_wait(int card, uint64_t waited_ns);
 
@@ -196,8 +194,7 @@ void events_pass(struct meter *meter, uint32_t index, uint64_t end_ns, uint64_t 
 void events_forget(struct meter *meter);
 void events_after_fork(void);
 
-/* --- Who may launch: slices of a card take leases of it, in which they are alone: compute/lease.c
- * --- */
+/* --- Who may launch: a slice takes a lease of the card, and is alone there: compute/lease.c --- */
 
 /* Nanoseconds until it is worth asking again; 0: the launch may go now. */
 uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch);
@@ -219,9 +216,6 @@ static inline bool charge_is_idle(const struct meter *meter)
 {
 	return !meter->count && !meter->setters && !meter->tail.launches;
 }
-
-/* Between two kernels of a stream that are queued. */
-uint64_t charge_gap_ns(const struct meter *meter);
 
 /* What is out becomes so much more, by its means: of it copies, and what it may take. */
 void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns);

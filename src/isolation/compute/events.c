@@ -229,13 +229,10 @@ void events_forget(struct meter *meter)
 		link = &(*link)->next;
 	*link = meter->next;
 	events_unlock(meter->card);
-	if (cuda.cuEventDestroy_v2) {
-		if (meter->reference)
-			cuda.cuEventDestroy_v2(meter->reference);
-		for (uint32_t i = 0; i < meter->count; i++)
-			cuda.cuEventDestroy_v2(meter->events[i].event);
-		for (uint32_t i = 0; i < meter->spare_count; i++)
-			cuda.cuEventDestroy_v2(meter->spares[i]);
-	}
+	give_event(meter, meter->reference);
+	for (uint32_t i = 0; i < meter->count; i++)
+		give_event(meter, meter->events[i].event);
+	for (uint32_t i = 0; cuda.cuEventDestroy_v2 && i < meter->spare_count; i++)
+		cuda.cuEventDestroy_v2(meter->spares[i]);
 	munmap(meter, sizeof(*meter));
 }

@@ -40,7 +40,6 @@ enum { TELL_LAUNCHES = 8 };
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
 #define REAP_AFTER_NS 100000000u
 
-static atomic_int capped;   /* 0: not asked, 1: some card has a cap, 2: none */
 static atomic_bool is_told; /* that a slice without a cap is at work */
 
 void meter_after_fork(void)
@@ -51,16 +50,16 @@ void meter_after_fork(void)
 
 bool meter_is_capped(void)
 {
-	int answer = atomic_load_explicit(&capped, memory_order_relaxed);
+	static atomic_int answer; /* 0: not asked, 1: some card has a cap, 2: none */
 
-	if (!answer) {
-		answer = 2;
-		for (unsigned i = 0; i < slice_limits()->card_count; i++)
-			if (credit_is_capped((int)i))
-				answer = 1;
-		atomic_store(&capped, answer);
+	if (!atomic_load_explicit(&answer, memory_order_relaxed)) {
+		int left = (int)slice_limits()->card_count;
+
+		while (left && !credit_is_capped(left - 1))
+			left--;
+		atomic_store(&answer, left ? 1 : 2);
 	}
-	return answer == 1;
+	return atomic_load_explicit(&answer, memory_order_relaxed) == 1;
 }
 
 /* A slice without a cap: its neighbours have to know when it is on the card with them. */
@@ -80,25 +79,6 @@ static void tell_neighbours(void)
 	atomic_store_explicit(&is_told, true, memory_order_relaxed);
 	for (unsigned i = 0; i < slice_limits()->card_count; i++)
 		lease_tell_without((int)i, now_ns + TELL_NS);
-}
-
-/*
- * The meter of what goes to a stream of the current context, in use and with its lock; NULL where
- * the card has no cap.
- */
-static struct meter *begin_use(CUcontext context, CUstream stream)
-{
-	int card;
-
-	if (!context || capture_has(stream))
-		return NULL;
-	struct meter *meter = events_find(context);
-
-	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
-		meter = events_meter(context, card);
-	if (meter)
-		meter->users++;
-	return meter;
 }
 
 static void end_use(struct meter *meter)
@@ -164,19 +144,40 @@ static void await(struct meter *meter, struct meter_launch *launch)
 		credit_note_wait(meter->card, waited_ns);
 }
 
+/*
+ * Waits in the stream's context until the launch may go. Then its meter is in use, and its lock
+ * taken; there is none where the card has no cap.
+ */
+static struct meter *begin_use(struct meter_launch *launch)
+{
+	int card;
+
+	launch->there = scope_stream(launch->stream);
+	const CUcontext context = launch->there.context;
+
+	if (!context || capture_has(launch->stream))
+		return NULL;
+	struct meter *meter = events_find(context);
+
+	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
+		meter = events_meter(context, card);
+	if (meter) {
+		meter->users++;
+		await(meter, launch);
+	}
+	return meter;
+}
+
 void meter_await(CUstream stream)
 {
 	struct meter_launch launch = {.stream = stream};
 
 	if (!meter_is_capped())
 		return;
-	launch.there = scope_stream(stream);
-	struct meter *meter = begin_use(launch.there.context, stream);
+	struct meter *meter = begin_use(&launch);
 
-	if (meter) {
-		await(meter, &launch);
+	if (meter)
 		end_use(meter);
-	}
 	scope_end(launch.there);
 }
 
@@ -225,10 +226,8 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 		return;
 	}
 	*launch = (struct meter_launch){.what = what, .is_copy = is_copy, .stream = stream};
-	launch->there = scope_stream(stream);
-	launch->meter = begin_use(launch->there.context, stream);
+	launch->meter = begin_use(launch);
 	if (launch->meter) {
-		await(launch->meter, launch);
 		begin(launch->meter, launch);
 		events_unlock(launch->meter->card);
 	}
@@ -331,7 +330,7 @@ void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all
 				    .is_for_all = is_for_all && !is_part};
 	if (!meter_is_capped())
 		return;
-	wait->context = stream == METER_NO_STREAM ? NULL : scope_context(stream);
+	wait->context = wait->stream == METER_NO_STREAM ? NULL : scope_context(stream);
 	const struct meter *meter = events_find(wait->context);
 
 	if (meter) {
