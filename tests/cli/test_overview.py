@@ -287,7 +287,9 @@ async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
             "enforcers": "",
         }
     ]
-    assert cards["gpu-b"][1]["is_healthy"] is False
+    sick = cards["gpu-b"][1]
+    amounts = [sick[name] for name in ("is_healthy", "held_units", "free_units", "free_percent")]
+    assert amounts == [False, 0, 0, 0]  # of a card out of service there is nothing to give
     assert found["nodes"][0]["waiting"] == [{"namespace": "ns", "name": "starting", "units": 5}]
 
 
@@ -333,6 +335,7 @@ async def test_the_map_shows_who_holds_whole_cards_replicas_and_instances(
     found = await whole_cards.run("map", "gpu-c", "-o", "json")
     (shown,) = json.loads(found.output)["nodes"]
     assert [each["name"] for each in shown["cards"][0]["pods"]] == ["eval", "train"]
+    assert [each["free_units"] for each in shown["cards"]] == [0, 15]
     assert shown["instances"] == [{"uuid": "MIG-1", "pods": [{"namespace": "ns", "name": "cut"}]}]
 
 

@@ -13,6 +13,7 @@ import structlog
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
 from gpu_device_plugin.cli.logs import configure_logs
+from gpu_device_plugin.cli.program import Number
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
@@ -119,7 +120,7 @@ async def _watch_label(
 @_kubelet
 @click.option(
     "--settle-seconds",
-    type=click.FloatRange(min=0),
+    type=Number(0, kind=float),
     metavar="SECONDS",
     default=4.0,
     show_default=True,

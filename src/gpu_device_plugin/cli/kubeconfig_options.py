@@ -39,7 +39,8 @@ class _Seconds(click.ParamType[float]):
         """The time in seconds."""
         text = f"{value}s" if re.fullmatch(r"\d{1,6}", str(value)) else str(value)
         if re.fullmatch(rf"({_PART})+", text) is None:
-            self.fail(f"{clip(text)!r} is no time such as 500ms, 5s or 1m30s", param, ctx)
+            wanted = "wanted a time such as 500ms, 5s or 1m30s"
+            self.fail(f"{clip(text)!r} is not valid: {wanted}", param, ctx)
         return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.program import Number
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -45,7 +46,7 @@ def _installation_options(command: _Command) -> _Command:
 def _timeout_option(seconds: int, text: str) -> Callable[[_Command], _Command]:
     return click.option(
         "--timeout",
-        type=click.IntRange(1, 86400),
+        type=Number(1, 86400),
         default=seconds,
         show_default=True,
         metavar="SECONDS",

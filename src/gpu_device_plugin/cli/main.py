@@ -46,16 +46,6 @@ _ELSEWHERE = {
 class _Program(click.Group):
     """Imports a command of another module when it is asked for: an agent has no use for it."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word; an unknown one is compared with every name."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as error:
-            names = self.list_commands(ctx)
-            raise click.exceptions.NoSuchCommand(args[0], possibilities=names, ctx=ctx) from error
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None."""
         if cmd_name in _ELSEWHERE:
@@ -71,7 +61,7 @@ class _Program(click.Group):
 @click.group(
     cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(__version__, prog_name="gpu-device-plugin")
+@click.version_option(__version__, message="gpu-device-plugin %(version)s")
 def cli() -> None:
     """Share GPUs between pods by memory and compute, with enforced limits.
 

@@ -26,7 +26,7 @@ from gpu_device_plugin.cli.kubeconfig_options import (
     suggest,
 )
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
+from gpu_device_plugin.cli.program import EXIT_FAILED, Number, run_program
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, NotKnownError
 
@@ -85,7 +85,7 @@ def _choose_nodes(
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="kubectl gpu")
+@click.version_option(__version__, message="kubectl gpu %(version)s")
 def gpu() -> None:
     """The cluster's shared GPUs: who holds what, what is free, and what is wrong.
 
@@ -226,12 +226,11 @@ def doctor(listing: Listing) -> None:
 
 
 @gpu.command()
-@click.argument("units", type=click.IntRange(1, 100_000))
-@click.argument("percent", type=click.IntRange(0, 100), default=0)
+@click.argument("units", type=Number(1, 100_000))
+@click.argument("percent", type=Number(0, 100), default=0)
 @click.option(
     "--cards",
-    type=click.IntRange(1, 36),
-    metavar="NUMBER",
+    type=Number(1, 36),
     default=1,
     help="Divide each pod's units equally over this many cards.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_device_plugin.cli.program import EXIT_USAGE
+from gpu_device_plugin.cli.program import EXIT_USAGE, Number
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node_profiles import MOST_CARDS, profile_names
@@ -47,7 +47,11 @@ _state_option = click.option(
     help=f"The node's file, or the directory that holds {STATE_NAME}.",
 )
 _card_option = click.option(
-    "--card", type=int, metavar="SLOT", required=True, help="The card's slot, as `show` numbers it."
+    "--card",
+    type=Number(0),
+    metavar="SLOT",
+    required=True,
+    help="The card's slot, as `show` numbers it.",
 )
 
 
@@ -70,7 +74,7 @@ def simulate() -> None:
     "--driver-version", help="Driver version, instead of the profile's; for instance 535.309.01."
 )
 @click.option(
-    "--cards", type=click.IntRange(0, MOST_CARDS), help="Number of cards, instead of the profile's."
+    "--cards", type=Number(0, MOST_CARDS), help="Number of cards, instead of the profile's."
 )
 @click.option("--seed", help="Seed of the UUIDs; default: the file's path.")
 @click.option("--keep", is_flag=True, help="Keep a node that already has these cards.")
@@ -107,9 +111,11 @@ _add_command(
     "xid",
     "Make a card report the XID CODE.",
     SimulatedNode.xid,
-    click.argument("code", type=click.IntRange(1, 1000)),
+    click.argument("code", type=Number(1, 1000)),
     _card_option,
-    click.option("--instance", type=int, help="The MIG instance it happens in, by NVML's index."),
+    click.option(
+        "--instance", type=Number(0), help="The MIG instance it happens in, by NVML's index."
+    ),
 )
 _add_command(
     "lost",
@@ -136,7 +142,7 @@ _add_command(
     "temperature",
     "Set a card's temperature.",
     SimulatedNode.temperature,
-    click.argument("celsius", type=click.IntRange(0, 200)),
+    click.argument("celsius", type=Number(0, 200)),
     _card_option,
 )
 _add_command(
@@ -149,8 +155,10 @@ _add_command(
 
 @simulate.command()
 @_card_option
-@click.option("--memory-mib", type=int, help="Memory taken by programs that are not simulated.")
-@click.option("--gpu-percent", type=int, help="Utilisation to show.")
+@click.option(
+    "--memory-mib", type=Number(0), help="Memory taken by programs that are not simulated."
+)
+@click.option("--gpu-percent", type=Number(0, 100), help="Utilisation to show.")
 @_state_option
 def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path) -> None:
     """Set how much of a card is in use."""

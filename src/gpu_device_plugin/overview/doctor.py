@@ -30,6 +30,7 @@ _ENDS = {
 _TOLD = {"RunDirectoryShared"}  # nothing is wrong, and it can be better
 _LABEL_TEXT = re.compile(r"label ([^\s=]+)=(\S*) ")
 _SLICES_POLICY = "-slices"
+_OFFERED_AS = ("aliyun.com/gpu", "nvidia.com/")
 _LABEL = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
 
 
@@ -96,15 +97,42 @@ class Installation:
 
 def findings(facts: Installation) -> tuple[Finding, ...]:
     """Everything that is wrong, problems first."""
-    is_installed = bool(facts.sets or facts.agents or DAEMON_SETS in facts.unexamined)
-    checks = _CHECKS if is_installed else (_not_installed, _unreadable, _unexamined)
-    found = [finding for check in checks for finding in check(facts)]
+    found = [finding for check in _CHECKS for finding in check(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
 
 
-def _not_installed(_: Installation) -> Iterator[Finding]:
-    cure = "install the chart (docs/install.md), or choose another --context"
-    yield problem("no DaemonSet runs the agent in this cluster", cure)
+def _not_installed(facts: Installation) -> Iterator[Finding]:
+    if facts.sets or facts.agents or DAEMON_SETS in facts.unexamined:
+        return
+    unserved = _unserved(facts)
+    offering = [view.name for view in facts.cards.nodes if view.name not in unserved]
+    if offering:
+        yield note(
+            f"no DaemonSet and no pod runs the agent, and nodes offer their cards: {few(offering)}",
+            "agents outside of pods are not examined: read their logs on these nodes",
+        )
+    else:
+        cure = "install the chart (docs/install.md), or choose another --context"
+        yield problem("no DaemonSet runs the agent in this cluster", cure)
+    if unserved:
+        yield problem(
+            f"nodes publish cards, and no agent serves them: {few(unserved)}",
+            "start the agent there, or remove what it left: gpu-device-plugin clear-nodes",
+        )
+
+
+def _unserved(facts: Installation) -> Sequence[str]:
+    """Nodes that publish cards of which their kubelets have nothing to give."""
+    nodes = {node.metadata.name: node.status.allocatable or {} for node in facts.nodes}
+    return [
+        view.name
+        for view in facts.cards.nodes
+        if not view.offer.by_claims
+        and not any(
+            name.startswith(_OFFERED_AS) and str(amount) != "0"
+            for name, amount in nodes[view.name].items()
+        )
+    ]
 
 
 def _not_ready(facts: Installation) -> Iterator[Finding]:
@@ -133,6 +161,7 @@ def _missing(facts: Installation) -> Iterator[Finding]:
         node.metadata.name
         for node in facts.nodes
         if node.metadata.name not in served
+        and (facts.sets or facts.agents)
         and (MODE_LABEL in node.labels or any(s.looks_for(node.labels) for s in facts.sets))
     ]
     if lacking:
@@ -400,6 +429,7 @@ def _unexamined(facts: Installation) -> Iterator[Finding]:
 
 
 _CHECKS: Sequence[Callable[[Installation], Iterable[Finding]]] = (
+    _not_installed,
     _not_ready,
     _missing,
     _silent,
