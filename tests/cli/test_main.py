@@ -136,11 +136,20 @@ def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
     [
         (("agent", "--bogus"), "--bogus"),
         (("bogus",), "bogus"),
-        (("simulat",), "Did you mean 'simulate'?"),
+        (("simulat",), "no command 'simulat'; did you mean 'simulate'?"),
+        (("check-upgrade",), "--mode is missing: wanted one of core_mem, cgpu,"),
+        (
+            ("uninstall", "--timeout", "0"),
+            "--timeout: '0' is not valid: wanted a whole number from",
+        ),
+        (("agent", "--node-name", "n", "--metrics-address", "x"), "--metrics-address: 'x' is not"),
         (("agent",), "--node-name (NODE_NAME)"),
-        (("agent", "--mode"), "Option '--mode' requires an argument"),
+        (("agent", "--mode"), "option '--mode' requires an argument"),
         (("agent", "--node-name", "n", "--log-level", "loud"), "wanted one of debug, info,"),
-        (("agent", "--node-name", "n", "--recovery-seconds", "x"), "wanted a number of at least 1"),
+        (
+            ("agent", "--node-name", "n", "--recovery-seconds", "x"),
+            "wanted a number from 1 to 86400",
+        ),
         (("agent", "--node-name", "n", "--mode", "cgpuu"), "--mode: 'cgpuu'"),
         (("agent", "--node-name", "n", "--recovery-seconds", "0"), "--recovery-seconds"),
         (("agent", "--node-name", "n", "--run-dir", "x"), "--run-dir: 'x'"),

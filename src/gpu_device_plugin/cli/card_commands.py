@@ -12,13 +12,12 @@ import structlog
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
-from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.program import Number
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
-from gpu_device_plugin.settings.setting import LogFormat, load
+from gpu_device_plugin.settings.setting import load
 
 _FIRST_LABEL_SECONDS = 5.0
 _library = setting_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
@@ -191,8 +190,6 @@ def limit_keeper(run_dir: str, driver_root: str, cgroup_root: str) -> None:
 
 
 def _begin(program: str, **fields: str) -> None:
-    """Log as an agent does."""
-    configure_logs("info", LogFormat.JSON)
     structlog.get_logger(program).info("starting", version=__version__, **fields)
 
 

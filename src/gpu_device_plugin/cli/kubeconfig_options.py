@@ -168,6 +168,12 @@ class Listing:
         """Whether the text has all that there is."""
         return self.output == "wide"
 
+    @property
+    def scope(self) -> str:
+        """Which pods are asked for, after the noun."""
+        labelled = " with these labels" if self.labels else ""
+        return (f" of namespace {self.namespace}" if self.namespace else "") + labelled
+
     def show(self, read: _Read, follow: _Follow | None = None) -> None:
         """Print the answer, or with `--watch` each new one: from `follow`, by default asked again."""
         found = self.cluster.ask(read)
@@ -250,7 +256,7 @@ def _list_options(of: str, formats: Sequence[str], usual: str) -> dict[str, Call
             metavar="NAMESPACE",
             default="",
             shell_complete=suggest("/api/v1/namespaces"),
-            help=f"Default: {usual}.",
+            help=f"Namespace of the pods; by default {usual}.",
         ),
         "-A": click.option(
             "-A", "--all-namespaces", is_flag=True, help="All namespaces (the default)."

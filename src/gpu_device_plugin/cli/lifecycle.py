@@ -34,7 +34,11 @@ def _installation_options(command: _Command) -> _Command:
             help="Namespace of the agents' DaemonSet.",
         ),
         click.option(
-            "--daemonset", default=NAME, show_default=True, metavar="NAME", help="Its name."
+            "--daemonset",
+            default=NAME,
+            show_default=True,
+            metavar="NAME",
+            help="Name of that DaemonSet.",
         ),
         kubeconfig_options,
     )
@@ -66,8 +70,8 @@ def _with_fleet(
 
 
 @click.command()
-@_installation_options
 @_timeout_option(240, "How long to wait for all nodes.")
+@_installation_options
 def uninstall(timeout: int, **installation: Any) -> None:
     """Make every agent withdraw from its node.
 
@@ -80,8 +84,8 @@ def uninstall(timeout: int, **installation: Any) -> None:
 
 
 @click.command("clear-nodes")
-@_installation_options
 @_timeout_option(60, "How long to wait for the agents to end.")
+@_installation_options
 def clear_nodes(timeout: int, **installation: Any) -> None:
     """Remove what former agents left on the Node objects.
 
@@ -101,7 +105,6 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
 
 
 @click.command("check-upgrade")
-@_installation_options
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in NodeMode]),
@@ -120,6 +123,7 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
     is_flag=True,
     help="The new agents prepare no claims: refuse while pods hold slices by claims.",
 )
+@_installation_options
 def check_upgrade(
     mode: str,
     memory_unit: str,

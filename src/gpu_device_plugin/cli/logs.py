@@ -9,6 +9,7 @@ import structlog
 from gpu_device_plugin.errors import shorten
 from gpu_device_plugin.settings.setting import LogFormat
 
+_FIRST = ("timestamp", "level", "event")
 _MOST_ENTRIES = 64
 _LONGEST_TRACE = 16_384
 
@@ -39,9 +40,9 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
 def _short(
     _logger: object, _method: str, line: structlog.types.EventDict
 ) -> structlog.types.EventDict:
-    """No value longer than a text may be, whatever somebody wrote that stands in it."""
+    """What happened comes first, and no value is longer than a text may be, whatever stands in it."""
     trace = line.pop("exception", None)
-    short = {key: _value(value) for key, value in line.items()}
+    short = {key: _value(line[key]) for key in dict.fromkeys((*_FIRST, *line))}
     return short if trace is None else {**short, "exception": str(trace)[-_LONGEST_TRACE:]}
 
 

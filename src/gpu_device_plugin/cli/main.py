@@ -24,7 +24,7 @@ from gpu_device_plugin.settings.controller_settings import (
     ControllerSettings,
     load_controller_settings,
 )
-from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
+from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX, LogFormat
 
 _run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
@@ -70,6 +70,7 @@ def cli() -> None:
     The chart's hooks run `uninstall`, `clear-nodes` and `check-upgrade`. `cleanup` removes what an
     uninstall leaves on a node. `simulate` needs no GPU.
     """
+    configure_logs("info", LogFormat.TEXT if sys.stderr.isatty() else LogFormat.JSON)
 
 
 _config = click.option(

@@ -53,7 +53,7 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
     tls_key_file: Path | None,
     cluster: KubeconfigChoice,
 ) -> None:
-    """Show nodes, cards and slices in a browser, until it is ended.
+    """Show nodes, cards and slices in a browser, until Ctrl-C.
 
     It only reads, with the rights of your kubeconfig: list and watch nodes and pods, get pods,
     list Events. On a loopback address everybody on this machine may look. On any other address

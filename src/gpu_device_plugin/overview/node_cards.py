@@ -302,10 +302,14 @@ def _card(
 
 @dataclass(frozen=True, slots=True)
 class ClusterCards:
-    """Every node with cards, and the names of those whose annotation cannot be read, with the reason."""
+    """Every node with cards, and the names of those whose annotation cannot be read, with the reason.
+
+    `nothing` is the summary where there are none.
+    """
 
     nodes: tuple[NodeCards, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    nothing: str = "no node publishes cards; `kubectl gpu doctor` says why"
 
     @property
     def names(self) -> Sequence[str]:
@@ -316,7 +320,7 @@ class ClusterCards:
     def summary(self) -> str:
         """How much of it is held, in one line."""
         if not self.nodes and not self.unreadable:
-            return "no node publishes cards; `kubectl gpu doctor` says why"
+            return self.nothing
         cards = sum(len(node.cards) for node in self.nodes)
         shared = [node for node in self.nodes if not node.is_whole]
         whole = [card for node in self.nodes if node.is_whole for card in node.cards]
@@ -342,7 +346,9 @@ class ClusterCards:
             and (not namespace or namespace in node.namespaces)
         )
         own = {} if namespace else self.unreadable
-        return ClusterCards(nodes, {n: own[n] for n in own if names is None or n in names})
+        what = f"holds anything of namespace {namespace}" if namespace else "has these labels"
+        nothing = f"no node with cards {what}" if self.names else self.nothing
+        return ClusterCards(nodes, {n: own[n] for n in own if names is None or n in names}, nothing)
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:

@@ -145,7 +145,7 @@ async def run_page(
             query_path(settings.prometheus)
         if settings.grafana and not re.match(r"https?://[^/]", settings.grafana):
             raise ConfigError(
-                f"grafana: {settings.grafana!r} does not begin with http:// or https://"
+                f"--grafana: {settings.grafana!r} does not begin with http:// or https://"
             )
         await _find(api)
         page = Page(settings, api)
