@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from gpu_device_plugin.cli.program import EXIT_FAILED
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, clip
 
 # What reaches the API server is imported when it is used, so that help comes at once.
@@ -138,11 +140,13 @@ class VerbResult:
         value: For programs: the facts of the text, in its order, as plain values.
         draw: Draws the text.
         names: What `-o name` prints.
+        is_good: Whether the exit code is 0.
     """
 
     value: object
     draw: "Callable[[OverviewScreen], None]" = field(compare=False)
     names: Sequence[str] = ()
+    is_good: bool = True
 
 
 _SECONDS_BETWEEN, _COMPLETION_SECONDS = 2.0, 2.0
@@ -185,7 +189,13 @@ class Listing:
         elif self.output == "name":
             click.echo("".join(f"{name}\n" for name in dict.fromkeys(found.names)), nl=False)
         else:
-            found.draw(_screen())
+            from rich.console import Console
+
+            from gpu_device_plugin.cli.overview_screen import OverviewScreen
+
+            found.draw(OverviewScreen(Console(highlight=False)))
+        if not found.is_good:
+            sys.exit(EXIT_FAILED)
 
     async def _watch(self, api: "ApiServer", first: VerbResult, follow: _Follow) -> None:
         import logging
@@ -311,14 +321,6 @@ def listing(
         return made
 
     return with_options
-
-
-def _screen() -> "OverviewScreen":
-    from rich.console import Console
-
-    from gpu_device_plugin.cli.overview_screen import OverviewScreen
-
-    return OverviewScreen(Console(highlight=False))
 
 
 def _echo_plain(value: object, *, is_yaml: bool) -> None:

@@ -17,7 +17,6 @@ from gpu_device_plugin.errors import EdgeError
 
 # What these commands need is imported in them, so that the agent does not load it.
 if TYPE_CHECKING:
-    from gpu_device_plugin.install_hooks.cleanup import Outcome
     from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 
 NAME = "gpu-device-plugin"
@@ -172,17 +171,8 @@ def cleanup(root: str, *, force: bool, **directories: str) -> None:
     from gpu_device_plugin.install_hooks.cleanup import Places, clean
 
     paths = {key: Path(root) / path.lstrip("/") for key, path in directories.items()}
-    places = Places(
-        state=paths["state_dir"],
-        run=paths["run_dir"],
-        library=paths["library_dir"],
-        kubelet=paths["kubelet_dir"],
-        cdi=paths["cdi_dir"],
-    )
-    _tell(asyncio.run(clean(places, is_forced=force)))
-
-
-def _tell(outcome: "Outcome") -> None:
+    places = Places(**{key.removesuffix("_dir"): path for key, path in paths.items()})
+    outcome = asyncio.run(clean(places, is_forced=force))
     for line in outcome.removed:
         click.echo(f"removed {line}")
     if not outcome.removed:

@@ -17,7 +17,7 @@ import gpu_device_plugin
 from gpu_device_plugin import __version__
 from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, ask
 from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.cli.program import run_program
+from gpu_device_plugin.cli.program import run_program, until_sigterm
 from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import (
@@ -129,7 +129,7 @@ def controller(config: Path | None, **flags: object) -> None:
 
     settings = load_controller_settings(flags, os.environ, config)
     configure_logs(settings.log_level.value, settings.log_format)
-    asyncio.run(run_controller(settings))
+    asyncio.run(until_sigterm(run_controller(settings)))
 
 
 @cli.command()

@@ -26,7 +26,7 @@ from gpu_device_plugin.cli.kubeconfig_options import (
     suggest,
 )
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.program import EXIT_FAILED, Number, run_program
+from gpu_device_plugin.cli.program import Number, run_program
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.errors import ConfigError, NotKnownError
 
@@ -147,8 +147,6 @@ def top(prometheus: str | None, listing: Listing) -> None:
     """
     from gpu_device_plugin.overview.questions import read_uses, select_by_labels
 
-    is_answered = True
-
     async def read(api: "ApiServer") -> VerbResult:
         chosen = await select_by_labels(api, "/api/v1/pods", listing.labels)
         every, silent = await read_uses(api, prometheus)
@@ -158,15 +156,16 @@ def top(prometheus: str | None, listing: Listing) -> None:
             if listing.namespace in ("", use.namespace)
             and (chosen is None or (use.namespace, use.pod) in chosen)
         ]
-        nonlocal is_answered
-        is_answered = bool(every) or not silent
         value = {"slices": list(map(asdict, uses)), "no_figures": list(silent)}
         names = [f"{use.namespace}/{use.pod}" for use in uses]
-        return VerbResult(value, lambda screen: screen.uses(uses, silent, listing.scope), names)
+        return VerbResult(
+            value,
+            lambda screen: screen.uses(uses, silent, listing.scope),
+            names,
+            is_good=bool(every) or not silent,
+        )
 
     listing.show(read)
-    if not is_answered:
-        sys.exit(EXIT_FAILED)
 
 
 @gpu.command()
@@ -204,21 +203,16 @@ def doctor(listing: Listing) -> None:
     """
     from gpu_device_plugin.overview.questions import read_findings
 
-    has_problem = False
-
     async def read(api: "ApiServer") -> VerbResult:
-        nonlocal has_problem
         found, reading = await read_findings(api, __version__)
         agents = sum(pod.agent is not None for pod in reading.pods)
         nodes = count_noun(len(reading.cards.nodes), "node")
         examined = f"{count_noun(agents, 'agent')}, {nodes} with cards"
-        has_problem = any(finding.level == "problem" for finding in found)
+        is_good = all(finding.level != "problem" for finding in found)
         value = {"findings": list(map(asdict, found)), "examined": examined}
-        return VerbResult(value, lambda screen: screen.findings(found, examined))
+        return VerbResult(value, lambda screen: screen.findings(found, examined), is_good=is_good)
 
     listing.show(read)
-    if has_problem:
-        sys.exit(EXIT_FAILED)
 
 
 @gpu.command()
@@ -321,7 +315,8 @@ def inspect_cgpu(node: str, *, details: bool, cluster: KubeconfigChoice) -> None
     reading = cluster.ask(read_cluster)
     nodes = _choose_nodes(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
-    click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)
+    addresses = {node.metadata.name: node.address for node in reading.nodes}
+    click.echo(table([each for each in nodes if each.units], addresses), nl=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,41 +1,24 @@
 """How a program of the command line shows help, and how it ends: exit codes, and one line for an error."""
 
+import asyncio
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from difflib import get_close_matches
 from math import inf, nan
+from textwrap import TextWrapper
 from typing import Any, NoReturn
 
 import click
+import structlog
 
 from gpu_device_plugin.domain.wording import wanted_number
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError, clip
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
 _CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
-_HYPHEN, _UNBROKEN = "-", "\N{NON-BREAKING HYPHEN}"
-
-
-class _Help(click.HelpFormatter):
-    """Breaks lines between words only: a name with hyphens stays in one piece, to be found and copied."""
-
-    def write(self, string: str) -> None:
-        """What is written, with plain hyphens again."""
-        super().write(string.replace(_UNBROKEN, _HYPHEN))
-
-    def write_text(self, text: str) -> None:
-        """A paragraph."""
-        super().write_text(text.replace(_HYPHEN, _UNBROKEN))
-
-    def write_dl(
-        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
-    ) -> None:
-        """A list of names with a text each."""
-        kept = [(name, text.replace(_HYPHEN, _UNBROKEN)) for name, text in rows]
-        super().write_dl(kept, col_max, col_spacing)
-
-
-click.Context.formatter_class = _Help
+# Help breaks lines between words only: a name with hyphens stays in one piece, to be found and copied.
+TextWrapper.wordsep_re = TextWrapper.wordsep_simple_re
 
 
 class Number(click.ParamType[float]):
@@ -58,6 +41,17 @@ class Number(click.ParamType[float]):
             wanted = wanted_number(self._least, self._most, is_whole=self._kind is int)
             self.fail(f"{clip(str(value))!r} is not valid: {wanted}", param, ctx)
         return found
+
+
+async def until_sigterm(work: Coroutine[Any, Any, None]) -> None:
+    """Do it until SIGTERM or SIGINT."""
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        structlog.get_logger("program").info("ended")
 
 
 def run_program(command: click.Command, name: str, arguments: Sequence[str] | None) -> NoReturn:
@@ -85,10 +79,8 @@ def _text(error: click.ClickException) -> str:
         text = _bad(error, error.param)
     elif isinstance(error, click.exceptions.NoSuchCommand) and error.ctx is not None:
         names = getattr(error.ctx.command, "list_commands", lambda _: ())(error.ctx)
-        text, near = (
-            f"no command {error.command_name!r}",
-            get_close_matches(error.command_name, names),
-        )
+        text = f"no command {error.command_name!r}"
+        near = get_close_matches(error.command_name, names)
     elif isinstance(error, click.NoSuchOption):
         text, near = f"no option {error.option_name!r}", error.possibilities or ()
     elif isinstance(error, click.UsageError):

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
-from gpu_device_plugin.cli.program import EXIT_USAGE, Number
-from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.cli.program import Number
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node_profiles import MOST_CARDS, profile_names
 from gpu_device_plugin.simulation.simulated_node import (
@@ -19,23 +21,8 @@ from gpu_device_plugin.simulation.simulated_node import (
     SimulatedNodeView,
 )
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _MIB = 1024 * 1024
 _Command = TypeVar("_Command", bound=Callable[..., None])
-
-
-class _FailedError(click.ClickException):
-    exit_code = EXIT_USAGE  # as for wrong settings
-
-
-class _Simulation(click.Group):
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GpuPluginError as error:
-            raise _FailedError(str(error)) from error
 
 
 _state_option = click.option(
@@ -59,7 +46,7 @@ def _node(state: Path) -> SimulatedNode:
     return SimulatedNode(state / STATE_NAME if state.is_dir() else state)
 
 
-@click.group(cls=_Simulation)
+@click.group()
 def simulate() -> None:
     """Create a node of simulated GPUs and change its state.
 
@@ -188,9 +175,6 @@ def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> No
 def show(state: Path) -> None:
     """Show the node: its cards, their state, and who uses them."""
     shown = _node(state).view()
-    # Not at the top: an agent should not load what only a person sees.
-    from rich.console import Console
-
     Console().print(_cards_table(shown))
     if shown.processes:
         Console().print(_processes_table(shown))
@@ -208,10 +192,7 @@ def cdi(state: Path) -> None:
     click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
 
 
-def _cards_table(shown: SimulatedNodeView) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _cards_table(shown: SimulatedNodeView) -> Table:
     hanging = ", [red]every call hangs[/red]" if shown.is_hanging else ""
     table = Table(
         title=f"{shown.profile}: driver {shown.driver_version}, CUDA {shown.cuda_version}{hanging}",
@@ -251,10 +232,7 @@ def _state(card: SimulatedCard) -> str:
     return "[green]well[/green]"
 
 
-def _processes_table(shown: SimulatedNodeView) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _processes_table(shown: SimulatedNodeView) -> Table:
     table = Table(title="processes", box=SIMPLE_HEAD)
     for heading in ("pid", "card", "memory", "program"):
         table.add_column(heading)

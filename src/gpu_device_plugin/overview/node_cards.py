@@ -302,10 +302,7 @@ def _card(
 
 @dataclass(frozen=True, slots=True)
 class ClusterCards:
-    """Every node with cards, and the names of those whose annotation cannot be read, with the reason.
-
-    `nothing` is the summary where there are none.
-    """
+    """Every node with cards; why those cannot be read whose annotation is wrong; the summary where there is none."""
 
     nodes: tuple[NodeCards, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)

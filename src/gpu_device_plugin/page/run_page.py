@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +134,7 @@ async def _find(api: ApiServer) -> None:
 async def run_page(
     settings: PageSettings, api: ApiServer, on_ready: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Serve the page from this process until SIGTERM or SIGINT; `on_ready` gets the port.
+    """Serve the page from this process until cancelled; `on_ready` gets the port.
 
     Raises ConfigError, EdgeError (the address) and WrongServerError (name unknown, certificate not
     trusted); any other trouble is shown on the page.
@@ -149,12 +148,6 @@ async def run_page(
             )
         await _find(api)
         page = Page(settings, api)
-        work = asyncio.ensure_future(page.run(lambda: on_ready(page.server.port)))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, work.cancel)
-        await work
-    except asyncio.CancelledError:
-        _log.info("ended")
+        await page.run(lambda: on_ready(page.server.port))
     finally:
         await api.close()
