@@ -85,6 +85,16 @@ def test_every_command_has_help_that_fits_80_columns(words: tuple[str, ...]) -> 
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("words", [("check-upgrade", "--mode"), ("uninstall", "--timeout")])
+def test_help_shows_what_a_command_is_about_before_how_it_reaches_the_cluster(
+    words: tuple[str, str],
+) -> None:
+    output = CliRunner().invoke(cli, [words[0], "--help"]).output
+
+    assert output.index(f"  {words[1]} ") < output.index("  --kubeconfig ")
+    assert "<=" not in output  # click's way to show what a number may be
+
+
 @pytest.mark.parametrize("words", [("agent",), ("controller",), ("mig", "apply")])
 def test_help_breaks_no_name_at_a_hyphen(words: tuple[str, ...]) -> None:
     """So that it can be found and copied."""

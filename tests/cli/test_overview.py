@@ -765,6 +765,8 @@ def test_kubectl_completes_commands_and_options(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith("--watch\t")
     complete(["map", "-o", ""])
     assert capsys.readouterr().out == "json\nyaml\nwide\nname\n:4\n"
+    complete(["map", "--kubeconfig", ""])
+    assert capsys.readouterr().out == ":0\n"  # the shell completes names of files
 
 
 def test_errors_are_one_line_and_an_exit_code(
@@ -1075,6 +1077,33 @@ async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:
 
     with pytest.raises(AccessError, match="cannot list resource"):
         await cluster.run("map")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "told"),
+    [
+        (401, "Unauthorized", "401 Unauthorized: the credentials are not accepted; have they exp"),
+        (403, 'users "jane" is forbidden: User "dev" cannot impersonate', "403 users"),
+    ],
+)
+async def test_each_verb_says_alike_what_the_api_server_refuses(
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    code: int,
+    words: str,
+    told: str,
+) -> None:
+    """An expired token, or a user who may not be impersonated: one line, exit code 1."""
+    cluster.server.fault = lambda _: status(code, words)
+    for verb in ("map", "top", "why ns/big", "doctor", "capacity 4", "totals"):
+        call = [*verb.split(), "--as", "jane", "--kubeconfig", str(tmp_path / "config")]
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(main, call)
+        assert ended.value.code == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.fullmatch(rf"kubectl gpu: GET /api\S+: {re.escape(told)}.*", line)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import datetime
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Union
+from typing import Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -26,9 +26,6 @@ from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCa
 from gpu_device_plugin.overview.slice_use import NamespaceTotal, SliceUse
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import PodStory
-
-if TYPE_CHECKING:
-    from gpu_device_plugin.cli.kubeconfig_options import VerbResult
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
 _BAR = 16
@@ -309,7 +306,15 @@ def stale_text(trouble: str, seconds: float, now: datetime.datetime) -> str:
     return f"not up to date since {since:%H:%M:%S}: {trouble}"
 
 
-Shown = Union[ClusterCards, "VerbResult"]
+class Drawn(Protocol):
+    """What a screen can draw."""
+
+    @property
+    def draw(self) -> Callable[[OverviewScreen], None]:
+        """Draws it."""
+
+
+Shown = ClusterCards | Drawn
 Draw = Callable[[Shown, str], None]
 
 

@@ -15,7 +15,7 @@ from gpu_device_plugin.overview.live_cluster import LiveCluster
 from gpu_device_plugin.page.access import Access
 from gpu_device_plugin.page.drawing import Drawing, Drawings
 from gpu_device_plugin.page.rows import Uses
-from gpu_device_plugin.web.http_server import ReadyState
+from gpu_device_plugin.web.http_server import ReadyState, parse_address
 from gpu_device_plugin.web.page.page_server import Content, Html, PageServer, ServerSentEvent
 from gpu_device_plugin.web.tls import ServingTls
 
@@ -34,6 +34,16 @@ class PageSettings:
     team_label: str = ""
     certificate: Path | None = None
     key: Path | None = None
+
+    def __post_init__(self) -> None:
+        """ConfigError: one of them is malformed."""
+        parse_address(self.address, "--address")
+        if self.prometheus:
+            query_path(self.prometheus)
+        if self.grafana and not re.match(r"https?://[^/]", self.grafana):
+            raise ConfigError(
+                f"--grafana: {self.grafana!r} does not begin with http:// or https://"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +146,10 @@ async def run_page(
 ) -> None:
     """Serve the page from this process until cancelled; `on_ready` gets the port.
 
-    Raises ConfigError, EdgeError (the address) and WrongServerError (name unknown, certificate not
+    Raises EdgeError (the address) and WrongServerError (name unknown, certificate not
     trusted); any other trouble is shown on the page.
     """
     try:
-        if settings.prometheus:
-            query_path(settings.prometheus)
-        if settings.grafana and not re.match(r"https?://[^/]", settings.grafana):
-            raise ConfigError(
-                f"--grafana: {settings.grafana!r} does not begin with http:// or https://"
-            )
         await _find(api)
         page = Page(settings, api)
         await page.run(lambda: on_ready(page.server.port))
