@@ -176,7 +176,7 @@ def limit_keeper(run_dir: str, driver_root: str, cgroup_root: str) -> None:
     """Keep the driver's memory limits of slices, until SIGTERM.
 
     Proves that NVIDIA's driver limits memory here, and writes the proof into the run directory.
-    Sets limits that slices have lost, at the agent's request: the agent has no right to. Needs
+    Sets limits again that slices have lost, when the agent asks: the agent itself may not. Needs
     root, CAP_SYS_ADMIN, the host's processes and its tree of cgroup v2 at /sys/fs/cgroup.
 
     Exit codes: 0 ended on request, 1 the kernel has another driver than this container's library.

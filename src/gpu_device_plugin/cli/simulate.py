@@ -185,7 +185,7 @@ def show(state: Path) -> None:
 def cdi(state: Path) -> None:
     """Print a CDI spec for the cards.
 
-    It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
+    Write it to a file in /etc/cdi. The container runtime has to read it (containerd:
     enable_cdi), and the agent has to name cards by it (--device-list-strategy cdi-cri). --state of
     the node must be a directory.
     """
