@@ -277,7 +277,7 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
     elif asked is AllocationApi.DRA and not _gives_by_claims(view):
         yield problem(
             f"node {name} asks for claims ({_LABEL}), and its agent serves the device plugin",
-            f"kubectl describe node {name}: the Event DoorNotAvailable says why (docs/dra.md)",
+            f"kubectl describe node {name}: the Event AllocationApiNotAvailable says why (docs/dra.md)",
         )
     elif asked is AllocationApi.DEVICE_PLUGIN and view.offer.by_claims:
         yield note(

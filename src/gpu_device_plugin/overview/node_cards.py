@@ -58,7 +58,7 @@ class CardView:
         free_percent: Percent of compute that nobody holds or waits for; 0 as above.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
-        door: Its allocation API (docs/dra.md), by its name in JSON.
+        allocation_api: By what requests reach it (docs/dra.md).
         memory_by: Who holds new slices to their memory, where that is not the usual one.
         fault: Why it is out of service, and since when, as its agent says.
     """
@@ -74,7 +74,7 @@ class CardView:
     is_healthy: bool
     holders: tuple[PodShare, ...]
     pods: tuple[PodRef, ...] = ()
-    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
     memory_by: str = ""
     fault: str = ""
 
@@ -110,7 +110,7 @@ class NodeCards:
         units = "" if self.is_whole else f"units of {unit}, "
         counts = Counter(card.model for card in self.cards)
         models = ", ".join(f"{count} x {model}" for model, count in counts.items())
-        by_claims = sum(card.door is AllocationApi.DRA for card in self.cards)
+        by_claims = sum(card.allocation_api is AllocationApi.DRA for card in self.cards)
         api = allocation_api_text(by_claims, len(self.cards))
         return f"{self.mode}, {units}{models}{api}"
 
