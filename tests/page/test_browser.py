@@ -218,7 +218,7 @@ async def test_the_tab_key_reaches_the_nodes_and_comes_back_to_the_same_one(seen
 
 
 @BOTH
-@pytest.mark.parametrize("width", [2560, 1280])
+@pytest.mark.parametrize("width", [2560, 901])
 async def test_in_the_compact_view_a_node_of_eight_cards_is_one_line(
     seen: Seen, width: int
 ) -> None:
