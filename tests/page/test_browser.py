@@ -100,6 +100,22 @@ async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> Non
     assert await tab.value(f"[...document.querySelectorAll('.node:not([hidden])')]{lit}")
 
 
+@BOTH
+async def test_in_the_heat_map_cards_without_a_pod_that_matches_are_pale(seen: Seen) -> None:
+    _, tab, _ = seen
+    await typed(tab, "view", "heat")
+    held_by = "[...document.querySelectorAll('.node:not([hidden]) .card')].map(card => [{}])"
+    opacity = "getComputedStyle(card.querySelector('.bar')).opacity"
+    pods = "...[...card.querySelectorAll('.slice')].map(slice => slice.dataset.pod)"
+    await typed(tab, "namespace", "ads")
+    cards = await tab.value(held_by.format(f"{opacity}, {pods}"))
+    has_ads = [any(pod.startswith("ads/") for pod in held_pods) for _, *held_pods in cards]
+    assert [shown for shown, *_ in cards] == ["1" if has else "0.2" for has in has_ads]
+    assert {*has_ads} == {True, False}
+    await typed(tab, "namespace", "")
+    assert await tab.value("document.querySelectorAll('.other').length") == 0
+
+
 async def test_filters_leave_the_waiting_pods_that_match(seen: Seen) -> None:
     """Their namespaces are offered too: here nobody in `batch` or `late` holds anything else."""
     server, tab, _ = seen

@@ -120,12 +120,13 @@ function heading(list, at, groupOf) {
 // there on. It goes back only at a fifth fewer, in this tab also after a reload: nodes come and go.
 
 const VIEWS = ["bars", "compact", "heat"], MOST = [20, 100];
-let fitting = Math.max(0, VIEWS.indexOf(sessionStorage.view));
+const kept = (() => { try { return sessionStorage; } catch { return {}; } })(); // it throws where a person blocks cookies
+let fitting = Math.max(0, VIEWS.indexOf(kept.view));
 
 function choose(total) {
   while (total > MOST[fitting]) fitting += 1;
   while (total && total <= 0.8 * MOST[fitting - 1]) fitting -= 1;
-  sessionStorage.view = VIEWS[fitting];
+  kept.view = VIEWS[fitting];
   const [auto, ...views] = filters.elements.view.options;
   auto.text = `auto: ${views[fitting].text}`;
 }
