@@ -1,13 +1,13 @@
 """Renders a run of the demo as an SVG that plays: `python -m tools.demo_recording docs/demo.svg`.
 
-Lines appear when the demo wrote them (each after a tenth to a whole second), the last ones stay in view.
+The first screen is there at once. Then paragraphs appear one after the other, longer ones for longer; how long the
+demo waited between them is not shown.
 """
 
 import itertools
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -18,53 +18,54 @@ from rich.text import Text
 
 _ROWS, _COLUMNS = 32, 90
 _WIDTH, _HEIGHT, _SIZE = 8.4, 18, 14
-_LEAST_PAUSE, _MOST_PAUSE, _REST_SECONDS = 0.12, 1.0, 6.0
+_LINE_SECONDS, _REST_SECONDS = 0.1, 4.0
 _INK, _GROUND = "#e3e6e9", "#14171a"
 _SPINNER = re.compile("[\u2800-\u28ff]")  # its frames would be a line each
-_Line = tuple[float, Text]
+_Paragraph = Sequence[Text]
 
 
-def recorded(words: Sequence[str]) -> list[_Line]:
-    """A program's lines, each with the second after the start at which it is shown."""
-    lines, at, before = [], 0.0, time.monotonic()
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout or ():
-            now = time.monotonic()
-            at, before = at + min(max(now - before, _LEAST_PAUSE), _MOST_PAUSE), now
-            text = Text.from_ansi(line.rstrip())
-            if not _SPINNER.match(text.plain):
-                lines.append((at, text))
-    if process.returncode:
-        raise SystemExit(f"{' '.join(words)} ended with {process.returncode}: nothing recorded")
-    return lines
+def recorded(words: Sequence[str]) -> list[_Paragraph]:
+    """What a program writes, by paragraphs."""
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}: nothing recorded")
+    texts = [Text.from_ansi(line.rstrip()) for line in done.stdout.split("\n")]
+    lines = [text for text in texts if not _SPINNER.match(text.plain)]
+    groups = itertools.groupby(lines, key=lambda text: bool(text.plain.strip()))
+    return [tuple(group) for is_text, group in groups if is_text]
 
 
-def svg(lines: Sequence[_Line]) -> str:
-    """The recording, played again and again."""
-    whole = lines[-1][0] + _REST_SECONDS
-    width, height = round(_COLUMNS * _WIDTH), (_ROWS + 1) * _HEIGHT
-    rows = "".join(_row(number, at / whole, text, whole) for number, (at, text) in enumerate(lines))
-    scroll = [(at / whole, max(0, number + 1 - _ROWS)) for number, (at, _) in enumerate(lines)]
-    times = ";".join(f"{at:.4f}" for at, _ in [(0.0, 0), *scroll])
-    moves = ";".join(f"0 {-by * _HEIGHT}" for _, by in [(0.0, 0), *scroll])
+def svg(paragraphs: Sequence[_Paragraph]) -> str:
+    """The recording, played again and again; where nothing is animated, its end."""
+    whole = _LINE_SECONDS * sum(map(len, paragraphs)) + _REST_SECONDS
+    at, row, parts, times, moves = 0.0, 0, [], [], []
+    for paragraph in paragraphs:
+        shown_at = at / whole if row + len(paragraph) > _ROWS else 0
+        parts.append(_part(paragraph, row, shown_at, whole))
+        row += len(paragraph) + 1
+        times.append(f"{shown_at:.4f}")
+        moves.append(f"0 {-max(0, row - 1 - _ROWS) * _HEIGHT}")
+        at += _LINE_SECONDS * len(paragraph)
+    width, height = round(20 + _COLUMNS * _WIDTH), _ROWS * _HEIGHT + 8
     motion = (
         f'<animateTransform attributeName="transform" type="translate" calcMode="discrete" '
-        f'dur="{whole:.1f}s" repeatCount="indefinite" keyTimes="{times}" values="{moves}"/>'
+        f'dur="{whole:.1f}s" repeatCount="indefinite" keyTimes="{";".join(times)}" values="{";".join(moves)}"/>'
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="make demo in a terminal"><rect width="100%" height="100%" rx="6" fill="{_GROUND}"/>'
         f'<g font-family="ui-monospace, Menlo, Consolas, monospace" font-size="{_SIZE}" fill="{_INK}" '
-        f">{motion}{rows}</g></svg>\n"
+        f'transform="translate({moves[-1]})">{motion}{"".join(parts)}</g></svg>\n'
     )
 
 
-def _row(number: int, at: float, text: Text, whole: float) -> str:
-    shown = (
+def _part(paragraph: _Paragraph, row: int, at: float, whole: float) -> str:
+    spans = (_spans(text, (row + n + 1) * _HEIGHT - 4) for n, text in enumerate(paragraph))
+    appears = (
         f'<animate attributeName="opacity" calcMode="discrete" dur="{whole:.1f}s" '
         f'repeatCount="indefinite" keyTimes="0;{at:.4f}" values="0;1"/>'
     )
-    return f'<g opacity="0">{"".join(_spans(text, (number + 1) * _HEIGHT))}{shown}</g>'
+    return f"<g>{''.join(itertools.chain(*spans))}{appears if at else ''}</g>"
 
 
 def _spans(text: Text, y: int) -> Iterator[str]:
@@ -88,4 +89,5 @@ def _spans(text: Text, y: int) -> Iterator[str]:
 
 if __name__ == "__main__":
     words = ["env", "FORCE_COLOR=1", f"COLUMNS={_COLUMNS}", sys.executable, "-m", "tools.demo"]
-    Path(sys.argv[1]).write_text(svg(recorded(words)))
+    first, *others = recorded(words)
+    Path(sys.argv[1]).write_text(svg([[Text("$ make demo"), *first], *others]))

@@ -92,7 +92,6 @@ html_context = {
 html_copy_source = False
 html_show_copyright = False
 nitpicky = True
-suppress_warnings = ["misc.highlighting_failure"]  # Mermaid: a drawing on code hosts, text here
 
 
 def setup(app):

@@ -143,6 +143,8 @@ async def test_who_may_list_one_namespace_sees_theirs_and_nothing_of_others(
         assert own.summary in page
         assert set(re.findall(r'data-(?:free|largest)="(\d+)"', page)) == {"0"}
         assert "data-room" not in page
+        assert "room for" not in page
+        assert "units of 1 GiB</span>" in page  # of gpu-005, where no card holds a pod of theirs
         assert not re.search(r"search/|ads/|batch/|speech/|notebooks/", page)
         assert "vision/starting-1" in page
         assert "gpu-007" not in page

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tools.harness.api_server import StandInApiServer, running, working
-from tools.harness.objects import held, path, pod
+from tools.harness.objects import held, node, path, pod
 from tools.harness.page.browser import Browser, browser
 from tools.harness.page.clusters import PROMETHEUS, fill, place, served, small, with_prometheus
 from tools.harness.waiting import until
@@ -81,6 +81,8 @@ async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> Non
     assert await tab.value(SHOWN) == ""
     assert await tab.value("!document.querySelector('#none').hidden")
     assert await tab.value("document.querySelector('#unplaced').hidden")
+    await typed(tab, "sort", "free")
+    assert (await tab.value("document.querySelector('#none a').href")).endswith("/?sort=free")
 
     await tab.open(f"{url}/?state=waiting")
     assert await tab.value(SHOWN) == "gpu-005"
@@ -96,6 +98,22 @@ async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> Non
     assert await tab.value(both.replace(".slice", ".node:not([hidden]) .slice"))
     lit = ".every(n => n.querySelector('.slice:not(.dim)'))"
     assert await tab.value(f"[...document.querySelectorAll('.node:not([hidden])')]{lit}")
+
+
+@BOTH
+async def test_in_the_heat_map_cards_without_a_pod_that_matches_are_pale(seen: Seen) -> None:
+    _, tab, _ = seen
+    await typed(tab, "view", "heat")
+    held_by = "[...document.querySelectorAll('.node:not([hidden]) .card')].map(card => [{}])"
+    opacity = "getComputedStyle(card.querySelector('.bar')).opacity"
+    pods = "...[...card.querySelectorAll('.slice')].map(slice => slice.dataset.pod)"
+    await typed(tab, "namespace", "ads")
+    cards = await tab.value(held_by.format(f"{opacity}, {pods}"))
+    has_ads = [any(pod.startswith("ads/") for pod in held_pods) for _, *held_pods in cards]
+    assert [shown for shown, *_ in cards] == ["1" if has else "0.2" for has in has_ads]
+    assert {*has_ads} == {True, False}
+    await typed(tab, "namespace", "")
+    assert await tab.value("document.querySelectorAll('.other').length") == 0
 
 
 async def test_filters_leave_the_waiting_pods_that_match(seen: Seen) -> None:
@@ -135,7 +153,8 @@ async def test_who_has_room_is_answered_card_by_card(seen: Seen) -> None:
 async def test_nodes_are_sorted_and_grouped(seen: Seen) -> None:
     _, tab, _ = seen
     await typed(tab, "sort", "sick")
-    assert (await tab.value(SHOWN)).split()[0] == "gpu-005"  # not ready, and cordoned
+    sick = ["gpu-005", "gpu-004", "gpu-007"]  # not ready and cordoned, a card, unreadable
+    assert (await tab.value(SHOWN)).split()[:3] == sick
     await typed(tab, "sort", "free")
     free = "[...document.querySelectorAll('.node')].map(n => Number(n.dataset.free))"
     assert await tab.value(f"{free}.every((each, at, list) => !at || list[at - 1] >= each)")
@@ -167,6 +186,11 @@ async def test_a_node_that_is_opened_tells_of_its_cards_and_moves_nothing(seen: 
     assert "GPU-gpu-004-3" in told
     await tab.value("document.querySelector('#detail li a').click()")
     await holds(tab, "document.querySelector('#detail h2').textContent.includes('/')")
+
+    await tab.looks(1440, 300, "light")
+    await tab.value("document.querySelectorAll('#node-gpu-000 .card')[7].click()")
+    last = "[...document.querySelectorAll('#detail h3')].find(h => h.textContent === 'card 7')"
+    await holds(tab, f"{last}?.getBoundingClientRect().top < innerHeight")
 
 
 @BOTH
@@ -210,19 +234,77 @@ async def test_the_tab_key_reaches_the_nodes_and_comes_back_to_the_same_one(seen
 
 
 @BOTH
-@pytest.mark.parametrize("width", [2560, 1280])
+@pytest.mark.parametrize("width", [2560, 901])
 async def test_in_the_compact_view_a_node_of_eight_cards_is_one_line(
     seen: Seen, width: int
 ) -> None:
-    """Its name beside its bars; on a telephone bars lie below each other, and nothing scrolls to the side."""
-    _, tab, _ = seen
+    """Its name beside its bars, cut where nodes of a pool are the same; on a telephone above its bars."""
+    server, tab, _ = seen
+    name = "gke-prod-eu-gpu-pool-4f1d2c3b-x7k2.europe-west1-b.c.prod-eu.internal"
+    await server.put(f"/api/v1/nodes/{name}", node(name, 8))
     await tab.looks(width, 900, "light")
     await typed(tab, "view", "compact")
 
-    await holds(tab, "document.querySelector('#all').className === 'compact'")
+    long = f"document.getElementById('node-{name}')"
+    await holds(tab, f"document.querySelector('#all').className === 'compact' && {long}")
     assert await tab.value("document.querySelector('#node-gpu-000').offsetHeight") <= 30
+    assert await tab.value(f"{long}.offsetHeight") <= 30
+    heading, bars = (f"{long}.querySelector('{part}')" for part in ("h2", ".cards"))
+    edges = "getBoundingClientRect()"
+    assert (await tab.value(f"{heading}.innerText")).endswith("-x7k2")
+    ends = f"{heading}.firstChild.{edges}.right <= {heading}.{edges}.right"
+    assert await tab.value(ends)
+    assert await tab.value(f"{heading}.{edges}.right <= {bars}.{edges}.left")
     await tab.looks(390, 900, "light")
     assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+    assert await tab.value(f"{heading}.{edges}.bottom <= {bars}.{edges}.top")
+    assert await tab.value(f"{bars}.offsetHeight") <= 60  # two lines of four
+
+
+VIEW = "document.querySelector('#all').classList[0]"
+CHOSEN = "document.querySelector('[name=view]').selectedOptions[0].text"
+
+
+@BOTH
+async def test_the_view_that_a_person_has_chosen_stays_until_they_go_back(seen: Seen) -> None:
+    """It is in the address; one that does not exist is none."""
+    _, tab, url = seen
+    assert (await tab.value(VIEW), await tab.value(CHOSEN)) == ("bars", "auto: bars")
+    await typed(tab, "view", "heat")
+    await tab.open(url + await tab.value("location.pathname + location.search"))
+    assert (await tab.value(VIEW), await tab.value(CHOSEN)) == ("heat", "heat map")
+    await typed(tab, "view", "")
+    assert await tab.value(VIEW) == "bars"
+    await tab.open(f"{url}/?view=circles")
+    assert (await tab.value(VIEW), await tab.value(CHOSEN)) == ("bars", "auto: bars")
+
+
+@pytest.mark.parametrize("kind", ["chromium", "firefox"])
+async def test_where_nobody_chose_a_view_the_number_of_nodes_decides(kind: str) -> None:
+    """A few nodes more or fewer change nothing, even where the page is opened again."""
+    async with running() as (server, api), browser(kind) as tab:
+        fill(server, 101, 1)
+
+        async def becomes(before: int, after: int) -> tuple[str, str]:
+            paths = [f"/api/v1/nodes/gpu-{n:03}" for n in range(*sorted((before, after)))]
+            for each in paths:
+                if after > before:
+                    await server.put(each, node(each[-7:], 1))
+                else:
+                    await server.delete(each)
+            await holds(tab, f"document.querySelectorAll('.node').length === {after}")
+            return await tab.value(VIEW), await tab.value(CHOSEN)
+
+        async with served(api) as url:
+            await tab.open(url + "/")
+            assert await becomes(101, 81) == ("heat", "auto: heat map")
+            await tab.open(url + "/")
+            assert await tab.value(VIEW) == "heat"
+            assert await becomes(81, 80) == ("compact", "auto: compact")
+            assert await becomes(80, 100) == ("compact", "auto: compact")
+            assert await becomes(100, 17) == ("compact", "auto: compact")
+            assert await becomes(17, 16) == ("bars", "auto: bars")
+            assert tab.complaints == []
 
 
 @BOTH
@@ -357,6 +439,12 @@ async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> Non
                     assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
                     if PICTURES:
                         await tab.picture(Path(PICTURES) / f"page-heat-{width}-{scheme}.png")
-            await asyncio.gather(*(server.delete(f"/api/v1/nodes/gpu-{n:03}") for n in range(400)))
-            await holds(tab, "document.querySelectorAll('.node').length === 100")
+            await asyncio.gather(*(server.delete(f"/api/v1/nodes/gpu-{n:03}") for n in range(300)))
+            await holds(tab, "document.querySelectorAll('.node').length === 200")
+            await typed(tab, "view", "compact")
+            for width in (1280, 390):
+                await tab.looks(width, 900, "light")
+                assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+                if PICTURES:
+                    await tab.picture(Path(PICTURES) / f"page-compact-{width}-light.png")
             assert tab.complaints == []

@@ -107,12 +107,12 @@ class NodeCards:
     def kind_text(self) -> str:
         """Mode, unit and how many cards of which models, for people."""
         unit = "1 GiB" if self.unit_mib == 1024 else f"{self.unit_mib} MiB"
-        units = "" if self.is_whole else f"units of {unit}, "
+        units = [] if self.is_whole else [f"units of {unit}"]
         counts = Counter(card.model for card in self.cards)
-        models = ", ".join(f"{count} x {model}" for model, count in counts.items())
+        models = (f"{count} x {model}" for model, count in counts.items())
         by_claims = sum(card.allocation_api is AllocationApi.DRA for card in self.cards)
         api = allocation_api_text(by_claims, len(self.cards))
-        return f"{self.mode}, {units}{models}{api}"
+        return ", ".join((self.mode, *units, *models)) + api
 
     @property
     def letters(self) -> Mapping[PodRef, str]:

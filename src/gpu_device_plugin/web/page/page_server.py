@@ -219,8 +219,8 @@ class PageServer(HttpListener):
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        story, missing = self._content.node(request[_SCOPE], name), "or it publishes no cards"
-        return await self._story(request, story, f"no node {name}, {missing}")
+        missing = f"no node {name}, or it publishes no cards: `kubectl gpu doctor`"
+        return await self._story(request, self._content.node(request[_SCOPE], name), missing)
 
     async def _story(
         self, request: web.Request, story: Awaitable[str | None], missing: str

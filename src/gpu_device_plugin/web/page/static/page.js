@@ -44,16 +44,19 @@ const asksRoom = (want) => Boolean(want.units || want.percent);
 
 // Of a node that is shown, the slices that are not looked for step back, and cards with room stand out.
 function dim(node, want) {
-  const ofNode = isOfNode(node, want.text);
+  const ofNode = isOfNode(node, want.text), ofPods = Boolean(want.namespace) || !ofNode;
   for (const each of all(".slice", node)) each.classList.toggle("dim", !isOfPod(each.dataset.pod, want, ofNode));
-  for (const each of all(".card", node)) each.classList.toggle("room", asksRoom(want) && hasRoom(each, want));
+  for (const each of all(".card", node)) {
+    each.classList.toggle("room", asksRoom(want) && hasRoom(each, want));
+    each.classList.toggle("other", ofPods && !find(".slice:not(.dim)", each));
+  }
 }
 
 function filter() {
   const want = wanted(), isPlain = !want.text && !want.namespace && !asksRoom(want);
   shown = arranged(want).filter((node) => {
     node.hidden = !matches(node, want);
-    if (!node.hidden && (!isPlain || find(".dim, .room", node))) dim(node, want);
+    if (!node.hidden && (!isPlain || find(".dim, .room, .other", node))) dim(node, want);
     return !node.hidden;
   });
   for (const each of all(".group", nodes)) each.hidden = !shown.some((node) => placeOf(node, want) === each.dataset.place);
@@ -70,9 +73,12 @@ function filter() {
   for (const each of all("#legend button")) each.ariaPressed = String(each.dataset.namespace === want.namespace);
   find("#none").hidden = shown.length > 0 || total === 0;
   find("#nothing").hidden = total > 0 || Boolean(age.dataset.trouble);
+  choose(total);
   size(want);
-  const query = new URLSearchParams(Object.entries(want).filter(([, value]) => value)).toString();
-  history.replaceState(null, "", (query ? "?" + query : location.pathname) + location.hash);
+  const query = new URLSearchParams(Object.entries(want).filter(([, value]) => value));
+  history.replaceState(null, "", (query.size ? `?${query}` : location.pathname) + location.hash);
+  for (const key of ["text", "namespace", "state", "units", "percent"]) query.delete(key);
+  find("#none a").search = query;
 }
 
 // Order and groups.
@@ -110,12 +116,27 @@ function heading(list, at, groupOf) {
   return [made];
 }
 
+// The view where nobody has chosen one: bars up to so many nodes, one line for each up to so many, the heat map from
+// there on. It goes back only at a fifth fewer, in this tab also after a reload: nodes come and go.
+
+const VIEWS = ["bars", "compact", "heat"], MOST = [20, 100];
+const kept = (() => { try { return sessionStorage; } catch { return {}; } })(); // it throws where a person blocks cookies
+let fitting = Math.max(0, VIEWS.indexOf(kept.view));
+
+function choose(total) {
+  while (total > MOST[fitting]) fitting += 1;
+  while (total && total <= 0.8 * MOST[fitting - 1]) fitting -= 1;
+  kept.view = VIEWS[fitting];
+  const [auto, ...views] = filters.elements.view.options;
+  auto.text = `auto: ${views[fitting].text}`;
+}
+
 // The heat map: the largest squares with which it fits the window, with the nodes' names where they fit too; where
 // none fit, those that fill its width.
 
 function size(want) {
-  nodes.className = want.view;
-  if (want.view !== "heat" || !shown.length) return;
+  nodes.className = want.view || VIEWS[fitting];
+  if (!nodes.matches(".heat") || !shown.length) return;
   const most = Math.max(1, ...shown.map((node) => find(".cards", node).childElementCount));
   const across = Math.min(most, 8), lines = Math.ceil(most / across);
   const groups = Object.values(Object.groupBy(shown, (node) => (want.group ? placeOf(node, want) : "")));
@@ -237,7 +258,7 @@ function keepFolds(story) {
   for (const each of all("details", story)) each.open = isOpen.get(find("b", each).textContent) ?? each.open;
 }
 
-async function show(link, from) {
+async function show(link, from, card) {
   open = link;
   if (!detail.contains(from)) opener = from;
   told = "";
@@ -245,6 +266,8 @@ async function show(link, from) {
   mark();
   await load(link);
   detail.focus({ preventScroll: true });
+  const at = card ? all(".card", card.parentElement).indexOf(card) : 0;
+  if (at > 0 && link === open) all("h3", detail)[at]?.scrollIntoView();
 }
 
 function close() {
@@ -273,10 +296,10 @@ document.addEventListener("click", (event) => {
   if (event.ctrlKey || event.metaKey) return;
   const node = event.target.closest(".heat .node"); // too small there to hit a slice
   const link = event.target.closest("a[href^='/pod/'], a[href^='/node/']");
-  const from = node ?? link ?? event.target.closest(".card")?.closest(".node");
+  const card = event.target.closest(".card"), from = node ?? link ?? card?.closest(".node");
   if (!from) return;
   event.preventDefault();
-  show(linkOf(from), from);
+  show(linkOf(from), from, from === link ? null : card);
 });
 
 const linkOf = (from) => from.getAttribute("href") ?? `/node/${from.dataset.name}`;
@@ -351,6 +374,7 @@ for (const [key, value] of new URLSearchParams(location.search)) {
   const field = filters.elements[key];
   if (key === "namespace" && value) field.add(new Option(value));
   if (field) field.value = value;
+  if (field?.selectedIndex === -1) field.selectedIndex = 0;
 }
 filters.addEventListener("input", filter);
 addEventListener("resize", () => size(wanted()));
