@@ -255,12 +255,12 @@ async def test_without_a_driver_the_agent_runs_on_and_says_what_is_missing() -> 
     async with running_rig(is_started=False) as rig:
         await rig.start_agent(nvml_library=rig.root / "nowhere" / "libnvidia-ml.so.1")
         await rig.until_page("libnvidia-ml.so.1")
+        await until(lambda: rig.events("DriverMissing"), 10)
         lines = [json.loads(line) for line in rig.log.read_text().splitlines()]
         assert all(list(line)[:3] == ["timestamp", "level", "event"] for line in lines)
         assert {"version", "mode", "isolation", "memory_enforcer"} < lines[0].keys()
-        (told,) = [line["error"] for line in lines if line["event"] == "driver missing"]
+        (told,) = [line["text"] for line in lines if line.get("reason") == "DriverMissing"]
         assert told.startswith("libnvidia-ml.so.1 is not ")
-        await until(lambda: rig.events("DriverMissing"), 10)
 
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         assert rig.process is not None

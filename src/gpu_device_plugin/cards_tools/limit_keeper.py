@@ -106,7 +106,8 @@ class LimitKeeper:
     async def _set(self, directory: Path, users: Awaitable[Mapping[str, tuple[int, int]]]) -> str:
         """In the cgroup of the process that has the directory mounted now; its pid may be another's later."""
         started, pid = (await users).get(directory.name, (0, 0))
-        if started and _seconds_up() - started / os.sysconf("SC_CLK_TCK") < self.young_seconds:
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if started and now - started / os.sysconf("SC_CLK_TCK") < self.young_seconds:
             return UNDER_WAY
         with _opened(self.proc / str(pid)) as process:
             held = f"/proc/self/fd/{process}"
@@ -139,11 +140,6 @@ class LimitKeeper:
                 hook.kill()
                 return f"{HOOK} took longer than {_HOOK_SECONDS:.0f} s"
         return (said if hook.returncode else told).decode(errors="replace").strip()
-
-
-def _seconds_up() -> float:
-    """Since when processes' start times count, `boottime`."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @contextmanager

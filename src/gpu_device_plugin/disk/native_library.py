@@ -16,13 +16,10 @@ def native_library(name: str) -> Path:
     library that is missing there is not looked for elsewhere.
     """
     chosen = os.environ.get(DIRECTORY_VARIABLE)
-    for directory in [Path(chosen)] if chosen else _own_directories():
+    package = Path(gpu_device_plugin.__file__).parent
+    own = [package / "native", *(parent / "build" / "native" for parent in package.parents[:2])]
+    for directory in [Path(chosen)] if chosen else own:
         if (directory / name).is_file():
             return directory / name
     where = f"in {chosen}" if chosen else "here"
     raise ConfigError(f"{name} is not built {where}: run `make native`, or install the package")
-
-
-def _own_directories() -> list[Path]:
-    package = Path(gpu_device_plugin.__file__).parent
-    return [package / "native", *(parent / "build" / "native" for parent in package.parents[:2])]

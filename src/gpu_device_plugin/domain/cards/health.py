@@ -187,10 +187,6 @@ _AWAY = {
 }
 
 
-def _cure(fault: Fault) -> str:
-    return _CURES_OF.get(fault.reason, "") + _CURES[fault.recovery]
-
-
 class HealthStep(NamedTuple):
     """Health after a report or a request, and what that changed."""
 
@@ -371,11 +367,10 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
         return []
     known = {fault.reason for fault in was.faults} if was is not None else set()
     is_healthy = after.is_healthy(uuid)
-    new = [
-        Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text, _cure(fault))
-        for fault in card.faults
-        if fault.reason not in known
-    ]
+    new: list[Change] = []
+    for fault in (each for each in card.faults if each.reason not in known):
+        cure = _CURES_OF.get(fault.reason, "") + _CURES[fault.recovery]
+        new.append(Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text, cure))
     new += _outage_began(before, after, uuid)
     if was is None and is_healthy:
         text = "a card was plugged in"

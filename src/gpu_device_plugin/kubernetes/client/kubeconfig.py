@@ -74,7 +74,9 @@ def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) 
 def read_context(files: Sequence[Path], name: str = "") -> Context:
     """A context of these files, by default the first `current-context`; AccessError if missing."""
     try:
-        configs = [(_decoded(path.read_bytes()), path.resolve().parent) for path in files]
+        read = [msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig | None) for path in files]
+        bases = [path.resolve().parent for path in files]
+        configs = [(one or _Kubeconfig(), base) for one, base in zip(read, bases, strict=True)]
         current = next((c.current_context for c, _ in configs if c.current_context), "")
         contexts = [(each, base) for c, base in configs for each in c.contexts or ()]
         clusters = [(each, base) for c, base in configs for each in c.clusters or ()]
@@ -95,11 +97,6 @@ def read_context(files: Sequence[Path], name: str = "") -> Context:
         raise AccessError(f"kubeconfig {error.filename}: {error.strerror}") from error
     except (msgspec.MsgspecError, AccessError) as error:
         raise AccessError(f"kubeconfig {join_paths(files)}: {one_line(error)}") from error
-
-
-def _decoded(content: bytes) -> _Kubeconfig:
-    """A file; an empty one names nothing."""
-    return msgspec.yaml.decode(content, type=_Kubeconfig | None) or _Kubeconfig()
 
 
 def _check_url(key: str, value: object, example: str) -> None:
