@@ -145,7 +145,7 @@ def test_a_private_copy_of_the_driver_is_the_driver(
 
 
 def test_a_vdso_linked_at_a_kernels_address_is_read(tmp_path: Path) -> None:
-    """As under gVisor, where every program of a pod has the library in front."""
+    """As those of gVisor and user-mode Linux are: programs with the library in front crashed there."""
     isolation = ROOT / "src" / "isolation"
     sources = [ROOT / "tests" / "isolation" / "vdso.c", isolation / "driver" / "libc_symbols.c"]
     command = ["cc", "-D_GNU_SOURCE", f"-I{isolation}", *sources]
