@@ -134,7 +134,7 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
     """The words are those that the API server says."""
     told = {
         row[0].strip("`"): row[1].split("; ")
-        for row in rows(section(page("docs/troubleshooting.md"), "refused-at-submission"), 4)
+        for row in rows(section(page("docs/troubleshooting.md"), "refused-at-submission"), 3)
     }
     rules = yaml.safe_load(page("charts/gpu-device-plugin/rules.yaml"))
     said: dict[str, str] = {}
@@ -320,7 +320,7 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
                     units=(units,),
                     reason="XID79",
                     unexplained_bytes=1,
-                    door="dra",
+                    api="dra",
                     enforcer="driver (dmem)",
                 ),
             ),
@@ -640,6 +640,18 @@ def test_the_figures_in_short_are_measured_ones() -> None:
 
     assert text in page("docs/benchmarks.md")
     assert "not measured" not in text
+
+
+def test_a_chapter_of_the_benchmarks_says_what_it_is_for_before_its_table() -> None:
+    """In ten lines; how it was measured stands below."""
+    chapters = re.split(r"^#{2,3} ", page("docs/benchmarks.md"), flags=re.MULTILINE)
+    measured = [each for each in chapters if "\n| what |" in each]
+
+    assert len(measured) > 20
+    for chapter in measured:
+        title, *lead = filter(None, chapter.partition("\n| what |")[0].splitlines())
+        assert 1 <= len(lead) <= 10, title
+        assert not any("How it was measured" in line for line in lead), title
 
 
 def test_what_the_page_of_kubectl_gpu_shows_is_what_it_prints() -> None:

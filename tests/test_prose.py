@@ -27,8 +27,8 @@ TERMS = {
     r"NVidia|Nvidia": "NVIDIA",
 }
 """Another word for a thing -> the one of docs/glossary.md, Kubernetes or NVIDIA."""
-LONGEST = 50
-"""Words of a sentence, or of a part of it between colons and semicolons."""
+LONGEST = 35
+"""Words of a sentence, whatever stands in it between colons and semicolons."""
 CHART = ROOT / "charts" / "gpu-device-plugin"
 
 
@@ -56,12 +56,16 @@ def comments(path: Path) -> str:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Of a page; code, tables and headings are no sentences."""
-    text = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "#", "<"))]
+    """Of a page; code, tables, headings, quotes and the addresses of links are no sentences."""
+    text = re.sub(
+        r"```.*?```|<!--.*?-->|^\[[\w-]+\]: \S+$", "", text, flags=re.DOTALL | re.MULTILINE
+    )
+    lines = [
+        line for line in text.splitlines() if not line.lstrip().startswith(("|", "#", "<", ">"))
+    ]
     plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", "\n".join(lines)))
     for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", plain):
-        yield from re.split(r"(?<=[.!?:;])\s+| · ", " ".join(paragraph.split()))
+        yield from re.split(r"(?<=[.!?])\s+| · ", " ".join(paragraph.split()))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -76,6 +76,8 @@ def run(row: Row) -> str:
     chosen = {"KUBE": row.kubernetes, "OCI_RUNTIME": row.oci, "DRIVER": row.driver}
     environment = {**os.environ, "GPU_DEVICE_PLUGIN_UPGRADE": "1", **chosen}
     subprocess.run(["tests/e2e/install.sh"], cwd=ROOT, env=environment, check=True)
+    asked = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     command, kernel = ["tests/e2e/run.sh", *PARTS], platform.release()
     if row.cgroup != CGROUP:
         command.insert(0, "tests/e2e/uml.sh")
@@ -88,7 +90,7 @@ def run(row: Row) -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {kernel}"
     versions = f"containerd {CONTAINERD}, {row.oci} {OCI_VERSIONS[row.oci]}"
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    return f"{today}, {machine}, {versions}: {result}{bad and f' ({bad})'}"
+    return f"{today}, {commit.strip()}, {machine}, {versions}: {result}{bad and f' ({bad})'}"
 
 
 def main(numbers: list[str]) -> None:

@@ -69,7 +69,7 @@ TABLES = {
         Key(modes.MAX_PODS_LABEL, OPERATOR, "agent, controller", "the most pods on a card, in the modes of fractions", "no limit; with isolation 16"),
         Key(compute_policy.COMPUTE_POLICY_KEY, OPERATOR, AGENT, f"{_names(compute_policy.ComputePolicy)}, or cGPU's number 3, 1 or 2, 5", _setting("compute_policy")),
         Key(memory_enforcer.MEMORY_ENFORCER_LABEL, OPERATOR, AGENT, "`library`, `auto`, `driver`: [who refuses memory](operations/memory-limits.md) above a slice", f"{_setting('memory_enforcer')}; `library` in the chart"),
-        Key(allocation_api.ALLOCATION_API_LABEL, OPERATOR, "agent; on a Namespace the chart's policies", f"{_names(allocation_api.AllocationApi)}: [claims](dra.md)", _setting("door")),
+        Key(allocation_api.ALLOCATION_API_LABEL, OPERATOR, "agent; on a Namespace the chart's policies", f"{_names(allocation_api.AllocationApi)}: [claims](dra.md)", _setting("allocation_api")),
         Key(modes.SETTINGS_LABEL, OPERATOR, AGENT, "a name in `nodeSettings.map` ([settings by node](install.md#settings-by-node))", "the settings of all nodes"),
         Key(modes.MIG_PROFILE_LABEL, OPERATOR, AGENT, "a [MIG profile](nvidia.md#one-profile-for-a-whole-node)", _setting("mig_profile")),
         Key("nvidia.com/device-plugin.config", OPERATOR, AGENT, "one of [NVIDIA's configuration files](nvidia.md#several-configurations-one-chosen-by-label)", _setting("default_config")),
@@ -83,7 +83,7 @@ TABLES = {
         Key("nvidia.com/…", "agent, with `--gfd on`", "NVIDIA's tools", _FEATURES),
     ),
     "Annotations of a Node": (
-        Key(node_annotations.CARDS_ANNOTATION, AGENT, COUNTERS, "the cards as JSON: mode, unit, and of each card index, uuid, model, memory, units, health; version 2, for cards that are cut or replicated, has `instances` and `replicas` too; a card that [claims](dra.md#what-people-and-tools-see) give has `door` and `claimed`, a card out of service has `fault`: why and since when"),
+        Key(node_annotations.CARDS_ANNOTATION, AGENT, COUNTERS, "the cards as JSON: mode, unit, and of each card index, uuid, model, memory, units, health; version 2, for cards that are cut or replicated, has `instances` and `replicas` too; a card that [claims](dra.md#what-people-and-tools-see) give has `allocation_api` and `claimed`, a card out of service has `fault`: why and since when"),
         Key(holdings_annotation.HOLDINGS_ANNOTATION, AGENT, COUNTERS, "what pods hold, as JSON by pod uid: `slices` (card index: units and percent), `devices` (UUIDs), `exclusive`, `claims`; at most 64 KiB. It counts before the pods' own annotations, which their tenants can write"),
         Key(labels.FEATURES_ANNOTATION, AGENT, AGENT, f"which {_FEATURES} the agent wrote, without `nvidia.com/`"),
         Key(model_catalogue.SERIES_ANNOTATION, CONTROLLER, CONTROLLER, "the series that the controller wrote into the label"),
@@ -110,7 +110,7 @@ TABLES = {
         Key(holdings_annotation.DEVICES_ANNOTATION, AGENT, COUNTERS, "container index -> UUIDs of whole cards, replicas and instances"),
         Key(ASKED_KEY, "the chart's policy", "people", "what a pod asked before its limits became [claims](dra.md#what-happens-to-a-pod)"),
     ),
-    "Of other objects": (
+    "On other objects": (
         Key(unhealthy_cards.WRITTEN, CONTROLLER, CONTROLLER, "on ConfigMaps of kube-system that [ACK's scheduler reads](controller.md#cards-that-are-out): which card indexes are the controller's"),
         Key(resource_slices._CONTENT, AGENT, AGENT, "on a ResourceSlice: digest of its content"),
         Key("gpu-device-plugin/upgrades-from", HELM, "helm's hook", "in Chart.yaml: the oldest release that this one upgrades"),

@@ -1,5 +1,6 @@
 """A card that fails takes out itself and nobody else, and comes back by the rules."""
 
+import json
 import re
 
 import pytest
@@ -250,10 +251,16 @@ async def test_a_new_driver_ends_the_agent_for_re_injection() -> None:
 
 
 async def test_without_a_driver_the_agent_runs_on_and_says_what_is_missing() -> None:
-    """/readyz names the reason; nothing is offered."""
+    """/readyz, the log and an Event on the Node name the reason. Log lines begin with what happened."""
     async with running_rig(is_started=False) as rig:
         await rig.start_agent(nvml_library=rig.root / "nowhere" / "libnvidia-ml.so.1")
         await rig.until_page("libnvidia-ml.so.1")
+        lines = [json.loads(line) for line in rig.log.read_text().splitlines()]
+        assert all(list(line)[:3] == ["timestamp", "level", "event"] for line in lines)
+        assert {"version", "mode", "isolation", "memory_enforcer"} < lines[0].keys()
+        (told,) = [line["error"] for line in lines if line["event"] == "driver missing"]
+        assert told.startswith("libnvidia-ml.so.1 is not ")
+        await until(lambda: rig.events("DriverMissing"), 10)
 
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         assert rig.process is not None

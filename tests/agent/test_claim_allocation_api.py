@@ -172,7 +172,7 @@ async def test_prepared_claims_keep_the_driver_serving_when_the_allocation_api_g
         await node.wiring.claim_endpoint.prepare(ref)
         await until(lambda: node.cluster.offers)
         node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-        taint = {"gpu-device-plugin/door": "device-plugin"}
+        taint = {"gpu-device-plugin/allocation-api": "device-plugin"}
         await until(lambda: node.cluster.offers and node.offered() == {"gpu-0": taint})
         await node.wiring.claim_endpoint.unprepare(ref)
         del node.cluster.claims["a"]
@@ -196,7 +196,7 @@ async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> 
         node.cluster.is_away = True
         node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
         assert by_units(node) == set()
-        taint = {"gpu-device-plugin/door": "device-plugin"}
+        taint = {"gpu-device-plugin/allocation-api": "device-plugin"}
         await until(lambda: node.offered() == {"gpu-0": taint, "gpu-1": taint})
         assert by_units(node) == set()
         node.cluster.is_away = False

@@ -33,7 +33,7 @@ async def test_killed_while_cards_go_back_the_next_agent_withholds_them_as_well(
     async with claim_rig() as rig:
         await allocate(rig, "late", 0)
         rig.api.fault = no_lists
-        await rig.set_labels(door="device-plugin")
+        await rig.set_labels(allocation_api="device-plugin")
         await until(lambda: devices(rig) == TAINTED, 30)
         await kill(rig)
         rig.api.requests.clear()
@@ -58,7 +58,7 @@ async def test_an_allocation_api_that_changed_while_the_agent_was_away_is_handed
     """The old slice is tainted, then removed; the agent after that asks nothing about claims."""
     async with claim_rig() as rig:
         await kill(rig)
-        await rig.set_labels(door="device-plugin")
+        await rig.set_labels(allocation_api="device-plugin")
         await allocate(rig, "late", 1)
         await start(rig)
         await rig.until_offered(THREE, 30)
@@ -112,7 +112,7 @@ async def test_a_kubelet_that_starts_while_the_allocation_api_changes_finds_ever
         assert await prepare(rig, "runs") == ""
         before = held(rig)
         rig.api.fault = no_lists
-        await rig.set_labels(door="device-plugin")
+        await rig.set_labels(allocation_api="device-plugin")
         await until(lambda: devices(rig) == TAINTED, 30)
         for socket in (rig.root / "k").glob("plugins*/**/*.sock"):
             socket.unlink()
@@ -139,16 +139,18 @@ async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -
     """With an Event; asked for again, after the chart has given the rights, the allocation API opens."""
     async with running_rig(is_started=False) as rig:
         rig.api.fault = no_writes
-        await rig.set_labels(door="dra")
+        await rig.set_labels(allocation_api="dra")
         await start(rig)
-        await until(lambda: rig.events("DoorNotAvailable"), 30)
+        await until(lambda: rig.events("AllocationApiNotAvailable"), 30)
         await rig.until_ready()
         await rig.until_offered(ALL, 30)
-        assert "cannot create resourceslices" in rig.events("DoorNotAvailable")[0]["message"]
+        assert (
+            "cannot create resourceslices" in rig.events("AllocationApiNotAvailable")[0]["message"]
+        )
 
         rig.api.fault = lambda _: None
-        await rig.set_labels(door="device-plugin")
-        await rig.set_labels(door="dra")
+        await rig.set_labels(allocation_api="device-plugin")
+        await rig.set_labels(allocation_api="dra")
         await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)
         await rig.until_offered(NOTHING, 30)
 
@@ -167,7 +169,7 @@ async def test_an_agent_that_serves_no_claims_any_more_gives_its_cards_to_the_de
         await rig.until_offered(THREE, 30)
         await rig.until_ready()
         assert set(held(rig)) == {"stays"}
-        await until(lambda: "dra.enabled" in str(rig.events("DoorNotAvailable")), 30)
+        await until(lambda: "dra.enabled" in str(rig.events("AllocationApiNotAvailable")), 30)
         assert not rig.events("CdiDirNotWritable")
         assert not rig.events("SliceRefused")
 
@@ -179,7 +181,7 @@ async def test_a_refusal_after_a_slice_was_taken_leaves_the_allocation_api_as_it
         await rig.api.delete(SLICE)
         await until(lambda: rig.events("SliceRefused"), 30)
         assert rig.allocatable() == NOTHING
-        assert not rig.events("DoorNotAvailable")
+        assert not rig.events("AllocationApiNotAvailable")
 
         rig.api.fault = lambda _: None
         await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)

@@ -35,7 +35,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 def apis(text: str) -> list[str | None]:
     """Each card's allocation API."""
-    return [card.get("door") for card in json.loads(text)["cards"]]
+    return [card.get("allocation_api") for card in json.loads(text)["cards"]]
 
 
 async def test_a_pod_with_a_claim_has_the_annotations_of_one_with_units(node: Node) -> None:
@@ -98,7 +98,7 @@ async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(no
     for state, amount in (("held", 5.0), ("free", 10.0)):
         labels = f'card="1",resource="aliyun.com/gpu-mem",state="{state}",uuid="GPU-1"'
         assert f"gpu_device_plugin_units{{{labels}}} {amount}" in lines
-    assert 'gpu_device_plugin_card_door{card="0",door="dra",uuid="GPU-0"} 1.0' in lines
+    assert 'gpu_device_plugin_card_allocation_api{api="dra",card="0",uuid="GPU-0"} 1.0' in lines
     assert 'gpu_device_plugin_claims_total{outcome="granted",reason=""} 2.0' in lines
 
 

@@ -86,10 +86,10 @@ def rendered() -> str:
         "",
         "## Test",
         "",
-        "`helm test RELEASE` runs a pod that asks for what `mode` offers: with `core_mem` and `cgpu`",
-        "gpu-selftest in a slice of 1 unit, which ends well only if its limits are effective; with `share`,",
-        "`default`, `topology` and without isolation a pod that has to see exactly one card. It needs that",
-        "much to be free. There is no test with `mig`, `disabled` and `door: dra`, and none for resources",
+        "`helm test RELEASE` runs a pod that asks for what `mode` offers. With `core_mem` and `cgpu` it is",
+        "gpu-selftest in a slice of 1 unit, which ends well only if its limits are effective. With `share`,",
+        "`default`, `topology` and without isolation it has to see exactly one card. It needs that",
+        "much to be free. There is no test with `mig`, `disabled` and `allocationApi: dra`, and none for resources",
         "that `config` renames.",
     ]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,6 @@
 """What is written twice is the same twice: daemonset/, versions, the chart's README."""
 
 import json
-import re
 import subprocess
 import tomllib
 
@@ -39,13 +38,6 @@ def test_the_schema_says_what_every_value_does() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert [path for path, _ in leaves(values) if not described(schema, path)] == []
-
-
-def test_every_rule_is_documented() -> None:
-    text = (ROOT / "docs" / "install.md").read_text().partition("## Values")[0]
-    listed = re.findall(r"^\| `policies\.(\w+)\.(\w+)` \|", text, flags=re.MULTILINE)
-    rules = yaml.safe_load((CHART / "rules.yaml").read_text())
-    assert set(listed) == {(group, rule["key"]) for group in rules for rule in rules[group]}
 
 
 def test_helm_finds_no_fault_with_the_chart() -> None:

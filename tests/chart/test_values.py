@@ -82,7 +82,7 @@ NOT_IN_THE_FILE = {
     *(
         each.key for each in settings_of(NvidiaSettings)
     ),  # NVIDIA's variables: tests/chart/test_nvidia.py
-    "door",  # with dra.enabled only
+    "allocation_api",  # with dra.enabled only
     "cdi_dir",  # with dra.enabled only
     "without_claims",  # without dra.enabled
     "enable_healthchecks",  # DP_ENABLE_HEALTHCHECKS, by extraEnv
@@ -230,7 +230,8 @@ def test_every_value_is_in_the_schema_and_nothing_else() -> None:
                 compare(properties[key], value[key], f"{path}.{key}")
 
     compare(schema, values, "")
-    assert set(schema["properties"]) == {*values, "global"}
+    # The former name of allocationApi is refused by the templates, which say the new one.
+    assert set(schema["properties"]) == {*values, "global", "door"}
     assert schema["properties"]["simulate"]["properties"]["profile"]["enum"] == [
         "",
         *sorted(profile_names()),
@@ -376,12 +377,15 @@ def test_the_notes_say_where_the_agents_run_and_name_the_namespace() -> None:
 
 def test_the_notes_say_which_labels_turn_claims_on() -> None:
     """The nodes first, unless all of them serve claims, and then the namespaces."""
-    node, label = "kubectl label node NODE gpu-device-plugin/door=dra", "gpu-device-plugin/door=dra"
+    node, label = (
+        "kubectl label node NODE gpu-device-plugin/allocation-api=dra",
+        "gpu-device-plugin/allocation-api=dra",
+    )
     said = notes("dra.enabled=true", "dra.namespaces={team-a,team-b}")
     assert node in said
     assert said.index(node) < said.index(f"kubectl label namespace team-a {label}")
     assert f"kubectl label namespace team-b {label}" in said
-    every = notes("dra.enabled=true", "door=dra")
+    every = notes("dra.enabled=true", "allocationApi=dra")
     assert node not in every
     assert f"kubectl label namespace NAMESPACE {label}" in every
     assert "name the namespace in dra.namespaces" in every
@@ -413,7 +417,7 @@ def test_the_notes_show_what_the_mode_offers_and_a_test_only_where_there_is_one(
 
 
 def test_the_notes_of_claims_show_resource_slices() -> None:
-    said = notes("dra.enabled=true", "door=dra", kubernetes="1.36.0")
+    said = notes("dra.enabled=true", "allocationApi=dra", kubernetes="1.36.0")
 
     assert "kubectl get resourceslices\n" in said
     assert "helm test" not in said
@@ -501,7 +505,7 @@ def test_helm_test_without_isolation_looks_at_the_card_only() -> None:
 
 def test_helm_test_is_left_out_where_nodes_serve_claims() -> None:
     """Its namespace need not be one whose pods get claims."""
-    assert "kind: Pod\n" not in render("dra.enabled=true", "door=dra", kubernetes="1.36.0")
+    assert "kind: Pod\n" not in render("dra.enabled=true", "allocationApi=dra", kubernetes="1.36.0")
 
 
 def test_every_object_goes_where_namespace_override_says() -> None:

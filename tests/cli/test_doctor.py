@@ -215,6 +215,32 @@ async def test_cards_that_cannot_be_read_are_told_without_an_installation_too(
     assert "the cards of node gpu-a cannot be read" in said
 
 
+async def test_without_a_daemonset_nodes_and_cards_are_examined_all_the_same(
+    cluster: Cluster,
+) -> None:
+    """Agents may run outside of pods, or somebody has deleted the DaemonSet."""
+    await cluster.say("gpu-a", "StateNotWritable", "disk full", "gpu-device-plugin", kind="Node")
+    said = (await cluster.run("doctor", columns=250)).output
+    assert "no DaemonSet runs the agent in this cluster" in said
+    assert "nodes publish cards, and no agent serves them: gpu-a, gpu-b" in said
+    assert "card 1 (GPU-gpu-b-1) of node gpu-b is out of service" in said
+    assert "node gpu-a reported StateNotWritable" in said
+
+    for name in ("gpu-a", "gpu-b"):
+        status = {"status": {"allocatable": {"aliyun.com/gpu-mem": "15"}}}
+        cluster.server.patch(f"/api/v1/nodes/{name}", status)
+    said = (await cluster.run("doctor", columns=250)).output
+    assert "and nodes offer their cards: gpu-a, gpu-b" in said
+    assert "1 problem, 2 notes" in said  # the card; where agents run, and what one has reported
+
+
+async def test_agents_that_no_daemonset_runs_are_agents(cluster: Cluster) -> None:
+    await agents(cluster)
+    await cluster.server.delete("/apis/apps/v1/namespaces/gpu/daemonsets/gpu")
+
+    assert "2 agents, 2 nodes with cards: 0 problems, 0 notes\n" in await found(cluster)
+
+
 async def test_top_does_not_say_that_nothing_is_held_where_nobody_answered(
     cluster: Cluster,
 ) -> None:

@@ -196,7 +196,7 @@ async def test_an_unknown_node_of_a_large_cluster_lists_few_others(cluster: Clus
     for n in range(7):
         await cluster.server.put(f"/api/v1/nodes/gpu-{n}", ready(node(f"gpu-{n}", 1)))
 
-    with pytest.raises(NotKnownError, match=r"nodes that do: gpu-0, .*, gpu-a and 1 more$"):
+    with pytest.raises(NotKnownError, match=r"nodes that do: gpu-0, .*, gpu-4 and 4 more$"):
         await cluster.run("map", "gpu-x")
 
 
@@ -208,7 +208,8 @@ def test_uses_and_capacities_break_no_name(columns: int) -> None:
     console = Console(width=columns, file=io.StringIO())
     screen = OverviewScreen(console)
     screen.uses([use], [])
-    screen.capacity([NodeCapacity(node, 3, "then " + "no card has room for it, " * 9)], "2 units")
+    more = NodeCapacity(node, 3, "then " + "no card has room for it, " * 9)
+    screen.capacity([more], "2 units", "")
     assert isinstance(console.file, io.StringIO)
     found = console.file.getvalue()
 
@@ -287,7 +288,9 @@ async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
             "enforcers": "",
         }
     ]
-    assert cards["gpu-b"][1]["is_healthy"] is False
+    sick = cards["gpu-b"][1]
+    amounts = [sick[name] for name in ("is_healthy", "held_units", "free_units", "free_percent")]
+    assert amounts == [False, 0, 0, 0]  # of a card out of service there is nothing to give
     assert found["nodes"][0]["waiting"] == [{"namespace": "ns", "name": "starting", "units": 5}]
 
 
@@ -333,6 +336,7 @@ async def test_the_map_shows_who_holds_whole_cards_replicas_and_instances(
     found = await whole_cards.run("map", "gpu-c", "-o", "json")
     (shown,) = json.loads(found.output)["nodes"]
     assert [each["name"] for each in shown["cards"][0]["pods"]] == ["eval", "train"]
+    assert [each["free_units"] for each in shown["cards"]] == [0, 15]
     assert shown["instances"] == [{"uuid": "MIG-1", "pods": [{"namespace": "ns", "name": "cut"}]}]
 
 
@@ -508,7 +512,9 @@ async def test_totals_count_the_pods_of_a_namespace_or_with_a_label_alone(cluste
     assert json.loads((await cluster.run("totals", "-n", "none", "-o", "json")).output) == {
         "totals": []
     }
-    assert (await cluster.run("totals", "-n", "none")).output == "no pod holds anything\n"
+    assert (
+        await cluster.run("totals", "-n", "none")
+    ).output == "no pod of namespace none holds anything\n"
     every = (await cluster.run("totals", "-A", "-o", "json")).output
     assert {each["name"] for each in json.loads(every)["totals"]} == {"ns", "other"}
 
@@ -759,6 +765,8 @@ def test_kubectl_completes_commands_and_options(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith("--watch\t")
     complete(["map", "-o", ""])
     assert capsys.readouterr().out == "json\nyaml\nwide\nname\n:4\n"
+    complete(["map", "--kubeconfig", ""])
+    assert capsys.readouterr().out == ":0\n"  # the shell completes names of files
 
 
 def test_errors_are_one_line_and_an_exit_code(
@@ -799,7 +807,17 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
         (main, ["page", "--prometheus", "http://"], 2, "'http://' is neither http://… nor"),
         (main, ["page", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
         (main, ["map", "--context", "x"], 1, "no context is called 'x'; there are: here"),
-        (main, ["nothing"], 2, "No such command 'nothing'"),
+        (main, ["nothing"], 2, "no command 'nothing'"),
+        (main, ["mapp"], 2, "no command 'mapp'; did you mean 'map'?"),
+        (main, ["map", "--outptu"], 2, "no option '--outptu'; did you mean '--output'?"),
+        (main, ["map", "-o", "xml"], 2, "--output: 'xml' is not valid: wanted one of json, yaml,"),
+        (main, ["capacity"], 2, "kubectl gpu: UNITS is missing\n"),
+        (main, ["capacity", "x"], 2, "UNITS: 'x' is not valid: wanted a whole number from 1 to 1"),
+        (main, ["capacity", "4", "101"], 2, "PERCENT: '101' is not valid: wanted a whole number f"),
+        (main, ["capacity", "4", "--cards", "0"], 2, "--cards: '0' is not valid: wanted a whole "),
+        (main, ["doctor", "x"], 2, "kubectl gpu: got unexpected extra argument (x)\n"),
+        (main, ["page", "--address", "x"], 2, "--address: 'x' is not host:port"),
+        (main, ["page", "--grafana", "x"], 2, "--grafana: 'x' does not begin with http:// or"),
     ):
         with pytest.raises(SystemExit) as ended:
             await asyncio.to_thread(program, [*words, "--kubeconfig", config])
@@ -931,7 +949,7 @@ async def test_why_and_doctor_answer_programs_too(cluster: Cluster) -> None:
 
 
 async def test_the_map_shows_nodes_of_a_namespace_or_with_labels(cluster: Cluster) -> None:
-    """Where there are none it says so, with exit code 3."""
+    """Where there are none it says so, as a list that is empty: nobody has named a node."""
     other = place(pod("theirs", 1, on="gpu-b", annotations=held(0, 1, 0)), "other")
     await cluster.server.put(path(other), other)
     for words, names in (
@@ -949,8 +967,11 @@ async def test_the_map_shows_nodes_of_a_namespace_or_with_labels(cluster: Cluste
         ("-n nobody", "holds anything of namespace nobody"),
         ("-l a=b", "has these labels"),
     ):
-        with pytest.raises(NotKnownError, match=text):
-            await cluster.run("map", *words.split())
+        assert text in (await cluster.run("map", *words.split())).output
+        shown = json.loads((await cluster.run("map", *words.split(), "-o", "json")).output)
+        assert shown == {"nodes": [], "unreadable": [], "summary": f"no node with cards {text}"}
+    found = await cluster.run("capacity", "1", "-l", "a=b")
+    assert found.output == "no node with cards has these labels\n"
 
 
 async def test_who_asks_may_be_somebody_else_and_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -970,7 +991,9 @@ async def test_who_asks_may_be_somebody_else_and_does_not_wait_for_ever(tmp_path
         with pytest.raises(ClusterError, match=r"does not answer GET .* in time"):
             await cluster.run("map", "--as", "dev", "--request-timeout", "300ms")
         assert asked == {"dev"}
-        with pytest.raises(click.UsageError, match="'soon' is no time such as 500ms, 5s or 1m"):
+        with pytest.raises(
+            click.UsageError, match="'soon' is not valid: wanted a time such as 500ms"
+        ):
             await cluster.run("map", "--request-timeout", "soon", standalone_mode=False)
 
 
@@ -1054,6 +1077,33 @@ async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:
 
     with pytest.raises(AccessError, match="cannot list resource"):
         await cluster.run("map")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "told"),
+    [
+        (401, "Unauthorized", "401 Unauthorized: the credentials are not accepted; have they exp"),
+        (403, 'users "jane" is forbidden: User "dev" cannot impersonate', "403 users"),
+    ],
+)
+async def test_each_verb_says_alike_what_the_api_server_refuses(
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    code: int,
+    words: str,
+    told: str,
+) -> None:
+    """An expired token, or a user who may not be impersonated: one line, exit code 1."""
+    cluster.server.fault = lambda _: status(code, words)
+    for verb in ("map", "top", "why ns/big", "doctor", "capacity 4", "totals"):
+        call = [*verb.split(), "--as", "jane", "--kubeconfig", str(tmp_path / "config")]
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(main, call)
+        assert ended.value.code == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.fullmatch(rf"kubectl gpu: GET /api\S+: {re.escape(told)}.*", line)
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,11 @@ async def test_the_map_counts_claims_as_it_counts_units(cluster: Cluster) -> Non
     assert "19 of 45 units held" in shown
 
     cards = {n["name"]: n["cards"] for n in json.loads((await cluster.run("map", "-o", "json")).output)["nodes"]}  # fmt: skip
-    assert [(c["door"], c["free_units"], c["free_percent"]) for c in cards["dra"]] == [
+    assert [(c["allocation_api"], c["free_units"], c["free_percent"]) for c in cards["dra"]] == [
         ("dra", 5, 40),
         ("dra", 15, 100),
     ]
-    assert cards["plain"][0]["door"] == "device-plugin"
+    assert cards["plain"][0]["allocation_api"] == "device-plugin"
     listed = (await cluster.run("dra", command=inspect_cgpu)).output
     assert "10/15" in listed
 
@@ -164,12 +164,17 @@ async def test_why_names_the_allocation_api_where_no_node_has_the_pods(cluster: 
     assert (
         "dra: never: this node gives its cards through claims, and the pod asks by limits" in shown
     )
-    assert "-> label the pod's namespace gpu-device-plugin/door=dra and create the pod" in shown
+    assert (
+        "-> label the pod's namespace gpu-device-plugin/allocation-api=dra and create the pod"
+        in shown
+    )
 
     await cluster.add(claiming("claim", 2, 30), "Pending")
     for name in ("dra", "plain"):
         await cluster.server.put(f"/api/v1/nodes/{name}", ready(node(name, 1)))
-    assert "-> label a node gpu-device-plugin/door=dra" in await words(cluster, "why", "ns/claim")
+    assert "-> label a node gpu-device-plugin/allocation-api=dra" in await words(
+        cluster, "why", "ns/claim"
+    )
 
 
 async def test_why_of_a_pod_with_a_claim_says_what_it_holds(cluster: Cluster) -> None:
@@ -221,7 +226,7 @@ async def test_why_says_that_an_init_container_shares_no_whole_cards_of_several(
     )
 
 
-LABEL = {"gpu-device-plugin/door": "dra"}
+LABEL = {"gpu-device-plugin/allocation-api": "dra"}
 
 
 async def put_namespace(cluster: Cluster, name: str, *, has_label: bool, template: bool) -> None:
@@ -261,15 +266,17 @@ async def test_doctor_names_a_node_that_has_not_the_allocation_api_that_its_labe
     installed: Cluster,
 ) -> None:
     """The agent keeps the other one, and says why as an Event."""
-    window = {"gpu-device-plugin/door": "window"}
+    window = {"gpu-device-plugin/allocation-api": "window"}
     await installed.server.put("/api/v1/nodes/odd", ready(node("odd", 1), window))
     await installed.server.put("/api/v1/nodes/old", ready(node("old", 1), LABEL))
-    back = ready(node("back", 2, by_claims=(1,)), {"gpu-device-plugin/door": "device-plugin"})
+    back = ready(
+        node("back", 2, by_claims=(1,)), {"gpu-device-plugin/allocation-api": "device-plugin"}
+    )
     await installed.server.put("/api/v1/nodes/back", back)
 
     assert await of_apis(installed) == [
-        ("problem", "node odd: the label gpu-device-plugin/door=window names no allocation API"),
-        ("problem", "node old asks for claims (gpu-device-plugin/door=dra), and its agent serves "
+        ("problem", "node odd: the label gpu-device-plugin/allocation-api=window names no allocation API"),
+        ("problem", "node old asks for claims (gpu-device-plugin/allocation-api=dra), and its agent serves "
                     "the device plugin"),
         ("note", "node back goes back to the device plugin; claims still have 1 of its 2 cards"),
     ]  # fmt: skip

@@ -248,7 +248,7 @@ async def test_who_may_not_list_the_nodes_is_told_all_the_rest(cluster: Cluster,
 
     for found in (big, late):
         assert "asks   container a: aliyun.com/gpu-mem" in found
-        assert f"is not shown to you (/api/v1/{kind}: 403 {words})" in found
+        assert f"is not shown to you (GET /api/v1/{kind}: 403 {words})" in found
         assert "no node publishes cards" not in found
     assert "said   no room" in late
     assert "holds  container a: 2 units of card 2, 30 % of its compute" in served

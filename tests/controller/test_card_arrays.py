@@ -68,7 +68,7 @@ class Cluster:
                 "uuid": f"GPU-{index}",
                 "memory_mib": self.draw.choice(sizes),
                 "healthy": not self.maybe(5),
-                **({"door": "dra"} if self.maybe(4) else {}),
+                **({"allocation_api": "dra"} if self.maybe(4) else {}),
             }
             for index in range(count)
         ]

@@ -48,4 +48,4 @@ async def test_a_claim_without_a_node_that_gives_cards_by_claims_is_told_the_lab
     async with a_controller(tmp_path, (node("n1"),)) as found:
         await found.put(waiting("early", 2, 30))
         await until(lambda: told(found))
-        assert "label one gpu-device-plugin/door=dra" in told(found)["early"]
+        assert "label one gpu-device-plugin/allocation-api=dra" in told(found)["early"]

@@ -98,12 +98,14 @@ def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
     held = DeviceUse(memory_mib=MiB(3 * 1024), core_percent=60, pods=pods)
     found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": held})
 
-    assert [entry.get("door") for entry in json.loads(found)["cards"]] == [None, "dra"]
+    assert [entry.get("allocation_api") for entry in json.loads(found)["cards"]] == [None, "dra"]
     assert json.loads(found)["version"] == 1
     offer = parse_offer("n1", found, {})
     assert offer.by_claims == {1}
     assert offer.claimed == (Claimed(CardIndex(1), 2, Units(3), 60),)
     assert holds_by_claims(found)
+    # An agent before 0.1.0 wrote another key.
+    assert parse_offer("n1", found.replace("allocation_api", "door"), {}) == offer
     none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": DeviceUse()})
     assert not holds_by_claims(none)
     assert parse_offer("n1", none, {}).claimed == ()

@@ -95,7 +95,9 @@ def test_back_at_the_device_plugin_a_card_with_claims_is_offered_by_nobody() -> 
 
     assert {group.card for pool in pools for group in pool.groups} == {"GPU-0", "GPU-2"}
     assert cards_for_claims(NODE, ledger) == {"GPU-1": "device-plugin"}
-    assert taints("GPU-1", "device-plugin", NODE) == {"gpu-device-plugin/door": "device-plugin"}
+    assert taints("GPU-1", "device-plugin", NODE) == {
+        "gpu-device-plugin/allocation-api": "device-plugin"
+    }
     assert pools_behind(SCHEMES.pools(NODE), NODE.allocation_api, Ledger()) == SCHEMES.pools(NODE)
 
 

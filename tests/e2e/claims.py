@@ -29,7 +29,7 @@ def claims_agent(
     serving_agent.stop()
     flags = {
         "device-list-strategy": "cdi-cri",
-        "door": "dra",
+        "allocation-api": "dra",
         "cdi-dir": str(cluster.node.cdi_directory),
     }
     agent = Agent(cluster, AgentDirectories(ROOT, results / "claims"), flags)
@@ -58,7 +58,7 @@ def plain(cluster: Cluster) -> Iterator[str]:
     """A namespace that uses no claims; the node's label for its allocation API goes with it."""
     cluster.kubectl("create", "namespace", "plain")
     yield "plain"
-    cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")
+    cluster.kubectl("label", "node", NODE, "gpu-device-plugin/allocation-api-")
     cluster.kubectl("delete", "namespace", "plain", "--ignore-not-found=true")
 
 
@@ -114,9 +114,9 @@ def in_namespace(made: dict[str, Any], namespace: str) -> dict[str, Any]:
     return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
 
 
-def set_door(cluster: Cluster, door: str) -> None:
+def set_allocation_api(cluster: Cluster, api: str) -> None:
     """Label the node."""
-    cluster.kubectl("label", "node", NODE, "--overwrite", f"gpu-device-plugin/door={door}")
+    cluster.kubectl("label", "node", NODE, "--overwrite", f"gpu-device-plugin/allocation-api={api}")
 
 
 def phase(cluster: Cluster, name: str, namespace: str) -> str:

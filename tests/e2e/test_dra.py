@@ -9,7 +9,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.e2e.claims import cards_of, deployment, holding, modes, phase, running, set_door, taints
+from tests.e2e.claims import (
+    cards_of,
+    deployment,
+    holding,
+    modes,
+    phase,
+    running,
+    set_allocation_api,
+    taints,
+)
 from tests.e2e.tenants import SLICE_MIB, Tenant, row, tenant_pod
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
@@ -70,7 +79,7 @@ def test_a_node_changes_its_allocation_api_under_running_pods(
     cluster.apply(holding("claimed"))
     cluster.wait_for_phase("claimed", "Running", seconds=90)
     (own,) = cards_of(cluster)
-    set_door(cluster, "device-plugin")
+    set_allocation_api(cluster, "device-plugin")
     wait_for("its card alone is offered", lambda: taints(cluster) == {own: "device-plugin"}, 60)
     wait_for_allocatable(cluster, {MEMORY: "45", CORE: "300", COUNT: "3"}, 60)
     classic = holding("classic")
@@ -78,7 +87,7 @@ def test_a_node_changes_its_allocation_api_under_running_pods(
     cluster.apply(classic)
     wait_for("it runs", lambda: phase(cluster, "classic", plain) == "Running", 90, 0.5)
 
-    set_door(cluster, "dra")
+    set_allocation_api(cluster, "dra")
     wait_for_allocatable(cluster, {MEMORY: "2", CORE: "30", COUNT: "0"}, 60)
     wait_for("three cards are offered", lambda: len(taints(cluster)) == 3, 60)
     cluster.apply(holding("next"))

@@ -9,7 +9,7 @@ from tests.e2e.claims import (
     in_namespace,
     phase,
     running,
-    set_door,
+    set_allocation_api,
     taints,
 )
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
@@ -81,7 +81,7 @@ def test_agent_and_kubelet_die_while_the_node_changes_its_allocation_api(
     cluster.apply(holding("claimed"))
     cluster.wait_for_phase("claimed", "Running", seconds=90)
     (own,) = cards_of(cluster)
-    set_door(cluster, "device-plugin")
+    set_allocation_api(cluster, "device-plugin")
     wait_for("the cards are tainted", lambda: set(taints(cluster).values()) == {"device-plugin"})
     kill_both(cluster, claims)
     wait_for("its card alone is offered", lambda: taints(cluster) == {own: "device-plugin"}, 90)
@@ -89,7 +89,7 @@ def test_agent_and_kubelet_die_while_the_node_changes_its_allocation_api(
     cluster.apply(in_namespace(holding("classic"), plain))
     wait_for("it runs", lambda: phase(cluster, "classic", plain) == "Running", 90, 0.5)
 
-    set_door(cluster, "dra")
+    set_allocation_api(cluster, "dra")
     kill_both(cluster, claims)
     wait_for("three cards are offered", lambda: list(taints(cluster).values()) == [""] * 3, 90)
     wait_for_allocatable(cluster, {MEMORY: "2", CORE: "30", COUNT: "0"}, 90)

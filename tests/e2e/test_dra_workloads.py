@@ -5,7 +5,15 @@ from typing import Any
 
 import yaml
 from tests.e2e.churn import create_and_delete_200_pods
-from tests.e2e.claims import cards_of, deployment, holding, in_namespace, phase, running, set_door
+from tests.e2e.claims import (
+    cards_of,
+    deployment,
+    holding,
+    in_namespace,
+    phase,
+    running,
+    set_allocation_api,
+)
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.images import GPU_TEST
@@ -86,9 +94,9 @@ def test_the_samples_run_as_they_are_through_both_allocation_apis(
     """With the same memory and compute for each pod."""
     objects = [made for name in SAMPLES for made in sample(name)]
     found = []
-    for namespace, door in (("default", "dra"), (plain, "device-plugin")):
-        set_door(cluster, door)
-        if door == "device-plugin":
+    for namespace, api in (("default", "dra"), (plain, "device-plugin")):
+        set_allocation_api(cluster, api)
+        if api == "device-plugin":
             wait_for_allocatable(cluster, {MEMORY: "60", CORE: "400", COUNT: "4"}, 60)
         cluster.apply(*(in_namespace(made, namespace) for made in objects))
         wait_until_running(cluster, namespace, SAMPLE_PODS)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.claims import devices, set_door
+from tests.e2e.claims import devices, set_allocation_api
 from tests.e2e.conftest import STATE, at_work
 from tests.e2e.tenants import (
     MIB,
@@ -218,7 +218,7 @@ def test_a_claim_is_held_by_the_driver_as_well(cluster: Cluster, limited: Limite
     """Its CDI names have the slice's device, which carries the hook."""
     try:
         with claims_installed(cluster):
-            set_door(cluster, "dra")
+            set_allocation_api(cluster, "dra")
             wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 60)
             tenant = start(cluster, "claimed")
             (grant,) = limited.agent.grants()
@@ -227,7 +227,7 @@ def test_a_claim_is_held_by_the_driver_as_well(cluster: Cluster, limited: Limite
             cluster.kubectl("delete", "pod", "claimed", "--wait=true", "--grace-period=1")
             wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
     finally:
-        cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")
+        cluster.kubectl("label", "node", NODE, "gpu-device-plugin/allocation-api-")
 
 
 @pytest.mark.parametrize("order", [("theirs", "ours"), ("ours", "theirs")])

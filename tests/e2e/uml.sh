@@ -14,7 +14,7 @@ here() { # here MEMORY COMMAND ...: on this machine
     trap '[ -z "$kernel" ] || kill -KILL "$kernel" 2>/dev/null; rm -rf "$place"' EXIT
     : >"$place/kernel"
     { export -p && printf 'cd %q && ' "$PWD" && printf '%q ' "${@:2}"; } >"$place/command"
-    nice -n 10 "${UML:?the path of user-mode Linux}" mem="$1" seccomp=auto quiet loglevel=1 ro \
+    nice -n 10 "${UML:?the path of user-mode Linux}" mem="$1" ncpus="$(nproc)" seccomp=auto quiet loglevel=1 ro \
         rootfstype=hostfs hostfs=/ init="$PWD/tests/e2e/uml.sh" con=null con0=null,fd:1 \
         -- "$place" </dev/null >>"$place/kernel" 2>&1 &
     kernel=$!

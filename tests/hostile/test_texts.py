@@ -15,7 +15,7 @@ from tools.harness.api_server import running, working
 from tools.harness.rig import Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin import errors
-from gpu_device_plugin.cli.logs import configure_logs
+from gpu_device_plugin.cli.main import configure_logs
 from gpu_device_plugin.domain.grants.decision_log import Decision, DecisionLog
 from gpu_device_plugin.domain.models.model_catalogue import Catalogue
 from gpu_device_plugin.domain.models.pod_admission import Applicant, Denied, admit

@@ -410,6 +410,49 @@ def test_work_is_charged_to_the_card_it_runs_on(
     assert is_kept(100 * pieces * WORK["sync"] / took_ns, wanted), ran.stdout
 
 
+def test_a_wait_for_one_green_context_is_none_for_the_work_of_another(make_box: MakeBox) -> None:
+    """It counted as one for all of the primary context's: work out was free, and 30 % had 97."""
+    box = in_turns(make_box(library=STEPPING))
+    lines = (
+        f"device={box.node.uuids[i]} core_percent={each}\n" for i, each in enumerate((30, 100))
+    )
+    box.write(f"version=1\nslice=a\n{''.join(lines)}")
+    unit_ns = 100_000
+    ran = box.run("cards", "green_apart", str(unit_ns), "3")
+    result, pieces, took_ns = map(int, ran.stdout.split())
+
+    assert result == 0
+    assert is_kept(100 * pieces * unit_ns / took_ns, 30), ran.stdout
+
+
+def test_two_threads_on_one_stream_are_charged_in_its_order(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    """An event behind a wait for the program came first in the list: what ended before it was not charged."""
+    box = alone(make_box, 50)
+    ran = box.run(
+        "ordered",
+        str(200_000_000),
+        str(tmp_path / "pause"),
+        GPUSLICE_PAUSEFILE=str(tmp_path / "pause"),
+    )
+    region = Region(box.root / "state" / "region")
+
+    assert ran.stdout == "0\n"
+    assert region.charged_ns() > 100_000_000
+    region.close()
+
+
+def test_a_context_that_is_to_end_waits_for_its_launches_without_spinning(
+    make_box: MakeBox,
+) -> None:
+    """Launches that wait for credit may take seconds: the thread gave its processor up 2.6 million times."""
+    box = make_box()
+    box.allow(2000 * MIB, 10)
+
+    assert box.run("ending").stdout == "0 0\n"
+
+
 def test_graphs_of_one_card_do_not_wait_for_anothers_time(make_box: MakeBox) -> None:
     """One that waited for ten seconds of credit kept the lock of all graphs with memory."""
     box = make_box()

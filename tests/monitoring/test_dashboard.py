@@ -19,7 +19,7 @@ DASHBOARD: dict[str, Any] = json.loads(PLACE.read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
 RULES = CHART / "monitoring" / "alerts.yaml"
 UNITS = {"short", "percent", "percentunit", "bytes", "s", "cps"}
-OF_OTHER_NODES = re.compile(r'slice_claim|claims_total|door="dra"|_enforcer')
+OF_OTHER_NODES = re.compile(r'slice_claim|claims_total|api="dra"|_enforcer')
 """Of claims, and of memory that the driver holds."""
 
 

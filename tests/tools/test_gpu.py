@@ -242,17 +242,17 @@ def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None
     report.write(document, CARD, [chapter])
     once = document.read_text()
     missed = Chapter("Graphs' memory", "How.", (Row("apart", "≤ 8", "9", is_met=False),))
-    report.write(document, CARD, [chapter, missed], ["4 MiB of a graph"], ["vllm"])
+    report.write(document, CARD, [chapter, missed], ["vllm"])
     text = document.read_text()
 
     assert text.count("## On a real card") == once.count("## On a real card") == 1
     assert "## Allocate\n\nfigures\n" in text
     assert "Test V100, 16384 MiB" in text
     assert "### Names\n" in text
-    for line in ("4 MiB of a graph", "vllm", "apart: 9, wanted ≤ 8"):
+    for line in ("vllm", "apart: 9, wanted ≤ 8"):
         assert f"\n- {line}\n" in text
     assert "nothing else on it" in text
-    busy = report.section(replace(CARD, pids={7: MIB}), [], [], [])
+    busy = report.section(replace(CARD, pids={7: MIB}), [], [])
     assert "used by other processes too (1)" in busy
     assert kept_section(with_section("# New tables\n", "kept\n")).splitlines()[1] == "kept"
 

@@ -112,5 +112,5 @@ def test_addresses_are_read_as_go_programs_write_them(
 @pytest.mark.parametrize("address", ["", "9445", "host", "host:", "host:http", "::1:80", ":65536"])
 def test_any_other_address_is_a_config_error(address: str) -> None:
     """With the key and the text that was given."""
-    with pytest.raises(ConfigError, match=re.escape(f"page_address: {address!r} is not")):
-        parse_address(address, "page_address")
+    with pytest.raises(ConfigError, match=re.escape(f"--page-address: {address!r} is not")):
+        parse_address(address, "--page-address")

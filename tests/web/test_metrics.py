@@ -17,9 +17,9 @@ gpu_device_plugin_card_fault{card="1",reason="XID79",uuid="GPU-b"} 1.0
 # HELP gpu_device_plugin_card_memory_unexplained_bytes Memory of a card in use that no slice on it accounts for.
 # TYPE gpu_device_plugin_card_memory_unexplained_bytes gauge
 gpu_device_plugin_card_memory_unexplained_bytes{card="0",uuid="GPU-a"} 0.0
-# HELP gpu_device_plugin_card_door API by which pods ask for the card.
-# TYPE gpu_device_plugin_card_door gauge
-gpu_device_plugin_card_door{card="0",door="dra",uuid="GPU-a"} 1.0
+# HELP gpu_device_plugin_card_allocation_api API by which pods ask for the card.
+# TYPE gpu_device_plugin_card_allocation_api gauge
+gpu_device_plugin_card_allocation_api{api="dra",card="0",uuid="GPU-a"} 1.0
 # HELP gpu_device_plugin_card_memory_enforcer Who holds new slices of the card to their memory, how or why.
 # TYPE gpu_device_plugin_card_memory_enforcer gauge
 gpu_device_plugin_card_memory_enforcer{card="0",enforcer="driver (dmem)",uuid="GPU-a"} 1.0
@@ -126,7 +126,7 @@ def test_the_page_is_the_golden_one() -> None:
                     is_healthy=True,
                     units=(UnitCount(MEM, 13, 2),),
                     unexplained_bytes=0,
-                    door="dra",
+                    api="dra",
                     enforcer="driver (dmem)",
                 ),
                 CardSample(1, "GPU-b", is_healthy=False, reason="XID79"),

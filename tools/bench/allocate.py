@@ -6,25 +6,29 @@ from tools.bench.rows import Chapter, Row, at_most, median, quantile, shown
 
 PODS = 500
 _METHOD = """\
-{pods} pods of 8 units and 5 % are admitted and deleted one after the other beside {held} that stay,
-on 8 H200 in mode core_mem: so each Allocate meets 110 pods, as many as a kubelet takes. As the
-kubelet does it, each resource is a pair, GetPreferredAllocation then Allocate, in random order; the
-client is grpcio in a process of its own. Right before each Allocate the same client sends the same
-bytes to an empty grpc.aio server, so both see the same load (A/B alternating, {calls} calls each).
-A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. Of an
-Allocate the empty server's part is gRPC's and the event loop's; the rest is one flush of the grants
-(docs/adr/0010; for its share, docs/adr/0015) and Python: the way to the disk's thread and back, encoding, the ledger, the
-slice's files. Each pair includes a PodResources List of all pods, answered by the stand-in
-kubelet. So both pairs are six calls over gRPC and two flushes. Right before each tenth
-GetPreferredAllocation the same client sends that List too, and decodes nothing: the row without the Lists takes its median
-off twice, so it has left what the agent's own side of a List costs. The stand-in names all units of a container at once, a real kubelet each
-by itself: a List of 110 pods then takes the agent 0.5 ms of processor time to read, and 0.3 ms in the stand-in's form (2.1 and
-0.9 ms before what a pod held at the last List was known by its bytes; 2026-11-23, on this machine, best of five times 100). A real kubelet
-(1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900 Lists on a busy machine (load 23 to 32, 2026-11-24, by a client in Python).
-The row of the stand-in's List is of a quiet machine, so the two do not compare.
-Commit fa4ba99d, from before the package was taken apart, gave on this machine at 22:19 UTC on 2026-11-23 (quiet): Allocate 2.58 ms and 2.77 x,
-GetPreferredAllocation + Allocate 14.3 ms, first list 0.75 s, resident 71.5 + 16.2 MiB. Times and memory are less now; the ratio is not, as
-the empty server was slower that evening (0.93 ms)."""
+How long the agent takes to answer the kubelet on a full node: 110 pods, as many as a kubelet takes, on 8 H200 in mode `core_mem`.
+- A pod that asks for memory and compute costs two pairs of calls: GetPreferredAllocation and Allocate, for each resource.
+- An answer leaves only when the grant is on disk.
+- "x" compares with an empty gRPC server in Python, which the same client calls right before, so that both see the same load.
+- Both pairs also contain two PodResources Lists of all pods, which the kubelet has to answer.
+
+{pods} pods of 8 units and 5 % are admitted and deleted one after the other, beside {held} that stay. The resources come in
+random order, as from the kubelet. The client is grpcio in a process of its own; each server gets {calls} calls of the same bytes. The grants
+lie on {state}, the slices' files on {run}.
+
+The empty server's part of an Allocate is gRPC's and the event loop's. The rest is one flush of the grants
+([ADR 10](adr/0010-two-files-that-take-turns.md); its share: [ADR 15](adr/0015-one-thread-waits-for-the-disk.md)) and Python: the way to
+the disk's thread and back, encoding, the ledger, the slice's files. Both pairs together are six calls over gRPC and two flushes.
+
+Right before each tenth GetPreferredAllocation the client sends a List as well, and decodes nothing. The row without the Lists subtracts
+its median twice, so it still contains what the agent's own side of a List costs. The stand-in names all units of a
+container at once, a real kubelet each by itself. A List of 110 pods takes the agent 0.5 ms of processor time to read in a real kubelet's
+form, and 0.3 ms in the stand-in's (2026-11-23, this machine, best of five times 100). A real kubelet (1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900
+Lists (2026-11-24, busy machine, load 23 to 32, a client in Python). The stand-in's row is of a quiet machine, so the two do not compare.
+
+Before the package was taken apart (commit fa4ba99d; this machine, quiet, 2026-11-23 22:19 UTC), Allocate took 2.58 ms and 2.77 x,
+GetPreferredAllocation + Allocate 14.3 ms, and the first list 0.75 s. Memory was 71.5 + 16.2 MiB. Times and memory are less now. The
+ratio is not, because the empty server was slower that evening (0.93 ms)."""
 
 
 async def measure(node: BenchNode) -> Chapter:

@@ -10,9 +10,11 @@ from gpu_device_plugin.domain.nvidia.links import best_linked, points_of
 
 _CARDS, _SIZES, _REPEATS, _BAR_MS = range(16), range(5, 9), 3, 100
 _METHOD = """\
-16 free cards on a PCI bus (pairs on one switch, fours on two, eights below one host bridge), with NVLinks beside: 5, 6, 7 and 8 of
-them by the choice that GetPreferredAllocation makes, without cards that the pod has to keep. Processor time in this process, the
-best of three, of the slowest of the four."""
+How long the agent needs to find well linked cards for a pod that asks for 5, 6, 7 or 8 of 16 free ones.
+
+The cards are on a PCI bus: pairs on one switch, fours on two, eights below one host bridge. NVLinks are as the row says. The
+choice is that of GetPreferredAllocation, without cards that the pod has to keep. Processor time in this process, the best of three, of the
+slowest of the four."""
 _NVLINKS: Mapping[str, Callable[[int, int], int]] = {
     "none": lambda _i, _j: 0,
     "all through NVSwitches": lambda _i, _j: 12,

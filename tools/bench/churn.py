@@ -24,13 +24,13 @@ HELD_PODS = 10  # few, so that a cycle is short; what leaks would leak with any 
 WARM_UP = 5_000
 LOOK_EVERY = 100
 _METHOD = """\
-In process, without gRPC and without a disk's flush (state and slices in memory), but with the real
-allocator, identification, decisions, ledger, grant files, slices' files, event recorder, metrics and
-publisher. One cycle is a new pod: GetPreferredAllocation and Allocate of both resources, then
-its slice ends as the reconciler ends it (`LedgerStore.amend`); every {every} cycles its files are
-removed
-and metrics and annotations are published. {held} other pods stay. Resident memory after
-{warm:,} cycles, then after {cycles:,} more, garbage collected both times. {note}"""
+Whether the agent's memory grows with the pods that it has served: {cycles:,} come and go.
+
+In process, without gRPC and without a disk's flush (state and slices in memory). Allocator, identification, decisions, ledger, grant
+files, slices' files, event recorder, metrics and publisher are the real ones. One cycle is a new pod: GetPreferredAllocation
+and Allocate of both resources, then its slice ends as the reconciler ends it (`LedgerStore.amend`). Every {every} cycles its
+files are removed, and metrics and annotations are published. {held} other pods stay. Resident memory is read after {warm:,} cycles, then
+after {cycles:,} more, with garbage collected both times. {note}"""
 
 
 def run(cycles: int) -> dict[str, float]:

@@ -18,17 +18,19 @@ from gpu_device_plugin.kubelet.dra_server import SERVICE_NAME
 CLAIMS, STAYING = 300, 8
 BAR_MS = 10
 _METHOD = """\
-The agent's process with allocation API `dra`, on 4 simulated V100, beside the small API server of the tests.
-Beside {staying} claims that stay, {claims} of 2 units and 30 % are prepared and given back one after the other, each by a call of
-its own over the agent's socket; client and API server are one other process. A call holds one GET of the claim, one flush of the
-grants (docs/adr/0010), the slice's files and the CDI file; the grants lie where the tests' temporary files do."""
+How long the agent takes to prepare a [claim](dra.md) before a pod's containers start, and to give it back after their end.
+
+The agent's process with allocation API `dra`, on 4 simulated V100, beside the small API server of the tests. Beside {staying} claims that
+stay, {claims} of 2 units and 30 % are prepared and given back one after the other, each by a call of its own over the agent's
+socket. Client and API server are one other process. A call contains one GET of the claim, one flush of the grants
+([ADR 10](adr/0010-two-files-that-take-turns.md)), the slice's files and the CDI file. The grants lie where the tests' temporary files do."""
 
 
 async def measure() -> Chapter:
     """Prepare and give back."""
     async with running_rig() as rig:
         await rig.stop_agent()
-        await rig.start_agent(door="dra", cdi_dir=rig.root / "cdi")
+        await rig.start_agent(allocation_api="dra", cdi_dir=rig.root / "cdi")
         await until(lambda: SLICE in rig.api.objects, 30)
         socket = rig.root / "k" / "plugins" / "gpu-device-plugin" / "dra.sock"
         prepared: list[float] = []

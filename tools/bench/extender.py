@@ -46,36 +46,40 @@ _PREFERENCE = {
 }
 _TITLE = "The scheduler extender"
 _METHOD = """\
-`gpu-device-plugin controller` as a process of its own, {nodes:,} nodes of {cards} V100, {pods:,} pods with
-slices and 4 processors in the cluster; the API server is the small one of our tests, on the same machine. A round asks filter and
-then prioritize for a pod of one of {shapes} shapes (of 1 to 15 units and 5 to 100 %, drawn with the seed {seed}; the pods of
-the cluster have them too; each round draws one), with the names of nodes drawn at random; between two rounds a
-pod moves to another node, and every fourth pod is bound where it was sent; 3 ms later, when the controller has been told of it, the
-next round begins. The figures of 2026-11-24
-took the shapes in turn instead, so pods of only ten of the 40 shapes were bound.
-Both calls together, from the first byte sent on a kept connection to the last byte read, by a client that does
-nothing else meanwhile; so the two transfers are in it (for 5,000 names 50 KB, and about 200 KB of reasons), the
-client's making and decoding of JSON are not. {rounds:,} rounds by each policy, first calls included. Whole
-nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`; the time
-of one filter call, by the controller's own histogram and by the caller's clock. Where others want the
-processors too, times are longer than the work takes; the controller's processor time (schedstat) is not, but for what the caches
-lose: on a busy machine a step took two to three times its shortest time. Of the processor time of `filter` for 5,000 names by `binpack`
-without HTTP (in-process, 2026-11-23, busy machine), about 40 % was to find each name's row (a hash table of 5,000 names), and 20 % to
-place the pod. To read the question, to count the nodes that changed and to write the answer took 10 % each; `fgd` adds 1 to 2 ms. These
-objects are small; a server that ignores the size of a page costs the whole answer for a moment. A round of 500 names by `binpack` takes
-the controller 1.5 ms of processor time where questions follow one another at once, and 2.3 ms with 3 ms between them, in which the
-caches lose what they held (medians, 2026-11-24, client in the same process). Of the 1.5 ms 0.4 judge 500 nodes and then 8, and about 0.5 are
-HTTP. Figures of before 2026-11-23 23:00 were taken by another client, whose own work was in
-them: they do not compare.
+How long kube-scheduler waits for the controller's answers about one pod, in a cluster of {nodes:,} nodes of {cards} V100 with {pods:,} pods
+with slices. A question names 500 or 5,000 nodes; filter says which of them have a card with room, prioritize which is best.
+kube-scheduler asks about one pod after the other, so this time bounds how many it places in a second.
 
-Why p99 misses (2026-11-24): the controller itself takes longer. By `binpack` with 500 names its processor time grows from 2.52 ms (median) to
-4.62 ms (p99). Which step that is was not found: rounds of all 40 shapes are alike, and so are rounds after a bind (medians of 2.6 to
-3.0 ms; 800 rounds by `binpack`, 2026-11-24, busy machine). `fgd` computes the fragmentation of all cards before and after the pod
-besides: its median of processor time is 0.4 ms above that of `binpack` with 500 names, and 1.7 ms with 5,000.
+The controller is a process of its own; the API server is the small one of the tests, on the same machine. Times are of both calls
+together, from the first byte sent on a kept connection to the last byte read, by a client that does nothing else meanwhile. So
+the two transfers are in it (for 5,000 names 50 KB, and about 200 KB of reasons), and the client's making and decoding of JSON are
+not. {rounds:,} rounds by each policy, first calls included.
 
-What `--filter-keeps` costs: processor time of filter and prioritize without HTTP, 5,000 nodes and 40 shapes (2026-11-23, 80 rounds each,
-busy machine, so these compare only with each other), median and 95th percentile. With the best eight and with all: 9.1 and 10.1 ms, 17.1
-and 18.7 ms (`binpack`, 5,000 names); 10.7 and 11.8 ms, 20.0 and 21.7 ms (`fgd`, 5,000); 2.7 and 3.3 ms, 3.7 and 4.4 ms (`fgd`, 500)."""
+A round asks about a pod of one of {shapes} shapes (of 1 to 15 units and 5 to 100 %, drawn with the seed {seed}), with names of nodes
+drawn at random. The pods of the cluster, with 4 processors each, have these shapes too. Between two rounds a pod moves to another node,
+and every fourth pod is bound where it was sent. The next round begins 3 ms later, when the controller has been told of it. The figures of
+2026-11-24 took the shapes in turn instead, so pods of only ten of the 40 shapes were bound. Figures from before 2026-11-23 23:00 do not
+compare: they were taken by another client, whose own work was in them.
+
+Whole nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`. The time is that of
+one filter call, by the controller's own histogram and by the caller's clock. A server that ignores the size of a page costs the whole
+answer for a moment; these objects are small.
+
+Where others want the processors too, times are longer than the work takes. The controller's processor time (schedstat) is not, except
+for what the caches lose: on a busy machine a step took two to three times its shortest time. A round of 500 names by `binpack` takes
+1.5 ms of processor time where questions follow one another at once, and 2.3 ms with 3 ms between them (medians, 2026-11-24, client in the
+same process). 0.4 of the 1.5 ms judge 500 nodes and then 8, and about 0.5 are HTTP. About 40 % of `filter` for 5,000 names by `binpack` was to
+find each name's row in a hash table, and 20 % to place the pod (without HTTP, in-process, 2026-11-23, busy machine). To read the question, to count the nodes that changed and to write the answer took 10 % each. `fgd` adds 1 to 2 ms.
+
+Why p99 misses (2026-11-24): the controller itself takes longer. By `binpack` with 500 names its processor time grows from 2.52 ms (median)
+to 4.62 ms (p99). Which step that is was not found: rounds of all 40 shapes are alike, and so are rounds after a bind (medians of 2.6 to
+3.0 ms; 800 rounds by `binpack`, 2026-11-24, busy machine). `fgd` also computes the fragmentation of all cards before and after the
+pod: its median of processor time is 0.4 ms above that of `binpack` with 500 names, and 1.7 ms with 5,000.
+
+What `--filter-keeps` costs: processor time of filter and prioritize without HTTP, 5,000 nodes and 40 shapes, median and 95th percentile
+(2026-11-23, 80 rounds each, busy machine, so these compare only with each other). `binpack` with 5,000 names takes 9.1 and 10.1 ms with
+the best eight, 17.1 and 18.7 ms with all. `fgd` takes 10.7 and 11.8 ms, and 20.0 and 21.7 ms; with 500 names 2.7 and 3.3 ms, and 3.7
+and 4.4 ms."""
 
 
 async def measure() -> Chapter:

@@ -11,23 +11,30 @@ from tools.bench.rows import Chapter, at_most, shown
 IDLE_SECONDS = 60.0
 _QUIET_SECONDS = 100.0  # in the first minute no absence counts, so each pass compares all
 _METHOD = f"""\
-Two nodes at once, started {_QUIET_SECONDS:.0f} s before or earlier, nobody asking anything for {IDLE_SECONDS:.0f} s, their watches of the API server open: one
-with 4 V100 and no pod, and the 8 H200 of the chapters before with {HELD_PODS} pods, whose slices are
-checked every 30 s; their use is read at a scrape, and nobody scrapes. Threads of gRPC's C core that
-wake by themselves, calls or none, are part of the agent's figure; no option of gRPC was found that stops them. Three threads of its
-event engine wake 20 times a second together (strace, 2026-11-23): after each piece of work one looks again after 15 ms, 19, 24 and
-so on, and a timer of 2 s starts that again. Who sets that timer was not found: closing the connection to PodResources after each
-call did not end it, and a process with three grpc.aio servers and nothing else wakes 5 times a second.
-With the child, whose signs of life tell that the driver does not hang, they take 1.50 (no pods) and 1.58 milli-cores (2026-11-24), which alone is more than the target. The other 0.77 and 1.15 are the agent's own timers, as far as the
-code tells; what each takes was not measured. Each second it looks at the kubelet's directory and reads a line of the child. Every 5 s
-it checks the node, takes the cards' probes from the child and looks at its admin socket. Every 30 s it reconciles, with a PodResources
-List of all pods and the kubelet's checkpoint, and looks at each resource's socket. Watches of the API server are opened again after
-4 to 8 minutes, and wake it when something comes. A reconcile pass that
-meets nothing new compares nothing, and looks at every slice's files. CPU is utime + stime by the clock
-of each process; the simulated NVML answers at once, a driver may take longer. Resident is VmRSS
-afterwards, pages of the interpreter and of libraries included that other processes share. Imports alone are 60 MiB of the agent
-(2026-11-23, on this machine): Python 8, asyncio with TLS 6, structlog 6, aiohttp 13, grpcio with protobuf 10, prometheus_client,
-msgspec and click 5, our own modules and the rest 12. malloc has 0.3 MiB to give back with 109 pods."""
+What an agent takes of its node while nobody asks for anything, on a node with 4 V100 and no pod, and on one with 8 H200 and {HELD_PODS}
+pods. The agent is two processes: the NVML child calls the driver, which may hang.
+- Most of the memory is imported libraries: 60 MiB of the agent.
+- About half of the CPU is threads of gRPC that wake by themselves; no option was found that stops them.
+
+Both nodes run at once and were started at least {_QUIET_SECONDS:.0f} s before; the figures are of {IDLE_SECONDS:.0f} s without a call or
+a scrape. The watches of the API server are open, and slices are checked every 30 s. CPU is utime + stime by the clock of
+each process. The simulated NVML answers at once; a driver may take longer. Resident is VmRSS afterwards, with the pages of interpreter
+and libraries that other processes share.
+
+Imports (2026-11-23, this machine), in MiB: Python 8, asyncio with TLS 6, structlog 6, aiohttp 13, grpcio with protobuf 10,
+prometheus_client, msgspec and click 5, the agent's own modules and the rest 12.
+
+The threads of gRPC's C core and the child, whose signs of life tell that the driver does not hang, take 1.50 (no pods) and 1.58
+milli-cores (2026-11-24): more than the target. Three threads of gRPC's event engine wake 20 times a second together
+(strace, 2026-11-23). A timer of 2 s starts that again; who sets it was not found. A process with three grpc.aio servers and nothing else
+wakes 5 times a second.
+
+The other 0.77 and 1.15 milli-cores are the agent's own timers, as far as the code tells; what each takes was not measured:
+- each second it looks at the kubelet's directory, and reads a line of the child;
+- every 5 s it checks the node, takes the cards' probes from the child, and looks at its admin socket;
+- every 30 s it reconciles, with a PodResources List of all pods and the kubelet's checkpoint, and looks at each resource's socket and
+  every slice's files;
+- watches of the API server are opened again after 4 to 8 minutes, and wake it when something comes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from gpu_device_plugin.kubelet.device_list import DeviceList
 ROUNDS = 108
 _H200_MIB = 143771
 _METHOD = f"""\
-In process: the new state of the node becomes the bytes of the next ListAndWatchResponse of gpu-mem
-(mode share, 128 MiB units, 8 cards of 143771 MiB). {ROUNDS} rounds, each with cards never seen
-before, so that the first change of a card pays for encoding its {_H200_MIB // 128} units; from then
-on both of its forms are kept. Messages are sent as these bytes, without any protobuf object."""
+How long the agent computes, when a card falls ill or is well again, before it can send the kubelet the new device list.
+
+In process: the new state of the node becomes the bytes of the next ListAndWatchResponse of gpu-mem (mode share, 128 MiB units, 8 cards
+of 143771 MiB). Each of the {ROUNDS} rounds has cards never seen before, so the first change of a card pays for encoding its
+{_H200_MIB // 128} units. From then on both of its forms are kept. Messages are sent as these bytes, without any protobuf object."""
 
 
 async def measure() -> Chapter:

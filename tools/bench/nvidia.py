@@ -32,15 +32,20 @@ sharing:
 """
 _TITLE = "NVIDIA's device plugin beside the agent"
 _METHOD = f"""\
-k8s-device-plugin {NVIDIA}, built from Go modules (tests/side_by_side), and the agent in mode default, at once on the same 8
-simulated A100 of a DGX, each with a stand-in kubelet of its own. Allocate of one whole card: {_ALLOCATES} calls each, NVIDIA's and this one's
-in turn, by a grpcio client in a process of its own; right before each it sends the same bytes to an empty grpc.aio
-server. After a burst of answers, or within five seconds of its first, the agent reads from the kubelet who holds what; calls that
-come meanwhile wait. First list: from just before fork and exec until the stand-in kubelet has 8 devices, {_STARTS} starts each in turn,
-everything in the page cache. List: from opening ListAndWatch until the first message of 80 replicas has come, {_LISTS} streams
-each in turn, by the stand-in kubelet, which is Python. Memory is VmRSS, CPU utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do;
-the agent's include its NVML child, and metrics, Events and a watch of the API server, which NVIDIA's has not.
-Figures of 2026-11-22 are of the agent before its package was reorganised.
+The same whole cards offered by NVIDIA's plugin (k8s-device-plugin {NVIDIA}, in Go) and by the agent in mode `default` (in Python). The last
+row is what a user waits for. The agent's memory and CPU include its NVML child, metrics, Events and a watch of the API server, which
+NVIDIA's plugin does not have.
+
+Both run at once on the same 8 simulated A100 of a DGX, each with a stand-in kubelet of its own. NVIDIA's is built from Go modules
+(tests/side_by_side). Figures of 2026-11-22 are of the agent before its package was reorganised.
+- Memory and CPU: VmRSS, and utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do.
+- Allocate of one whole card: {_ALLOCATES} calls each, in turn, by a grpcio client in a process of its own. Right before each it sends the
+  same bytes to an empty grpc.aio server. After a burst of answers, or within five seconds of its first, the agent reads from
+  the kubelet who holds what; calls that come meanwhile wait.
+- First list: from just before fork and exec until the stand-in kubelet has 8 devices, {_STARTS} starts each in turn, everything in the
+  page cache.
+- List: from opening ListAndWatch until the first message of 80 replicas has come, {_LISTS} streams each in turn, by the stand-in kubelet,
+  which is Python.
 {pod_start.METHOD}"""
 Two = tuple[float, float]
 

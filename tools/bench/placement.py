@@ -18,26 +18,29 @@ _FRACTIONAL_SEED = 7
 _POLICIES: Mapping[str, Policy] = {"Random": at_random, "BestFit": best_fit, "FGD": paper_fgd}
 _TITLE = "Placement over a cluster"
 _METHOD = """\
-The openb trace (Alibaba, 1,213 nodes, 6,212 cards, 8,152 pods), as in "Beware of Fragmentation" (USENIX
-ATC 2023): the list is filled up with draws from itself to 130 % of the cluster's cards and shuffled; pods
-arrive one by one, are placed or dropped, and never leave. What is allocated when 100 % and 130 % have
-arrived; medians of the seeds 42 to 51, which are Python's and not the paper's. Random, BestFit and FGD
-are written again here, to see that this replay measures what the paper measured; they place every pod, also those without cards.
+How much of a cluster's cards is allocated after pods of all sizes have come; more is better. "Served" is this project's controller with
+`--placement fgd`. The trace is openb (Alibaba: 1,213 nodes, 6,212 cards, 8,152 pods), as in "Beware of Fragmentation" (USENIX ATC 2023).
+![allocated against arrived](placement.svg)
 
-"Served" is the controller with `--placement fgd` as a process of its own, asked over HTTP as kube-scheduler asks it: filter and
-prioritize for each pod with the names of the nodes that have the processors, memory and card time in all, then bind. It learns nodes,
-pods and processors from the API server's watches, and not which pods will come. kube-scheduler is played: to the controller's points
-(weight 1) it adds LeastAllocated and BalancedAllocation of processor and memory, and draws from the nodes of the highest sum at
-random. A pod without cards it places by these alone; the extender is not asked. A card has 1,000 units, so nothing is rounded.
-"FGD asked so" is the paper's FGD, which knows which pods come, with the same arrivals and the same kube-scheduler: it keeps the first
-node of its highest score; it falls because kube-scheduler spreads the pods without cards over the nodes that FGD keeps whole. Medians
-of the seeds 42 to 46. All-fractional: the pods of the list that ask for a part of one card, drawn again (seed 7) to the same demand.
-With 12 instead of 13 processor cores a card in its mix, "served" was 95.32 % at 100 % (seeds 42 to 44, 2026-11-23) where it keeps the
-first of the best nodes, and 93.66 % where kube-scheduler chose among eight with equal points.
-Tenths of a card and 13 cores were chosen on this trace, with the seeds 42 to 44. Two seeds that had no part in the choice, 101 and 102,
-give 95.68 and 95.66 % at 100 % in one process (2026-11-24); another trace was not tried.
+The list is filled up with draws from itself to 130 % of the cluster's cards, and shuffled. Pods arrive one by one, are placed or
+dropped, and never leave. The figures are what is allocated when 100 % and 130 % have arrived: medians of the seeds 42 to 51, which are
+Python's and not the paper's. Random, BestFit and FGD are written again here, to see that this replay measures what the paper
+measured. They place every pod, also those without cards.
 
-![allocated against arrived](placement.svg)"""
+The controller is a process of its own, asked over HTTP as kube-scheduler asks it: filter and prioritize for each pod, then bind. The
+questions name the nodes that have the processors, memory and card time in all. It learns nodes, pods and processors from the API server's
+watches, and not which pods will come. kube-scheduler is played: to the controller's points (weight 1) it adds LeastAllocated and
+BalancedAllocation of processor and memory, and draws from the nodes of the highest sum at random. A pod without cards it
+places by these alone; the extender is not asked. A card has 1,000 units, so nothing is rounded.
+
+"FGD asked so" is the paper's FGD, which knows which pods come, with the same arrivals and the same kube-scheduler. It keeps the first
+node of its highest score. It falls because kube-scheduler spreads the pods without cards over the nodes that FGD keeps whole. Medians of
+the seeds 42 to 46. All-fractional: the pods of the list that ask for a part of one card, drawn again (seed 7) to the same demand.
+
+With 12 instead of 13 processor cores a card in its mix, "served" was 95.32 % at 100 % where it keeps the first of the best nodes. It was
+93.66 % where kube-scheduler chose among eight with equal points (both seeds 42 to 44, 2026-11-23). Tenths of a card and 13 cores were
+chosen on this trace, with the seeds 42 to 44. Two seeds that had no part in the choice, 101 and 102, give 95.68 and 95.66 % at
+100 % in one process (2026-11-24). Another trace was not tried."""
 
 
 async def measure() -> Chapter:

@@ -26,8 +26,8 @@ from tools.harness.cluster.waiting import wait_for
 PODS = 10
 WHAT = "a pod's start as a whole, median"
 METHOD = f"""\
-A pod's start as a whole: on a real cluster on this machine (tests/e2e), first with NVIDIA's plugin, then with
-the agent, {PODS} pods of one card one after the other, from `kubectl create` to the end of `kubectl wait` for Ready."""
+- A pod's start as a whole: on a real cluster on this machine (tests/e2e), first with NVIDIA's plugin, then with the agent. {PODS} pods of
+  one card, one after the other, from `kubectl create` to the end of `kubectl wait` for Ready."""
 _STATE = Path("/run/gpu-device-plugin-bench")
 _GPU = "nvidia.com/gpu"
 

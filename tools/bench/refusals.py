@@ -16,12 +16,14 @@ from tools.harness.rig import Rig, running_rig, slice_of
 PODS = 3000
 FITTING_EVERY = 100
 _METHOD = """\
-The agent's process between the stand-in kubelet and the small API server of the tests, on 4
-simulated V100. Four pods hold 10 of 15 units of each card; then {pods:,} pods of one ReplicaSet ask
-for 8, one after the other: each comes from the API server, is refused in GetPreferredAllocation,
-comes again as Failed, and stays there. After each {every} of them comes a pod that asks for 5, is
-admitted, and is deleted. A refusal is timed from the kubelet's side: PodResources List
-included, kubelet and API server in one other process. CPU and memory are the agent's."""
+Whether a flood of refused pods keeps a node from serving others: {pods:,} pods that fit on no card, and after each {every} of them one
+that does.
+
+The agent's process runs between the stand-in kubelet and the small API server of the tests, on 4 simulated V100. Four pods hold 10
+of 15 units of each card; then the pods of one ReplicaSet ask for 8, one after the other. Each comes from the API server, is
+refused in GetPreferredAllocation, comes again as Failed, and stays there. The pod that fits asks for 5, is admitted, and is deleted. A
+refusal is timed from the kubelet's side, PodResources List included. API server and kubelet are one other process; CPU and memory
+are the agent's."""
 
 
 async def measure() -> Chapter:

@@ -32,11 +32,13 @@ _STATE = Path("/run/gpu-device-plugin-bench")
 _PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _TITLE = "Without the controller"
 _METHOD = """\
-A real cluster on this machine (kube-apiserver, kube-controller-manager, kube-scheduler, kubelet
-{version} with their default settings, etcd, containerd), the agent on 4 simulated V100. Four pods hold 10 of
-15 units of each card, so 20 units are free on the node and at most 5 on a card; then a ReplicaSet
-of one pod asks for 8. kube-scheduler sees 20 and binds it, no card fits, the agent refuses it, the
-kubelet fails it, the ReplicaSet makes another. Failed pods are counted by their creation times."""
+How many pods fail where kube-scheduler does not see cards, which the [controller](controller.md) and [claims](dra.md) prevent. On
+a node of 4 V100, 20 units are free, at most 5 on a card. A ReplicaSet of one pod asks for 8: kube-scheduler sees 20 and binds it, no card
+fits, the agent refuses it, the kubelet fails it, and the ReplicaSet makes another.
+
+A real cluster on this machine: kube-apiserver, kube-controller-manager, kube-scheduler and kubelet {version} with their default
+settings, etcd, containerd. The cards are simulated; four pods hold 10 of 15 units of each. Failed pods are counted by their creation
+times."""
 
 
 async def measure() -> Chapter:
@@ -58,7 +60,7 @@ async def measure() -> Chapter:
     )
     method = _METHOD.format(version=f"v{found['version']}")
     return Chapter(
-        _TITLE, f"{method}\n\nOf each `kubectl describe` says:\n\n> {found['text']}", rows
+        _TITLE, f"{method}\n\n`kubectl describe` says of each:\n\n> {found['text']}", rows
     )
 
 

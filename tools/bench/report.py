@@ -11,10 +11,11 @@ DOCUMENT = Path("docs/benchmarks.md")
 _METHOD = """\
 ## Method
 
-`make bench` writes this page; do not edit it. Figures are medians unless they say otherwise, quantiles are by nearest rank, and
-both figures of a ratio come from one run. A figure that misses its target is marked. Cards are simulated, except in the last section,
-which `make gpu` writes on a machine with a card. The agent is always the real process, on real sockets; kubelet and API server are
-stand-ins, except where a chapter names a real cluster. Each chapter says when it was measured and how busy the machine was before.
+`make bench` writes this page; do not edit it. A chapter begins with what its figures are for; below the table is how they were measured. A
+figure that misses its target is marked. Figures are medians unless they say otherwise, quantiles are by nearest rank, and
+both figures of a ratio come from one run. Cards are simulated, except in the last section, which `make gpu` writes on a machine with
+a card. The agent is always the real process, on real sockets; kubelet and API server are stand-ins, except where a chapter names a
+real cluster. Each chapter says how busy the machine was before.
 """
 _REAL_CARD = "real card"
 _IN_SHORT = (
@@ -116,10 +117,11 @@ def _between_marks(text: str, name: str) -> str | None:
 
 
 def chapter_text(chapter: Chapter, *, level: int = 2) -> str:
-    """Heading, method and table."""
-    lines = [f"{'#' * level} {chapter.title}", "", chapter.method, ""]
+    """Heading, what the figures are for, table; then how they were measured, for people who audit."""
+    lead, _, method = chapter.method.partition("\n\n")
+    lines = [f"{'#' * level} {chapter.title}", "", lead, ""]
     lines += ["| what | target | measured | |", "|---|---|---|---|"]
     lines += [
         f"| {row.what} | {row.target} | {row.measured} | {row.verdict} |" for row in chapter.rows
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + (f"\n\n**How it was measured.** {method}\n" if method else "\n")

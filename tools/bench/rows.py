@@ -35,7 +35,7 @@ class Chapter:
 
     Attributes:
         title: Heading.
-        method: How it was measured, as paragraphs.
+        method: As paragraphs: the first says what the figures are for, the others how they were measured.
         rows: The figures.
     """
 

@@ -11,10 +11,11 @@ STARTS = 9
 _LOOK_SECONDS = 0.001
 _DEADLINE_SECONDS = 60
 _METHOD = f"""\
-The agent is ended and started again {STARTS} times on the node of the chapter before, whose state
-directory knows the mode and holds a grant for every pod; files are in the page cache and the
-bytecode is compiled. From just before fork and exec until the stand-in kubelet has received a list
-of all three resources, over ListAndWatch."""
+How soon a node offers its units again after its agent was restarted, for instance by an upgrade. Containers keep running meanwhile.
+
+From just before fork and exec until the stand-in kubelet has a list of all three resources, over ListAndWatch. {STARTS} starts on
+the node of the chapter before. Its state directory knows the mode and holds a grant for every pod. Files are in the page cache, and
+the bytecode is compiled."""
 
 
 async def measure(node: BenchNode) -> Chapter:

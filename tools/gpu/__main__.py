@@ -48,74 +48,28 @@ def _fixed(text: str) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A chapter: its title, how it measures, its checks, and what it is the true figure of."""
+    """A chapter: its title, how it measures, and its checks."""
 
     title: str
     method: Method
     checks: tuple[Check, ...]
-    replaces: str = ""
 
 
 # In the order of what a first half hour on a card has to answer.
 CHAPTERS: Mapping[str, Part] = {
-    "facts": Part(
-        "The card itself",
-        _fixed(facts.METHOD),
-        (facts.measure,),
-        "turns, events, queues and copies (simulator.md)",
-    ),
-    "empties": Part(
-        "10⁶ empty kernels",
-        _fixed(first.EMPTIES_METHOD),
-        (first.empties,),
-        "kernels of 2 to 100 µs (isolation-details.md, How the card's time is measured)",
-    ),
-    "beside": Part(
-        "Two tenants",
-        _fixed(first.BESIDE_METHOD),
-        (first.beside,),
-        "30 and 60 % beside each other in turns (isolation-details.md, How the card's time is measured)",
-    ),
-    "imports": Part(
-        "Imported memory",
-        _fixed(first.IMPORTS_METHOD),
-        (first.imports,),
-        "whether NVML lists imported memory with the importer (isolation-details.md, What counts)",
-    ),
-    "starting": Part(
-        "The cost of a start",
-        _fixed(first.STARTING_METHOD),
-        (first.starting,),
-        "the library's own share of cuInit (benchmarks.md, Isolation)",
-    ),
-    "graphs": Part(
-        "Graphs' memory",
-        _fixed(first.GRAPHS_METHOD),
-        (first.graphs,),
-        "4 MiB of an executable graph, 2 more at its first launch (simulator.md)",
-    ),
+    "facts": Part("The card itself", _fixed(facts.METHOD), (facts.measure,)),
+    "empties": Part("10⁶ empty kernels", _fixed(first.EMPTIES_METHOD), (first.empties,)),
+    "beside": Part("Two tenants", _fixed(first.BESIDE_METHOD), (first.beside,)),
+    "imports": Part("Imported memory", _fixed(first.IMPORTS_METHOD), (first.imports,)),
+    "starting": Part("The cost of a start", _fixed(first.STARTING_METHOD), (first.starting,)),
+    "graphs": Part("Graphs' memory", _fixed(first.GRAPHS_METHOD), (first.graphs,)),
     "models": Part("Models", _fixed(frameworks.MODELS_METHOD), (frameworks.models,)),
     "vllm": Part("vLLM", _fixed(frameworks.VLLM_METHOD), (frameworks.vllm,)),
     "routing": Part("Names", _fixed(routing.METHOD), (routing.measure,)),
     "memory": Part("The memory cap", _fixed(memory.METHOD), memory.CHECKS),
-    "cost": Part(
-        "What a call costs",
-        _fixed(cost.METHOD),
-        (cost.measure,),
-        "hook cost of a launch, of cuMemAlloc and cuMemFree (benchmarks.md, Isolation)",
-    ),
-    "compute": Part(
-        "The cap of the card's time",
-        compute.method,
-        (compute.measure,),
-        "shares of one tenant, and tenants of 10 and 90 % (benchmarks.md, Isolation)",
-    ),
-    "limits": Part(
-        "The driver's own limits",
-        _fixed(limits.METHOD),
-        (limits.measure,),
-        "limits by cgroup of driver 615 (simulator.md)",
-    ),
+    "cost": Part("What a call costs", _fixed(cost.METHOD), (cost.measure,)),
+    "compute": Part("The cap of the card's time", compute.method, (compute.measure,)),
+    "limits": Part("The driver's own limits", _fixed(limits.METHOD), (limits.measure,)),
     "slices": Part("The agent's slices", _fixed(slices.METHOD), (slices.measure,)),
     "pytorch": Part("PyTorch", _fixed(frameworks.METHOD), (frameworks.measure,)),
 }
@@ -155,8 +109,7 @@ def _run(place: Place, asked: argparse.Namespace) -> int:
         Chapter(part.title, part.method(place), tuple(found[name])) for name, part in parts.items()
     ]
     if kept and not asked.chapters:
-        replaced = [part.replaces for part in parts.values() if part.replaces]
-        report.write(asked.document, place.card, chapters, replaced, left)
+        report.write(asked.document, place.card, chapters, left)
         say(f"==> {asked.document}")
         if all(kept.rows(name) for name in CHAPTERS):
             kept.forget()

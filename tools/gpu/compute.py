@@ -15,11 +15,12 @@ LEAST_KEPT = 0.95
 FEWEST_SECONDS = 3.0
 
 METHOD = """\
-The kernel is a loop of a fixed number of turns, measured by CUDA events on the idle card, alone, in
-a queue and in a graph, so a neighbour's slice of time makes it longer and is not counted as work
-done. A share of the card's time is the number of kernels completed times that duration; what is kept of the throughput is their number
-against the cap's part of what the same program completes without the library, right before. Each
-figure is one window of {seconds:g} s; the two tenants run at the same moment."""
+Whether a slice gets its share of the card's time, no more and no less, with different kinds of work.
+
+The kernel is a loop of a fixed number of turns. CUDA events measure it on the idle card: alone, in a queue and in a graph. So a
+neighbour's turn makes a kernel longer and is not counted as work done. A share of the card's time is the number of kernels completed,
+times that duration. What is kept of the throughput is their number, against the cap's part of what the same program completes
+without the library right before. Each figure is one window of {seconds:g} s; the two tenants run at the same moment."""
 
 
 def method(place: Place) -> str:

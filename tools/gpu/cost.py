@@ -7,11 +7,13 @@ from tools.gpu.place import Environment, Place, Told
 ROUNDS = 11
 
 METHOD = """\
-A C program calls the driver through the pointers that dlsym gave: without the library and in a slice
-with a memory cap, in turn, 11 rounds; then without the library and in a slice with a cap of the card's time too (99 %:
-measured, hardly ever held back). The least of the rounds' medians counts: what else a machine does only adds.
-Launches: an empty kernel in batches of 500, the queue empty before each batch.
-Allocations: 4 KiB, each call timed, with the cost of the clock in it both times."""
+What the library adds to a call of the driver.
+
+A C program calls the driver through the pointers that dlsym gave, without the library and in a slice with a memory cap, in turn, 11 rounds.
+Then the same with a cap of the card's time too (99 %: measured, hardly ever held back). The least of the rounds' medians counts,
+because what else a machine does only adds.
+- Launches: an empty kernel in batches of 500, the queue empty before each batch.
+- Allocations: 4 KiB, each call timed, with the cost of the clock in it both times."""
 
 
 def measure(place: Place) -> list[Row]:

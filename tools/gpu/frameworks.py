@@ -29,10 +29,12 @@ _MOST_ERROR = 1e-2
 _IMPORT_SECONDS = 120.0
 
 METHOD = """\
-PyTorch of the machine's own interpreter (PYTHON_GPU, else python3). Memory: tensors of 64, 16, 10,
-then 1 MiB until torch.cuda.OutOfMemoryError; mem_get_info, pynvml and nvidia-smi are asked in the
-same slice. Time: random bf16 matrices; work completed against the same program without the library, right before. A card that
-is always busy with them lowers its clock, so a slice completes more than its share of that; results are compared with double precision."""
+Whether PyTorch keeps to its slice of memory, gets its share of time, and computes the same.
+
+PyTorch of the machine's own interpreter (PYTHON_GPU, else python3). Memory: tensors of 64, 16, 10, then 1 MiB until
+torch.cuda.OutOfMemoryError; mem_get_info, pynvml and nvidia-smi are asked in the same slice. Time: random bf16 matrices; work completed
+against the same program without the library right before. A card that is always busy with them lowers its clock, so a slice
+completes more than its share of that. Results are compared with double precision."""
 
 MODELS_METHOD = """\
 PyTorch without graphs or compiler, random weights: batches of a ResNet-50 in half precision, each waited for, and a transformer

@@ -36,7 +36,9 @@ _QUESTIONS = (
 )
 
 METHOD = """\
-Cgroups of this chapter's own below /sys/fs/cgroup, with no soft limit; programs are started in them, without our library.
+Whether NVIDIA's driver (615 or later) keeps programs to the memory limit of their cgroup.
+
+Cgroups of this chapter's own below /sys/fs/cgroup, with no soft limit; programs are started in them, without the library.
 Codes are NVML's and CUDA's own. A card is neither reset nor taken out of any mode, and MPS is not started: what needs that stays
 open, and is named at the end."""
 

@@ -12,11 +12,12 @@ USABLE = 0.995
 _MOST_BYTES = 8192 * MIB
 
 METHOD = """\
-A program in a slice allocates 64, 16, 4, then 2 MiB at a time until it is refused (or, where no cap
-stops it, has more than the slice), and holds what it has. Its own views are asked from inside; from outside, without the library, NVML's used memory
-of the card now and before it started is compared, which is the driver's own word for what the
-slice costs (nothing else runs on the card). Used counts the context. What a driver takes for a process and lists with no
-process, is nobody's in a slice either: it is measured with a context alone, and allowed."""
+Whether a program in a slice gets all of its memory and nothing above, by each way to allocate.
+
+It allocates 64, 16, 4, then 2 MiB at a time until it is refused (or, where no cap stops it, has more than the slice), and holds what
+it has. Its own views are asked from inside. From outside, without the library, NVML's used memory of the card is compared with that
+before the start: the driver's own word for what the slice costs (nothing else runs on the card). Used counts the context. What a driver takes
+for a process and lists with no process is nobody's in a slice either: it is measured with a context alone, and allowed."""
 
 
 def limit_bytes(place: Place) -> int:

@@ -13,11 +13,7 @@ MIB = 1024 * 1024
 
 
 def write(
-    document: Path,
-    card: Card,
-    chapters: Sequence[Chapter],
-    replaced: Sequence[str] = (),
-    left: Sequence[str] = (),
+    document: Path, card: Card, chapters: Sequence[Chapter], left: Sequence[str] = ()
 ) -> None:
     """Puts the section into the document, in the old one's place or at the end.
 
@@ -25,30 +21,25 @@ def write(
         document: docs/benchmarks.md.
         card: What was measured.
         chapters: What was measured of it.
-        replaced: Simulated figures that these are the true ones of.
         left: Chapters for which there was no time.
     """
     before = document.read_text(encoding="utf-8") if document.exists() else "# Benchmarks\n"
-    document.write_text(
-        with_section(before, section(card, chapters, replaced, left)), encoding="utf-8"
-    )
+    document.write_text(with_section(before, section(card, chapters, left)), encoding="utf-8")
 
 
-def section(
-    card: Card, chapters: Sequence[Chapter], replaced: Sequence[str], left: Sequence[str]
-) -> str:
+def section(card: Card, chapters: Sequence[Chapter], left: Sequence[str]) -> str:
     """The machine, then a table a chapter."""
     date = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     head = [
         "## On a real card",
         "",
-        f"Written by `make gpu`. One card, {_beside(card)}; its modes and clocks are as they were found.",
+        "Whether the limits hold on a real card, and what they cost there, without Kubernetes. Each chapter is one promise.",
+        f"`make gpu` writes it. One card, {_beside(card)}; its modes and clocks are as they were found.",
         "",
         f"- Card: {card.name}, {card.total_bytes // MIB} MiB",
         f"- Driver {card.driver}, CUDA {card.cuda}; Linux {platform.release()}",
         f"- Date: {date}",
         "",
-        *_list("These stand in the place of simulated figures:", replaced),
         *_list("Not measured, for lack of time:", left),
         *_list("Missed:", missed(chapters)),
         *_list("Not run:", not_run(chapters)),

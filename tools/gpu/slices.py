@@ -39,9 +39,11 @@ _COVER = """cover() {
 }"""
 
 METHOD = """\
-The agent runs on this machine with a stand-in kubelet and API server; three pods of 10, 30 and 60 % and that part of the
-card's memory units are admitted. What the kubelet is told to mount is mounted in a mount namespace each, where nvidia-smi is
-asked, then a stream of kernels of 100 µs runs in all three at once. Parts are of the work that the three completed."""
+Whether what the agent hands out on a real card is what containers get: three pods of 10, 30 and 60 %.
+
+The agent runs on this machine with a stand-in kubelet and API server; each pod asks for that part of the card's memory units too. What
+the kubelet is told to mount is mounted in a mount namespace each. There nvidia-smi is asked, then a stream of kernels of 100 µs runs in
+all three at once. Parts are of the work that the three completed."""
 
 
 def measure(place: Place) -> list[Row]:

@@ -27,7 +27,7 @@ async def claim_rig() -> AsyncIterator[Rig]:
 
 async def start_with_claims(rig: Rig) -> None:
     """Start it, and return when four cards are offered for claims."""
-    await rig.set_labels(door="dra")
+    await rig.set_labels(allocation_api="dra")
     await start(rig)
     await until(lambda: len(devices(rig)) == 4, 30)
 

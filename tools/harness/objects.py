@@ -37,7 +37,7 @@ def node(
                 "units": UNITS,
                 "healthy": index not in sick,
                 **({"fault": "XID79 since 2026-11-24T02:51:07Z"} if index in sick else {}),
-                **({"door": "dra"} if index in by_claims else {}),
+                **({"allocation_api": "dra"} if index in by_claims else {}),
                 **_claimed((claimed or {}).get(index)),
             }
             for index in range(cards)

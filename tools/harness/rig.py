@@ -191,7 +191,7 @@ class Rig:
             "config": "nvidia.com/device-plugin.config",
             "mig_profile": "gpu-device-plugin/mig-profile",
             "settings": "gpu-device-plugin/settings",
-            "door": "gpu-device-plugin/door",
+            "allocation_api": "gpu-device-plugin/allocation-api",
         }
         node = {
             "metadata": {

@@ -3,6 +3,9 @@ What the schema cannot say in words: combinations that make no sense, and values
 products know and this one does not serve yet. Every manifest that the agent needs includes it.
 */}}
 {{- define "gpu-device-plugin.check" -}}
+{{- with .Values.door }}
+{{- fail (printf "door %v: this value is called allocationApi now; set allocationApi=%v, and door=null where an upgrade reuses values" . .) }}
+{{- end }}
 {{- if eq .Values.mode "mps" }}
 {{- fail "mode mps is not served yet: for replicas by MPS set mode to default, and config and mps.enabled" }}
 {{- end }}
@@ -83,8 +86,8 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.dra.enabled (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "dra.enabled needs Kubernetes 1.36 or later, this cluster has %s: its API server changes no pods by policy, and its scheduler does not divide cards; set dra.enabled to false" .Capabilities.KubeVersion.Version) }}
 {{- end }}
-{{- if and (eq .Values.door "dra") (not .Values.dra.enabled) }}
-{{- fail "door dra needs dra.enabled: without it no pod gets a claim" }}
+{{- if and (eq .Values.allocationApi "dra") (not .Values.dra.enabled) }}
+{{- fail "allocationApi dra needs dra.enabled: without it no pod gets a claim" }}
 {{- end }}
 {{- if and .Values.dra.enabled (not .Values.policies.enabled) }}
 {{- fail "dra.enabled needs policies.enabled: without them a claim written by hand passes every rule" }}

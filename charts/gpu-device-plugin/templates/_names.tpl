@@ -62,7 +62,7 @@ unknown profiles, and claims.
 */}}
 {{- define "gpu-device-plugin.testedResource" -}}
 {{- $offered := dict "core_mem" "aliyun.com/gpu-mem" "cgpu" "aliyun.com/gpu-mem" "share" "aliyun.com/gpu-mem" "default" "nvidia.com/gpu" "topology" "aliyun.com/gpu" }}
-{{- if ne .Values.door "dra" }}{{ get $offered .Values.mode }}{{ end }}
+{{- if ne .Values.allocationApi "dra" }}{{ get $offered .Values.mode }}{{ end }}
 {{- end }}
 
 {{- define "gpu-device-plugin.image" -}}

@@ -24,7 +24,7 @@ config.yaml: |
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
   recovery_seconds: {{ .Values.recoverySeconds }}
   {{- if .Values.dra.enabled }}
-  door: {{ .Values.door }}
+  allocation_api: {{ .Values.allocationApi }}
   {{- end }}
   {{- if include "gpu-device-plugin.usesCdi" . }}
   without_claims: {{ not .Values.dra.enabled }}

@@ -1,8 +1,6 @@
 """`gpu-device-plugin mig`, `mps-daemon` and `limit-keeper`: the commands that change this node's cards."""
 
 import asyncio
-import signal
-from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,12 @@ import structlog
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
-from gpu_device_plugin.cli.logs import configure_logs
+from gpu_device_plugin.cli.program import Number, until_sigterm
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
-from gpu_device_plugin.settings.setting import LogFormat, load
+from gpu_device_plugin.settings.setting import load
 
 _FIRST_LABEL_SECONDS = 5.0
 _library = setting_option("nvml_library", "Path of libnvidia-ml.so.1; by default the system's.")
@@ -119,7 +117,7 @@ async def _watch_label(
 @_kubelet
 @click.option(
     "--settle-seconds",
-    type=click.FloatRange(min=0),
+    type=Number(0, kind=float),
     metavar="SECONDS",
     default=4.0,
     show_default=True,
@@ -178,7 +176,7 @@ def limit_keeper(run_dir: str, driver_root: str, cgroup_root: str) -> None:
     """Keep the driver's memory limits of slices, until SIGTERM.
 
     Proves that NVIDIA's driver limits memory here, and writes the proof into the run directory.
-    Sets limits that slices have lost, at the agent's request: the agent has no right to. Needs
+    Sets limits again that slices have lost, when the agent asks: the agent itself may not. Needs
     root, CAP_SYS_ADMIN, the host's processes and its tree of cgroup v2 at /sys/fs/cgroup.
 
     Exit codes: 0 ended on request, 1 the kernel has another driver than this container's library.
@@ -186,21 +184,11 @@ def limit_keeper(run_dir: str, driver_root: str, cgroup_root: str) -> None:
     from gpu_device_plugin.cards_tools.limit_keeper import LimitKeeper
 
     _begin("limit_keeper", run_dir=run_dir, driver_root=driver_root)
-    asyncio.run(_until_sigterm(LimitKeeper(Path(run_dir), driver_root, cgroup_root).run()))
+    asyncio.run(until_sigterm(LimitKeeper(Path(run_dir), driver_root, cgroup_root).run()))
 
 
 def _begin(program: str, **fields: str) -> None:
-    """Log as an agent does."""
-    configure_logs("info", LogFormat.JSON)
     structlog.get_logger(program).info("starting", version=__version__, **fields)
-
-
-async def _until_sigterm(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(work)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 async def _serve_mps(
@@ -217,7 +205,7 @@ async def _serve_mps(
             async with asyncio.timeout(_FIRST_LABEL_SECONDS):
                 await label.changed.wait()
     try:
-        await _until_sigterm(MpsDaemon(places, ChosenConfiguration(settings, label)).run())
+        await until_sigterm(MpsDaemon(places, ChosenConfiguration(settings, label)).run())
     finally:
         if following is not None:
             following.cancel()

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from gpu_device_plugin.cli.program import EXIT_FAILED
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, clip
 
 # What reaches the API server is imported when it is used, so that help comes at once.
@@ -39,7 +41,8 @@ class _Seconds(click.ParamType[float]):
         """The time in seconds."""
         text = f"{value}s" if re.fullmatch(r"\d{1,6}", str(value)) else str(value)
         if re.fullmatch(rf"({_PART})+", text) is None:
-            self.fail(f"{clip(text)!r} is no time such as 500ms, 5s or 1m30s", param, ctx)
+            wanted = "wanted a time such as 500ms, 5s or 1m30s"
+            self.fail(f"{clip(text)!r} is not valid: {wanted}", param, ctx)
         return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
 
 
@@ -137,11 +140,13 @@ class VerbResult:
         value: For programs: the facts of the text, in its order, as plain values.
         draw: Draws the text.
         names: What `-o name` prints.
+        is_good: Whether the exit code is 0.
     """
 
     value: object
     draw: "Callable[[OverviewScreen], None]" = field(compare=False)
     names: Sequence[str] = ()
+    is_good: bool = True
 
 
 _SECONDS_BETWEEN, _COMPLETION_SECONDS = 2.0, 2.0
@@ -167,6 +172,12 @@ class Listing:
         """Whether the text has all that there is."""
         return self.output == "wide"
 
+    @property
+    def scope(self) -> str:
+        """Which pods are asked for, after the noun."""
+        labelled = " with these labels" if self.labels else ""
+        return (f" of namespace {self.namespace}" if self.namespace else "") + labelled
+
     def show(self, read: _Read, follow: _Follow | None = None) -> None:
         """Print the answer, or with `--watch` each new one: from `follow`, by default asked again."""
         found = self.cluster.ask(read)
@@ -178,7 +189,13 @@ class Listing:
         elif self.output == "name":
             click.echo("".join(f"{name}\n" for name in dict.fromkeys(found.names)), nl=False)
         else:
-            found.draw(_screen())
+            from rich.console import Console
+
+            from gpu_device_plugin.cli.overview_screen import OverviewScreen
+
+            found.draw(OverviewScreen(Console(highlight=False)))
+        if not found.is_good:
+            sys.exit(EXIT_FAILED)
 
     async def _watch(self, api: "ApiServer", first: VerbResult, follow: _Follow) -> None:
         import logging
@@ -249,7 +266,7 @@ def _list_options(of: str, formats: Sequence[str], usual: str) -> dict[str, Call
             metavar="NAMESPACE",
             default="",
             shell_complete=suggest("/api/v1/namespaces"),
-            help=f"Default: {usual}.",
+            help=f"Namespace of the pods; by default {usual}.",
         ),
         "-A": click.option(
             "-A", "--all-namespaces", is_flag=True, help="All namespaces (the default)."
@@ -304,14 +321,6 @@ def listing(
         return made
 
     return with_options
-
-
-def _screen() -> "OverviewScreen":
-    from rich.console import Console
-
-    from gpu_device_plugin.cli.overview_screen import OverviewScreen
-
-    return OverviewScreen(Console(highlight=False))
 
 
 def _echo_plain(value: object, *, is_yaml: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.program import Number
 from gpu_device_plugin.cli.setting_options import setting_option
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -16,7 +17,6 @@ from gpu_device_plugin.errors import EdgeError
 
 # What these commands need is imported in them, so that the agent does not load it.
 if TYPE_CHECKING:
-    from gpu_device_plugin.install_hooks.cleanup import Outcome
     from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 
 NAME = "gpu-device-plugin"
@@ -33,7 +33,11 @@ def _installation_options(command: _Command) -> _Command:
             help="Namespace of the agents' DaemonSet.",
         ),
         click.option(
-            "--daemonset", default=NAME, show_default=True, metavar="NAME", help="Its name."
+            "--daemonset",
+            default=NAME,
+            show_default=True,
+            metavar="NAME",
+            help="Name of that DaemonSet.",
         ),
         kubeconfig_options,
     )
@@ -45,7 +49,7 @@ def _installation_options(command: _Command) -> _Command:
 def _timeout_option(seconds: int, text: str) -> Callable[[_Command], _Command]:
     return click.option(
         "--timeout",
-        type=click.IntRange(1, 86400),
+        type=Number(1, 86400),
         default=seconds,
         show_default=True,
         metavar="SECONDS",
@@ -65,8 +69,8 @@ def _with_fleet(
 
 
 @click.command()
-@_installation_options
 @_timeout_option(240, "How long to wait for all nodes.")
+@_installation_options
 def uninstall(timeout: int, **installation: Any) -> None:
     """Make every agent withdraw from its node.
 
@@ -79,8 +83,8 @@ def uninstall(timeout: int, **installation: Any) -> None:
 
 
 @click.command("clear-nodes")
-@_installation_options
 @_timeout_option(60, "How long to wait for the agents to end.")
+@_installation_options
 def clear_nodes(timeout: int, **installation: Any) -> None:
     """Remove what former agents left on the Node objects.
 
@@ -100,7 +104,6 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
 
 
 @click.command("check-upgrade")
-@_installation_options
 @click.option(
     "--mode",
     type=click.Choice([mode.value for mode in NodeMode]),
@@ -119,6 +122,7 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
     is_flag=True,
     help="The new agents prepare no claims: refuse while pods hold slices by claims.",
 )
+@_installation_options
 def check_upgrade(
     mode: str,
     memory_unit: str,
@@ -167,17 +171,8 @@ def cleanup(root: str, *, force: bool, **directories: str) -> None:
     from gpu_device_plugin.install_hooks.cleanup import Places, clean
 
     paths = {key: Path(root) / path.lstrip("/") for key, path in directories.items()}
-    places = Places(
-        state=paths["state_dir"],
-        run=paths["run_dir"],
-        library=paths["library_dir"],
-        kubelet=paths["kubelet_dir"],
-        cdi=paths["cdi_dir"],
-    )
-    _tell(asyncio.run(clean(places, is_forced=force)))
-
-
-def _tell(outcome: "Outcome") -> None:
+    places = Places(**{key.removesuffix("_dir"): path for key, path in paths.items()})
+    outcome = asyncio.run(clean(places, is_forced=force))
     for line in outcome.removed:
         click.echo(f"removed {line}")
     if not outcome.removed:

@@ -4,28 +4,34 @@ import gpu_device_plugin.cli.plain_structlog  # first
 
 # isort: split
 import asyncio
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
+import structlog
 
 import gpu_device_plugin
 from gpu_device_plugin import __version__
 from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, ask
-from gpu_device_plugin.cli.logs import configure_logs
-from gpu_device_plugin.cli.program import run_program
+from gpu_device_plugin.cli.program import run_program, until_sigterm
 from gpu_device_plugin.cli.setting_options import SettingsCommand, setting_option
+from gpu_device_plugin.errors import shorten
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import (
     ControllerSettings,
     load_controller_settings,
 )
-from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
+from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX, LogFormat
 
+_FIRST = ("timestamp", "level", "event")
+_MOST_ENTRIES = 64
+_LONGEST_TRACE = 16_384
 _run_dir = setting_option("run_dir", "The --run-dir of the agent on this node.")
 
 
@@ -46,16 +52,6 @@ _ELSEWHERE = {
 class _Program(click.Group):
     """Imports a command of another module when it is asked for: an agent has no use for it."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word; an unknown one is compared with every name."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as error:
-            names = self.list_commands(ctx)
-            raise click.exceptions.NoSuchCommand(args[0], possibilities=names, ctx=ctx) from error
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None."""
         if cmd_name in _ELSEWHERE:
@@ -71,7 +67,7 @@ class _Program(click.Group):
 @click.group(
     cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(__version__, prog_name="gpu-device-plugin")
+@click.version_option(__version__, message="gpu-device-plugin %(version)s")
 def cli() -> None:
     """Share GPUs between pods by memory and compute, with enforced limits.
 
@@ -80,6 +76,7 @@ def cli() -> None:
     The chart's hooks run `uninstall`, `clear-nodes` and `check-upgrade`. `cleanup` removes what an
     uninstall leaves on a node. `simulate` needs no GPU.
     """
+    configure_logs("info", LogFormat.TEXT if sys.stderr.isatty() else LogFormat.JSON)
 
 
 _config = click.option(
@@ -138,7 +135,7 @@ def controller(config: Path | None, **flags: object) -> None:
 
     settings = load_controller_settings(flags, os.environ, config)
     configure_logs(settings.log_level.value, settings.log_format)
-    asyncio.run(run_controller(settings))
+    asyncio.run(until_sigterm(run_controller(settings)))
 
 
 @cli.command()
@@ -190,6 +187,46 @@ def version() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program."""
     run_program(cli, "gpu-device-plugin", arguments)
+
+
+def configure_logs(level: str, log_format: LogFormat) -> None:
+    """JSON lines for machines, aligned text for a terminal."""
+    renderer: structlog.types.Processor = (
+        structlog.processors.JSONRenderer()
+        if log_format is LogFormat.JSON
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _short,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _short(
+    _logger: object, _method: str, line: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    """What happened comes first, and no value is longer than a text may be, whatever stands in it."""
+    trace = line.pop("exception", None)
+    short = {key: _value(line[key]) for key in dict.fromkeys((*_FIRST, *line))}
+    return short if trace is None else {**short, "exception": str(trace)[-_LONGEST_TRACE:]}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        more = len(value) - _MOST_ENTRIES
+        shown = [_value(each) for each in value[:_MOST_ENTRIES]]
+        return [*shown, f"and {more} more"] if more > 0 else shown
+    return shorten(value) if isinstance(value, str) else value
 
 
 _PACKAGE = Path(gpu_device_plugin.__file__).parent

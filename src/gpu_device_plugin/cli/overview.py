@@ -26,8 +26,8 @@ from gpu_device_plugin.cli.kubeconfig_options import (
     suggest,
 )
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.cli.program import EXIT_FAILED, run_program
-from gpu_device_plugin.domain.wording import count_noun
+from gpu_device_plugin.cli.program import Number, run_program
+from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
@@ -73,19 +73,15 @@ def _choose_nodes(
     names = [name.removeprefix("node/") for name in names]
     known = sorted(found.names)
     unknown = [name for name in names if name not in known]
-    listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if known[8:] else "") or "none"
     if unknown:
+        listed = few(known) or "none"
         raise NotKnownError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
     wanted = [n for n in names or known if labelled is None or ("", n) in labelled]
-    chosen = found.only(wanted, namespace)
-    if known and not (chosen.nodes or chosen.unreadable):
-        what = f"holds anything of namespace {namespace}" if wanted else "has these labels"
-        raise NotKnownError(f"no node with cards {what}; nodes with cards: {listed}")
-    return chosen
+    return found.only(wanted, namespace)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="kubectl gpu")
+@click.version_option(__version__, message="kubectl gpu %(version)s")
 def gpu() -> None:
     """The cluster's shared GPUs: who holds what, what is free, and what is wrong.
 
@@ -151,8 +147,6 @@ def top(prometheus: str | None, listing: Listing) -> None:
     """
     from gpu_device_plugin.overview.questions import read_uses, select_by_labels
 
-    is_answered = True
-
     async def read(api: "ApiServer") -> VerbResult:
         chosen = await select_by_labels(api, "/api/v1/pods", listing.labels)
         every, silent = await read_uses(api, prometheus)
@@ -162,20 +156,21 @@ def top(prometheus: str | None, listing: Listing) -> None:
             if listing.namespace in ("", use.namespace)
             and (chosen is None or (use.namespace, use.pod) in chosen)
         ]
-        nonlocal is_answered
-        is_answered = bool(every) or not silent
         value = {"slices": list(map(asdict, uses)), "no_figures": list(silent)}
         names = [f"{use.namespace}/{use.pod}" for use in uses]
-        return VerbResult(value, lambda screen: screen.uses(uses, silent), names)
+        return VerbResult(
+            value,
+            lambda screen: screen.uses(uses, silent, listing.scope),
+            names,
+            is_good=bool(every) or not silent,
+        )
 
     listing.show(read)
-    if not is_answered:
-        sys.exit(EXIT_FAILED)
 
 
 @gpu.command()
 @click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=_PODS)
-@listing("-n -o -w", formats=("json", "yaml"), usual="the namespace of the context")
+@listing("-n -o -w", formats=("json", "yaml"), usual="that of the context")
 def why(pod: str, listing: Listing) -> None:
     """Show why a pod is pending, was refused, or runs where it does.
 
@@ -208,30 +203,24 @@ def doctor(listing: Listing) -> None:
     """
     from gpu_device_plugin.overview.questions import read_findings
 
-    has_problem = False
-
     async def read(api: "ApiServer") -> VerbResult:
-        nonlocal has_problem
         found, reading = await read_findings(api, __version__)
         agents = sum(pod.agent is not None for pod in reading.pods)
         nodes = count_noun(len(reading.cards.nodes), "node")
         examined = f"{count_noun(agents, 'agent')}, {nodes} with cards"
-        has_problem = any(finding.level == "problem" for finding in found)
+        is_good = all(finding.level != "problem" for finding in found)
         value = {"findings": list(map(asdict, found)), "examined": examined}
-        return VerbResult(value, lambda screen: screen.findings(found, examined))
+        return VerbResult(value, lambda screen: screen.findings(found, examined), is_good=is_good)
 
     listing.show(read)
-    if has_problem:
-        sys.exit(EXIT_FAILED)
 
 
 @gpu.command()
-@click.argument("units", type=click.IntRange(1, 100_000))
-@click.argument("percent", type=click.IntRange(0, 100), default=0)
+@click.argument("units", type=Number(1, 100_000))
+@click.argument("percent", type=Number(0, 100), default=0)
 @click.option(
     "--cards",
-    type=click.IntRange(1, 36),
-    metavar="NUMBER",
+    type=Number(1, 36),
     default=1,
     help="Divide each pod's units equally over this many cards.",
 )
@@ -249,9 +238,9 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     async def read(api: "ApiServer") -> VerbResult:
         reading = await read_cluster(api)
         chosen = await select_by_labels(api, "/api/v1/nodes", listing.labels)
-        nodes = _choose_nodes(reading.cards, (), "", chosen).nodes
+        shown = _choose_nodes(reading.cards, (), "", chosen)
         facts = {node.metadata.name: node for node in reading.nodes}
-        found = capacities(nodes, facts, units, percent, cards)
+        found = capacities(shown.nodes, facts, units, percent, cards)
         over = f" over {cards} cards" if cards > 1 else ""
         compute = f" and {percent} %" if percent else ""
         asked = f"{count_noun(units, 'unit')}{compute}{over}"
@@ -261,7 +250,7 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
             "pods": sum(each.pods for each in found),
         }
         names = [f"node/{each.node}" for each in found if each.pods]
-        return VerbResult(value, lambda screen: screen.capacity(found, asked), names)
+        return VerbResult(value, lambda screen: screen.capacity(found, asked, shown.summary), names)
 
     listing.show(read)
 
@@ -295,7 +284,9 @@ def totals(team_label: str, listing: Listing) -> None:
         value = [{"name": n, **asdict(t), "pods": len(t.pods)} for n, t in found.items()]
         group = "team" if team_label else "namespace"
         names = [f"{group}/{name}" for name in found]
-        return VerbResult({"totals": value}, lambda screen: screen.totals(found, group), names)
+        return VerbResult(
+            {"totals": value}, lambda screen: screen.totals(found, group, listing.scope), names
+        )
 
     listing.show(read)
 
@@ -324,7 +315,8 @@ def inspect_cgpu(node: str, *, details: bool, cluster: KubeconfigChoice) -> None
     reading = cluster.ask(read_cluster)
     nodes = _choose_nodes(reading.cards, [node] if node else []).nodes
     table = inspection.details if details else inspection.summary
-    click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)
+    addresses = {node.metadata.name: node.address for node in reading.nodes}
+    click.echo(table([each for each in nodes if each.units], addresses), nl=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -343,9 +335,10 @@ def complete(arguments: Sequence[str] | None = None) -> None:
 
     words = list(sys.argv[1:] if arguments is None else arguments) or [""]
     found = ShellComplete(gpu, {}, "kubectl gpu", "").get_completions(words[:-1], words[-1])
-    for item in found:
+    is_path = any(item.type == "file" for item in found)
+    for item in () if is_path else found:
         click.echo(f"{item.value}\t{item.help}" if item.help else str(item.value))
-    click.echo(":4")  # no names of files
+    click.echo(":0" if is_path else ":4")  # whether the shell completes names of files
 
 
 def json_cards(found: "ClusterCards") -> dict[str, object]:

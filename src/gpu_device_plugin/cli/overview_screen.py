@@ -87,8 +87,8 @@ class OverviewScreen:
         options = self._console.options.update(width=width)
         return [_trim(line) for line in self._console.render_lines(part, options, pad=False)]
 
-    def uses(self, uses: Sequence[SliceUse], silent: Sequence[str]) -> None:
-        """A line a slice, and what could not be asked."""
+    def uses(self, uses: Sequence[SliceUse], silent: Sequence[str], scope: str = "") -> None:
+        """A line a slice, and what could not be asked; `scope` says which pods are asked for."""
         table = _table(
             "pod", "card", right=("memory", "of MiB", "%", "compute", "of %", "refused", "held by")
         )
@@ -97,24 +97,24 @@ class OverviewScreen:
         if uses:
             self._print(self._lines(table, self._width_for(table)))
         elif not silent:
-            self._console.print("no slice is held")
+            self._console.print(f"no pod{scope} holds a slice")
         for line in silent:
             self._hanging("no figures  ", line, "yellow")
 
-    def totals(self, found: Mapping[str, NamespaceTotal], group: str) -> None:
-        """What each group holds, as the page has it."""
+    def totals(self, found: Mapping[str, NamespaceTotal], group: str, scope: str = "") -> None:
+        """What each group holds, as the page has it; `scope` says which pods are asked for."""
         table = _table(group, right=("pods", "GiB", "compute, cards", "whole devices"))
         for name, total in found.items():
             table.add_row(name, str(len(total.pods)), total.gib, total.cards, str(total.devices))
         if found:
             self._print(self._lines(table, self._width_for(table)))
         else:
-            self._console.print("no pod holds anything")
+            self._console.print(f"no pod{scope} holds anything")
 
-    def capacity(self, capacities: Sequence[NodeCapacity], asked: str) -> None:
-        """How many more pods fit, node by node."""
+    def capacity(self, capacities: Sequence[NodeCapacity], asked: str, nothing: str) -> None:
+        """How many more pods fit, node by node; `nothing` says why there is none."""
         if not capacities:
-            self._console.print(ClusterCards(()).summary)
+            self._console.print(nothing)
             return
         table = _table("node", right=("more pods",))
         table.add_column("then", overflow="fold")

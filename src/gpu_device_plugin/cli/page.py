@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.program import until_sigterm
 from gpu_device_plugin.errors import ConfigError
 
 
@@ -43,17 +44,15 @@ from gpu_device_plugin.errors import ConfigError
 )
 @click.option("--tls-key-file", type=click.Path(path_type=Path), help="Its private key.")
 @kubeconfig_options
-def page(  # noqa: PLR0913, PLR0917 - one for each option
+def page(
     address: str,
-    prometheus: str,
-    grafana: str,
-    team_label: str,
     name: str,
     tls_cert_file: Path | None,
     tls_key_file: Path | None,
     cluster: KubeconfigChoice,
+    **shown: str,
 ) -> None:
-    """Show nodes, cards and slices in a browser, until it is ended.
+    """Show nodes, cards and slices in a browser, until Ctrl-C.
 
     It only reads, with the rights of your kubeconfig: list and watch nodes and pods, get pods,
     list Events. On a loopback address everybody on this machine may look. On any other address
@@ -67,9 +66,7 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
     settings = PageSettings(
         address=address,
         cluster=name or cluster.context,
-        prometheus=prometheus,
-        grafana=grafana,
-        team_label=team_label,
+        **shown,
         certificate=tls_cert_file,
         key=tls_key_file,
     )
@@ -78,4 +75,4 @@ def page(  # noqa: PLR0913, PLR0917 - one for each option
     def tell(port: int) -> None:
         click.echo(f"the page: {scheme}://{host}:{port}/")
 
-    asyncio.run(run_page(settings, cluster.api(), tell))
+    asyncio.run(until_sigterm(run_page(settings, cluster.api(), tell)))

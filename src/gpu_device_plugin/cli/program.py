@@ -1,38 +1,57 @@
 """How a program of the command line shows help, and how it ends: exit codes, and one line for an error."""
 
+import asyncio
+import signal
 import sys
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Coroutine, Sequence
+from difflib import get_close_matches
+from math import inf, nan
+from textwrap import TextWrapper
+from typing import Any, NoReturn
 
 import click
+import structlog
 
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
+from gpu_device_plugin.domain.wording import wanted_number
+from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError, clip
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
 _CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
-_HYPHEN, _UNBROKEN = "-", "\N{NON-BREAKING HYPHEN}"
+# Help breaks lines between words only: a name with hyphens stays in one piece, to be found and copied.
+TextWrapper.wordsep_re = TextWrapper.wordsep_simple_re
 
 
-class _Help(click.HelpFormatter):
-    """Breaks lines between words only: a name with hyphens stays in one piece, to be found and copied."""
+class Number(click.ParamType[float]):
+    """A number within bounds."""
 
-    def write(self, string: str) -> None:
-        """What is written, with plain hyphens again."""
-        super().write(string.replace(_UNBROKEN, _HYPHEN))
+    name = "number"
 
-    def write_text(self, text: str) -> None:
-        """A paragraph."""
-        super().write_text(text.replace(_HYPHEN, _UNBROKEN))
+    def __init__(self, least: int, most: int | None = None, kind: type[float] = int) -> None:
+        self._least, self._most, self._kind = least, most, kind
 
-    def write_dl(
-        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
-    ) -> None:
-        """A list of names with a text each."""
-        kept = [(name, text.replace(_HYPHEN, _UNBROKEN)) for name, text in rows]
-        super().write_dl(kept, col_max, col_spacing)
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number."""
+        try:
+            found = self._kind(value)
+        except ValueError:
+            found = nan
+        if not self._least <= found <= (inf if self._most is None else self._most):
+            wanted = wanted_number(self._least, self._most, is_whole=self._kind is int)
+            self.fail(f"{clip(str(value))!r} is not valid: {wanted}", param, ctx)
+        return found
 
 
-click.Context.formatter_class = _Help
+async def until_sigterm(work: Coroutine[Any, Any, None]) -> None:
+    """Do it until SIGTERM or SIGINT."""
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        structlog.get_logger("program").info("ended")
 
 
 def run_program(command: click.Command, name: str, arguments: Sequence[str] | None) -> NoReturn:
@@ -45,11 +64,38 @@ def run_program(command: click.Command, name: str, arguments: Sequence[str] | No
     except click.ClickException as error:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} -h'.", err=True)
-        _end(name, error.format_message(), error.exit_code)
+        _end(name, _text(error), error.exit_code)
     except click.Abort:
         sys.exit(EXIT_INTERRUPTED)
     except GpuPluginError as error:
         _end(name, str(error), _CODES.get(type(error), EXIT_FAILED))
+
+
+def _text(error: click.ClickException) -> str:
+    """What is wrong: which flag, argument or command, what was given, and what it may be."""
+    near: Sequence[str] = ()
+    text = error.message
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        text = _bad(error, error.param)
+    elif isinstance(error, click.exceptions.NoSuchCommand) and error.ctx is not None:
+        names = getattr(error.ctx.command, "list_commands", lambda _: ())(error.ctx)
+        text = f"no command {error.command_name!r}"
+        near = get_close_matches(error.command_name, names)
+    elif isinstance(error, click.NoSuchOption):
+        text, near = f"no option {error.option_name!r}", error.possibilities or ()
+    elif isinstance(error, click.UsageError):
+        text = text[:1].lower() + text[1:].rstrip(".")
+    return text + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
+
+
+def _bad(error: click.BadParameter, param: click.Parameter) -> str:
+    name = param.opts[-1] if isinstance(param, click.Option) else param.human_readable_name
+    choices = param.type.choices if isinstance(param.type, click.Choice) else ()
+    wanted = f": wanted one of {', '.join(choices)}" if choices else ""
+    if isinstance(error, click.MissingParameter):
+        return f"{name} is missing{wanted}"
+    given, _, _ = error.message.partition(" is not one of ")  # as click has it
+    return f"{name}: {given} is not valid{wanted}" if wanted else f"{name}: {error.message}"
 
 
 def _end(name: str, text: str, code: int) -> NoReturn:

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
-from gpu_device_plugin.cli.program import EXIT_USAGE
-from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.cli.program import Number
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node_profiles import MOST_CARDS, profile_names
 from gpu_device_plugin.simulation.simulated_node import (
@@ -19,23 +21,8 @@ from gpu_device_plugin.simulation.simulated_node import (
     SimulatedNodeView,
 )
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _MIB = 1024 * 1024
 _Command = TypeVar("_Command", bound=Callable[..., None])
-
-
-class _FailedError(click.ClickException):
-    exit_code = EXIT_USAGE  # as for wrong settings
-
-
-class _Simulation(click.Group):
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GpuPluginError as error:
-            raise _FailedError(str(error)) from error
 
 
 _state_option = click.option(
@@ -47,7 +34,11 @@ _state_option = click.option(
     help=f"The node's file, or the directory that holds {STATE_NAME}.",
 )
 _card_option = click.option(
-    "--card", type=int, metavar="SLOT", required=True, help="The card's slot, as `show` numbers it."
+    "--card",
+    type=Number(0),
+    metavar="SLOT",
+    required=True,
+    help="The card's slot, as `show` numbers it.",
 )
 
 
@@ -55,7 +46,7 @@ def _node(state: Path) -> SimulatedNode:
     return SimulatedNode(state / STATE_NAME if state.is_dir() else state)
 
 
-@click.group(cls=_Simulation)
+@click.group()
 def simulate() -> None:
     """Create a node of simulated GPUs and change its state.
 
@@ -70,7 +61,7 @@ def simulate() -> None:
     "--driver-version", help="Driver version, instead of the profile's; for instance 535.309.01."
 )
 @click.option(
-    "--cards", type=click.IntRange(0, MOST_CARDS), help="Number of cards, instead of the profile's."
+    "--cards", type=Number(0, MOST_CARDS), help="Number of cards, instead of the profile's."
 )
 @click.option("--seed", help="Seed of the UUIDs; default: the file's path.")
 @click.option("--keep", is_flag=True, help="Keep a node that already has these cards.")
@@ -107,9 +98,11 @@ _add_command(
     "xid",
     "Make a card report the XID CODE.",
     SimulatedNode.xid,
-    click.argument("code", type=click.IntRange(1, 1000)),
+    click.argument("code", type=Number(1, 1000)),
     _card_option,
-    click.option("--instance", type=int, help="The MIG instance it happens in, by NVML's index."),
+    click.option(
+        "--instance", type=Number(0), help="The MIG instance it happens in, by NVML's index."
+    ),
 )
 _add_command(
     "lost",
@@ -136,7 +129,7 @@ _add_command(
     "temperature",
     "Set a card's temperature.",
     SimulatedNode.temperature,
-    click.argument("celsius", type=click.IntRange(0, 200)),
+    click.argument("celsius", type=Number(0, 200)),
     _card_option,
 )
 _add_command(
@@ -149,8 +142,10 @@ _add_command(
 
 @simulate.command()
 @_card_option
-@click.option("--memory-mib", type=int, help="Memory taken by programs that are not simulated.")
-@click.option("--gpu-percent", type=int, help="Utilisation to show.")
+@click.option(
+    "--memory-mib", type=Number(0), help="Memory taken by programs that are not simulated."
+)
+@click.option("--gpu-percent", type=Number(0, 100), help="Utilisation to show.")
 @_state_option
 def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path) -> None:
     """Set how much of a card is in use."""
@@ -180,9 +175,6 @@ def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> No
 def show(state: Path) -> None:
     """Show the node: its cards, their state, and who uses them."""
     shown = _node(state).view()
-    # Not at the top: an agent should not load what only a person sees.
-    from rich.console import Console
-
     Console().print(_cards_table(shown))
     if shown.processes:
         Console().print(_processes_table(shown))
@@ -193,17 +185,14 @@ def show(state: Path) -> None:
 def cdi(state: Path) -> None:
     """Print a CDI spec for the cards.
 
-    It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
+    Write it to a file in /etc/cdi. The container runtime has to read it (containerd:
     enable_cdi), and the agent has to name cards by it (--device-list-strategy cdi-cri). --state of
     the node must be a directory.
     """
     click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
 
 
-def _cards_table(shown: SimulatedNodeView) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _cards_table(shown: SimulatedNodeView) -> Table:
     hanging = ", [red]every call hangs[/red]" if shown.is_hanging else ""
     table = Table(
         title=f"{shown.profile}: driver {shown.driver_version}, CUDA {shown.cuda_version}{hanging}",
@@ -243,10 +232,7 @@ def _state(card: SimulatedCard) -> str:
     return "[green]well[/green]"
 
 
-def _processes_table(shown: SimulatedNodeView) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _processes_table(shown: SimulatedNodeView) -> Table:
     table = Table(title="processes", box=SIMPLE_HEAD)
     for heading in ("pid", "card", "memory", "program"):
         table.add_column(heading)

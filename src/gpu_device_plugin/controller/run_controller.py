@@ -3,7 +3,6 @@
 import asyncio
 import ctypes
 import gc
-import signal
 import socket
 import uuid
 from collections.abc import Callable
@@ -215,21 +214,14 @@ class Controller:
 
 
 async def run_controller(settings: ControllerSettings) -> None:
-    """Run a controller in this process until SIGTERM or SIGINT.
+    """Run a controller in this process until cancelled.
 
     AccessError: There is no usable kubeconfig and no service account, so nothing to wait for.
     """
     await load_credentials([Path(settings.kubeconfig)] if settings.kubeconfig else [])
     _log.info("starting", version=__version__, placement=settings.placement.value)
     _give_large_blocks_back()
-    work = asyncio.ensure_future(Controller(settings).run())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, work.cancel)
-    try:
-        await work
-    except asyncio.CancelledError:
-        _log.info("ended")
+    await Controller(settings).run()
 
 
 def _give_large_blocks_back() -> None:

@@ -62,7 +62,10 @@ class MemoryFile(Generic[_Record]):
         bad = [f"{found.bad}; set aside as {found.aside.name}"] if found.aside else []
         if found.sealed is not None:
             try:
-                self._read = msgspec.json.decode(found.sealed.payload, type=dict[str, Any])
+                # An agent before 0.1.0 called the allocation API `door`, in this file and in its label.
+                payload = found.sealed.payload.replace(b'"door":', b'"allocation_api":')
+                payload = payload.replace(b'-plugin/door":', b'-plugin/allocation-api":')
+                self._read = msgspec.json.decode(payload, type=dict[str, Any])
             except msgspec.DecodeError as error:
                 self._file.set_aside(now_seconds)
                 bad.append(f"{self._path}: {error}; set aside")
@@ -176,7 +179,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     registered: list[str] = []  # resources that were ever registered here
     mps_root: str = ""  # directory of the MPS daemon that was configured last, or ""
     mig_profile: str | None = None
-    door: str = ""
+    allocation_api: str = ""
 
 
 class ClaimsRecord(msgspec.Struct, frozen=True):

@@ -14,6 +14,22 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def wanted_number(least: float | None, most: float | None, *, is_whole: bool) -> str:
+    """Which numbers are valid.
+
+    >>> wanted_number(1, 9, is_whole=True), wanted_number(0, None, is_whole=False)
+    ('wanted a whole number from 1 to 9', 'wanted a number of at least 0')
+    """
+    to = (
+        ""
+        if least is None
+        else f" of at least {least}"
+        if most is None
+        else f" from {least} to {most}"
+    )
+    return f"wanted a {'whole ' if is_whole else ''}number{to}"
+
+
 def few(names: Iterable[str]) -> str:
     """The first names, and how many there are besides.
 

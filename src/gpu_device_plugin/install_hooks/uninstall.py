@@ -245,8 +245,8 @@ class Uninstall:
         self.tell(f"withdrawn: {count_noun(len(self._done), 'node')}")
         if pods:
             self.tell(
-                f"still running with a slice: {count_noun(len(pods), 'pod')}. If a container of theirs ends, it "
-                f"cannot start again without the plugin. When the pods have ended, remove their "
+                f"still running with a slice: {count_noun(len(pods), 'pod')}. A container that ends "
+                f"cannot start again without the plugin. When no pod with a slice is left, remove the "
                 f"files with `gpu-device-plugin cleanup` on the nodes"
             )
 

@@ -207,6 +207,7 @@ class NvmlSource:
             reported.inventory, reported.missing = report, None
         elif isinstance(report, DriverMissing):
             reported.inventory, reported.missing = None, report
+            _log.warning("driver missing", error=report.reason)
         self._on_report(report)
         if isinstance(report, Inventory):
             self._driver_is(report.driver_version)

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
@@ -30,6 +30,7 @@ _ENDS = {
 _TOLD = {"RunDirectoryShared"}  # nothing is wrong, and it can be better
 _LABEL_TEXT = re.compile(r"label ([^\s=]+)=(\S*) ")
 _SLICES_POLICY = "-slices"
+_OFFERED_AS = ("aliyun.com/gpu", "nvidia.com/")
 _LABEL = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
 
 
@@ -54,18 +55,6 @@ problem, note = partial(Finding, Level.PROBLEM), partial(Finding, Level.NOTE)
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationApiObjects:
-    """Namespaces with the label for claims, namespaces with the template, names of the policies.
-
-    None where we may not read it, or it is not served.
-    """
-
-    namespaces: frozenset[str] | None = None
-    templates: frozenset[str] | None = None
-    policies: frozenset[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Installation:
     """What is examined.
 
@@ -73,7 +62,9 @@ class Installation:
         node_events: Events about nodes, the oldest first.
         policies: Names of the admission policies; None where we may not list them.
         runtime_classes: Names of the RuntimeClasses; None as above.
-        claims: What the API server has for claims.
+        by_claims: Namespaces with the label for claims; None as above.
+        templates: Namespaces with the template for claims; None also where they are not served.
+        claim_policies: Names of the policies that make claims; None as above.
         unexamined: What we have no right to list.
     """
 
@@ -82,10 +73,12 @@ class Installation:
     nodes: Sequence[SurveyedNode]
     pods: Sequence[SurveyedPod]
     cards: ClusterCards
-    node_events: Sequence[Event] = ()
+    node_events: Sequence[Event] | None = ()
     policies: frozenset[str] | None = None
     runtime_classes: frozenset[str] | None = None
-    claims: AllocationApiObjects = field(default_factory=AllocationApiObjects)
+    by_claims: frozenset[str] | None = None
+    templates: frozenset[str] | None = None
+    claim_policies: frozenset[str] | None = None
     unexamined: Sequence[str] = ()
 
     @property
@@ -96,15 +89,42 @@ class Installation:
 
 def findings(facts: Installation) -> tuple[Finding, ...]:
     """Everything that is wrong, problems first."""
-    is_installed = bool(facts.sets or facts.agents or DAEMON_SETS in facts.unexamined)
-    checks = _CHECKS if is_installed else (_not_installed, _unreadable, _unexamined)
-    found = [finding for check in checks for finding in check(facts)]
+    found = [finding for check in _CHECKS for finding in check(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
 
 
-def _not_installed(_: Installation) -> Iterator[Finding]:
-    cure = "install the chart (docs/install.md), or choose another --context"
-    yield problem("no DaemonSet runs the agent in this cluster", cure)
+def _not_installed(facts: Installation) -> Iterator[Finding]:
+    if facts.sets or facts.agents or DAEMON_SETS in facts.unexamined:
+        return
+    unserved = _unserved(facts)
+    offering = [view.name for view in facts.cards.nodes if view.name not in unserved]
+    if offering:
+        yield note(
+            f"no DaemonSet and no pod runs the agent, and nodes offer their cards: {few(offering)}",
+            "agents outside of pods are not examined: read their logs on these nodes",
+        )
+    else:
+        cure = "install the chart (docs/install.md), or choose another --context"
+        yield problem("no DaemonSet runs the agent in this cluster", cure)
+    if unserved:
+        yield problem(
+            f"nodes publish cards, and no agent serves them: {few(unserved)}",
+            "start the agent there, or remove what it left: gpu-device-plugin clear-nodes",
+        )
+
+
+def _unserved(facts: Installation) -> Sequence[str]:
+    """Nodes that publish cards of which their kubelets have nothing to give."""
+    nodes = {node.metadata.name: node.status.allocatable or {} for node in facts.nodes}
+    return [
+        view.name
+        for view in facts.cards.nodes
+        if not view.offer.by_claims
+        and not any(
+            name.startswith(_OFFERED_AS) and str(amount) != "0"
+            for name, amount in nodes[view.name].items()
+        )
+    ]
 
 
 def _not_ready(facts: Installation) -> Iterator[Finding]:
@@ -133,6 +153,7 @@ def _missing(facts: Installation) -> Iterator[Finding]:
         node.metadata.name
         for node in facts.nodes
         if node.metadata.name not in served
+        and (facts.sets or facts.agents)
         and (MODE_LABEL in node.labels or any(s.looks_for(node.labels) for s in facts.sets))
     ]
     if lacking:
@@ -238,8 +259,8 @@ def _allocation_apis(facts: Installation) -> Iterator[Finding]:
     for node in facts.nodes:
         yield from _of_node(node, by_name.get(node.metadata.name))
     giving = [view.name for view in by_name.values() if _gives_by_claims(view)]
-    if facts.claims.namespaces is not None:
-        yield from _of_namespaces(facts.claims.namespaces, giving, facts.claims)
+    if facts.by_claims is not None:
+        yield from _of_namespaces(facts.by_claims, giving, facts)
 
 
 def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
@@ -256,7 +277,7 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
     elif asked is AllocationApi.DRA and not _gives_by_claims(view):
         yield problem(
             f"node {name} asks for claims ({_LABEL}), and its agent serves the device plugin",
-            f"kubectl describe node {name}: the Event DoorNotAvailable says why (docs/dra.md)",
+            f"kubectl describe node {name}: the Event AllocationApiNotAvailable says why (docs/dra.md)",
         )
     elif asked is AllocationApi.DEVICE_PLUGIN and view.offer.by_claims:
         yield note(
@@ -267,7 +288,7 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
 
 
 def _of_namespaces(
-    labelled: frozenset[str], giving: Sequence[str], facts: AllocationApiObjects
+    labelled: frozenset[str], giving: Sequence[str], facts: Installation
 ) -> Iterator[Finding]:
     if labelled and not giving:
         yield problem(
@@ -289,7 +310,7 @@ def _of_namespaces(
             f"namespaces have the template for claims and not the label: {few(sorted(unused))}",
             f"kubectl label namespace NAMESPACE {_LABEL}; until then they use the device plugin",
         )
-    policies = facts.policies
+    policies = facts.claim_policies
     if labelled and policies is not None and not any(p.endswith(_SLICES_POLICY) for p in policies):
         yield problem(
             f"namespaces use claims, and no policy makes them: {few(sorted(labelled))}",
@@ -340,7 +361,7 @@ def _node_events(facts: Installation) -> Iterator[Finding]:
     """What agents have reported as Events of their nodes, and have not said to be over."""
     nodes = {node.metadata.name: node for node in facts.nodes}  # an Event outlives its node
     last: dict[tuple[str, str], Event] = {}
-    for event in facts.node_events:
+    for event in facts.node_events or ():
         if event.reporter != _COMPONENT or event.about not in nodes:
             continue
         if event.type == "Warning" or event.reason in _TOLD:
@@ -400,6 +421,7 @@ def _unexamined(facts: Installation) -> Iterator[Finding]:
 
 
 _CHECKS: Sequence[Callable[[Installation], Iterable[Finding]]] = (
+    _not_installed,
     _not_ready,
     _missing,
     _silent,

@@ -52,11 +52,13 @@ class CardView:
     """A card.
 
     Attributes:
-        free_units: Memory units that nobody holds or waits for.
-        free_percent: Percent of compute that nobody holds or waits for.
+        held_units: Memory units that its holders have; pods that wait for a card are not among them.
+        free_units: Memory units that nobody holds or waits for; 0 for a card that is out of service, or
+            that pods hold whole.
+        free_percent: Percent of compute that nobody holds or waits for; 0 as above.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
-        door: Its allocation API (docs/dra.md), by its name in JSON.
+        allocation_api: By what requests reach it (docs/dra.md).
         memory_by: Who holds new slices to their memory, where that is not the usual one.
         fault: Why it is out of service, and since when, as its agent says.
     """
@@ -66,21 +68,15 @@ class CardView:
     model: str
     memory_mib: int
     units: int
+    held_units: int
     free_units: int
     free_percent: int
     is_healthy: bool
     holders: tuple[PodShare, ...]
     pods: tuple[PodRef, ...] = ()
-    door: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
     memory_by: str = ""
     fault: str = ""
-
-    @property
-    def held_units(self) -> int:
-        """Memory units that its holders have; pods that wait for a card are not among them."""
-        if self.door is AllocationApi.DRA:
-            return self.units - self.free_units
-        return sum(holder.units for holder in self.holders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +110,7 @@ class NodeCards:
         units = "" if self.is_whole else f"units of {unit}, "
         counts = Counter(card.model for card in self.cards)
         models = ", ".join(f"{count} x {model}" for model, count in counts.items())
-        by_claims = sum(card.door is AllocationApi.DRA for card in self.cards)
+        by_claims = sum(card.allocation_api is AllocationApi.DRA for card in self.cards)
         api = allocation_api_text(by_claims, len(self.cards))
         return f"{self.mode}, {units}{models}{api}"
 
@@ -154,10 +150,10 @@ class NodeCards:
             holders = tuple(h for h in card.holders if h.pod.namespace == namespace)
             pods = own(card.pods)
             if holders or pods:
-                free = card.units - sum(holder.units for holder in holders)
-                cards.append(
-                    replace(card, free_units=free, free_percent=0, holders=holders, pods=pods)
-                )
+                held = sum(holder.units for holder in holders)
+                free = card.units - held if card.is_healthy and not pods else 0
+                seen = replace(card, held_units=held, free_units=free, free_percent=0)
+                cards.append(replace(seen, holders=holders, pods=pods))
         waiting = {pod: units for pod, units in self.waiting.items() if pod.namespace == namespace}
         instances = {u: pods for u, held in self.instances.items() if (pods := own(held))}
         return NodeCards(self.name, self.offer, (), (), tuple(cards), waiting, instances)
@@ -281,19 +277,24 @@ def _card(
     room: Room, offer: NodeOffer, holders: tuple[PodShare, ...], devices: _Devices
 ) -> CardView:
     card = room.card
+    units = card.capacity(room.unit)
+    is_by_claims = card.index in offer.by_claims
+    # A whole card by a claim is all of its units (docs/dra.md), and is counted once.
+    pods = tuple(p for p in devices.get(card.uuid, ()) if p not in [h.pod for h in holders])
+    has_room = room.is_healthy and not pods
     return CardView(
         card.index,
         card.uuid,
         card.model,
         card.memory_mib,
-        card.capacity(room.unit),
-        room.free_mem,
-        room.free_core,
+        units,
+        units - room.free_mem if is_by_claims else sum(holder.units for holder in holders),
+        room.free_mem if has_room else 0,
+        room.free_core if has_room else 0,
         room.is_healthy,
         holders,
-        # A whole card by a claim is all of its units (docs/dra.md), and is counted once.
-        tuple(ref for ref in devices.get(card.uuid, ()) if ref not in [h.pod for h in holders]),
-        AllocationApi.DRA if card.index in offer.by_claims else AllocationApi.DEVICE_PLUGIN,
+        pods,
+        AllocationApi.DRA if is_by_claims else AllocationApi.DEVICE_PLUGIN,
         offer.memory_by.get(card.index, ""),
         offer.faults.get(card.index, ""),
     )
@@ -301,10 +302,11 @@ def _card(
 
 @dataclass(frozen=True, slots=True)
 class ClusterCards:
-    """Every node with cards, and the names of those whose annotation cannot be read, with the reason."""
+    """Every node with cards; why those cannot be read whose annotation is wrong; the summary where there is none."""
 
     nodes: tuple[NodeCards, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    nothing: str = "no node publishes cards; `kubectl gpu doctor` says why"
 
     @property
     def names(self) -> Sequence[str]:
@@ -315,7 +317,7 @@ class ClusterCards:
     def summary(self) -> str:
         """How much of it is held, in one line."""
         if not self.nodes and not self.unreadable:
-            return "no node publishes cards; `kubectl gpu doctor` says why"
+            return self.nothing
         cards = sum(len(node.cards) for node in self.nodes)
         shared = [node for node in self.nodes if not node.is_whole]
         whole = [card for node in self.nodes if node.is_whole for card in node.cards]
@@ -341,7 +343,9 @@ class ClusterCards:
             and (not namespace or namespace in node.namespaces)
         )
         own = {} if namespace else self.unreadable
-        return ClusterCards(nodes, {n: own[n] for n in own if names is None or n in names})
+        what = f"holds anything of namespace {namespace}" if namespace else "has these labels"
+        nothing = f"no node with cards {what}" if self.names else self.nothing
+        return ClusterCards(nodes, {n: own[n] for n in own if names is None or n in names}, nothing)
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:

@@ -21,13 +21,7 @@ from gpu_device_plugin.kubernetes.objects.survey import (
 )
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview import slice_use
-from gpu_device_plugin.overview.doctor import (
-    DAEMON_SETS,
-    AllocationApiObjects,
-    Finding,
-    Installation,
-    findings,
-)
+from gpu_device_plugin.overview.doctor import DAEMON_SETS, Finding, Installation, findings
 from gpu_device_plugin.overview.live_cluster import LiveCluster
 from gpu_device_plugin.overview.node_cards import ClusterCards, asking_of, cluster_cards
 from gpu_device_plugin.overview.why import PodStory, event_line, story
@@ -44,11 +38,6 @@ class Reading:
     nodes: tuple[SurveyedNode, ...]
     pods: tuple[SurveyedPod, ...]
     cards: ClusterCards
-
-    @property
-    def addresses(self) -> Mapping[str, str]:
-        """Node -> its IP address."""
-        return {node.metadata.name: node.address for node in self.nodes}
 
 
 async def read_cluster(api: ApiServer) -> Reading:
@@ -138,36 +127,21 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
     reading, sets = await asyncio.gather(
         read_cluster(api), lists.read(DAEMON_SETS, survey.agent_sets())
     )
-    events, policies, classes = await asyncio.gather(
+    by_claims = {"labelSelector": f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"}
+    examined = await asyncio.gather(
         lists.read("Events of nodes", survey.events("default", "Node")),
         lists.read("ValidatingAdmissionPolicies", survey.names(VALIDATING_POLICIES)),
         lists.read("RuntimeClasses", survey.names(RUNTIME_CLASSES)),
-    )
-    claims = await _claim_objects(survey, lists)
-    facts = Installation(
-        version,
-        sets or (),
-        reading.nodes,
-        reading.pods,
-        reading.cards,
-        events or (),
-        policies,
-        classes,
-        claims,
-        sorted(lists.refused),
-    )
-    return findings(facts), reading
-
-
-async def _claim_objects(survey: Survey, lists: "_Optional") -> AllocationApiObjects:
-    """The side of claims; a cluster may be too old for all of it."""
-    by_claims = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
-    namespaces, templates, policies = await asyncio.gather(
-        lists.read("Namespaces", survey.names(NAMESPACES, {"labelSelector": by_claims})),
+        lists.read("Namespaces", survey.names(NAMESPACES, by_claims)),
+        # A cluster may be too old for these.
         lists.read_if_served("ResourceClaimTemplates", survey.claim_templates(TEMPLATE)),
         lists.read_if_served("MutatingAdmissionPolicies", survey.names(MUTATING_POLICIES)),
     )
-    return AllocationApiObjects(namespaces, templates, policies)
+    refused = sorted(lists.refused)
+    facts = Installation(
+        version, sets or (), reading.nodes, reading.pods, reading.cards, *examined, refused
+    )
+    return findings(facts), reading
 
 
 async def read_uses(

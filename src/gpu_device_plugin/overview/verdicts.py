@@ -69,7 +69,7 @@ def whole_by_claims(asked: Mapping[str, int], cards: Iterable[CardView]) -> tupl
 
     Only with the chart's value `dra.wholeCards`, under whose name whole cards are asked for.
     """
-    given = [card for card in cards if card.door is AllocationApi.DRA and card.is_healthy]
+    given = [card for card in cards if card.allocation_api is AllocationApi.DRA and card.is_healthy]
     taken = sum(card.free_units < card.units for card in given)
     return tuple(
         DeviceRoom(f"{name} by claims (dra.wholeCards)", len(given), taken, amount)
@@ -125,7 +125,7 @@ class NodeVerdict:
         is_other_api: Whether the node serves such requests by the other allocation API (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
         is_too_large: Whether no card of the node has as many units as are asked of one.
-        opens: What to do for the pod to go there, where the cards have room; or "".
+        cure: What to do for the pod to go there, where the cards have room; or "".
     """
 
     node: str
@@ -137,21 +137,21 @@ class NodeVerdict:
     is_never: bool = False
     is_unreadable: bool = False
     is_too_large: bool = False
-    opens: str = ""
+    cure: str = ""
 
     @property
     def lacks_room(self) -> bool:
         """Whether it might take the pod if more were free."""
         is_other = self.is_other_api or self.is_never or self.is_unreadable
-        return not (self.is_fit or self.opens or is_other)
+        return not (self.is_fit or self.cure or is_other)
 
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """Why the pod cannot go to a node whatever its cards have, and what opens it."""
+    """Why the pod cannot go to a node whatever its cards have, and the cure."""
 
     why: str = ""
-    opens: str = ""
+    cure: str = ""
 
 
 def node_verdicts(
@@ -224,7 +224,7 @@ def _device_verdicts(
             f"{verdict}, but {closed.why}" if closed.why else verdict,
             tuple(str(room) for room in rooms),
             is_fit=has_room and not closed.why,
-            opens=closed.opens if has_room else "",
+            cure=closed.cure if has_room else "",
         )
 
 
@@ -259,7 +259,7 @@ def _verdict(
         # What was said of a pod that was refused is from before.
         fits = f"fits now, card {index}" if pod.status.is_over else f"fits, card {index}"
         fits = f"would fit (card {index}), but {closed.why}" if closed.why else fits
-        return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
+        return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, cure=closed.cure)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
     verdict = lack + (f", and {closed.why}" if closed.why else "")
     most = max((room.card.capacity(room.unit) for room in rooms), default=0)
@@ -279,8 +279,8 @@ def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
     for key, value in sorted((pod.spec.node_selector or {}).items()):
         if node.labels.get(key) != value:
             label = f"`kubectl label node {name} {key}={value}`, or "
-            opens = ("" if key in node.labels else label) + "change the pod's nodeSelector"
-            return _Closed(f"the node has no label {key}={value}", opens)
+            cure = ("" if key in node.labels else label) + "change the pod's nodeSelector"
+            return _Closed(f"the node has no label {key}={value}", cure)
     return _Closed()
 
 

@@ -22,9 +22,9 @@ from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_ve
 
 _NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
 _OTHER_API = {
-    AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
-    "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
-    AllocationApi.DRA: "label a node gpu-device-plugin/door=dra; or take that label off the pod's namespace and "
+    AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/allocation-api=dra and create the pod "
+    "again, or a node gpu-device-plugin/allocation-api=device-plugin (docs/dra.md)",
+    AllocationApi.DRA: "label a node gpu-device-plugin/allocation-api=dra; or take that label off the pod's namespace and "
     "create the pod again (docs/dra.md)",
 }
 
@@ -156,7 +156,7 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
 
 def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """What would let nodes take the pod that may take it."""
-    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
+    if how := few(verdict.cure for verdict in verdicts if verdict.cure):
         yield f"the cards have room, the node is closed to it: {how}"
     if lacking := [verdict for verdict in verdicts if verdict.lacks_room]:
         by_node = "; each node says what fits now" if any(each.hint for each in verdicts) else ""

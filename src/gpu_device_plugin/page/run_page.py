@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from gpu_device_plugin.overview.live_cluster import LiveCluster
 from gpu_device_plugin.page.access import Access
 from gpu_device_plugin.page.drawing import Drawing, Drawings
 from gpu_device_plugin.page.rows import Uses
-from gpu_device_plugin.web.http_server import ReadyState
+from gpu_device_plugin.web.http_server import ReadyState, parse_address
 from gpu_device_plugin.web.page.page_server import Content, Html, PageServer, ServerSentEvent
 from gpu_device_plugin.web.tls import ServingTls
 
@@ -35,6 +34,16 @@ class PageSettings:
     team_label: str = ""
     certificate: Path | None = None
     key: Path | None = None
+
+    def __post_init__(self) -> None:
+        """ConfigError: one of them is malformed."""
+        parse_address(self.address, "--address")
+        if self.prometheus:
+            query_path(self.prometheus)
+        if self.grafana and not re.match(r"https?://[^/]", self.grafana):
+            raise ConfigError(
+                f"--grafana: {self.grafana!r} does not begin with http:// or https://"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +144,14 @@ async def _find(api: ApiServer) -> None:
 async def run_page(
     settings: PageSettings, api: ApiServer, on_ready: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Serve the page from this process until SIGTERM or SIGINT; `on_ready` gets the port.
+    """Serve the page from this process until cancelled; `on_ready` gets the port.
 
-    Raises ConfigError, EdgeError (the address) and WrongServerError (name unknown, certificate not
+    Raises EdgeError (the address) and WrongServerError (name unknown, certificate not
     trusted); any other trouble is shown on the page.
     """
     try:
-        if settings.prometheus:
-            query_path(settings.prometheus)
-        if settings.grafana and not re.match(r"https?://[^/]", settings.grafana):
-            raise ConfigError(
-                f"grafana: {settings.grafana!r} does not begin with http:// or https://"
-            )
         await _find(api)
         page = Page(settings, api)
-        work = asyncio.ensure_future(page.run(lambda: on_ready(page.server.port)))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, work.cancel)
-        await work
-    except asyncio.CancelledError:
-        _log.info("ended")
+        await page.run(lambda: on_ready(page.server.port))
     finally:
         await api.close()

@@ -135,9 +135,9 @@ class Settings(NvidiaSettings):
         LimitBy.HOOK,
         "What sets the driver's memory limit when a container starts. `hook` is gpu-limit-hook, which the agent installs. `toolkit` is NVIDIA's container toolkit (1.20.1 or later), which reads the limit from variables of the slice's CDI device.",
     )
-    door: AllocationApi = setting(
+    allocation_api: AllocationApi = setting(
         AllocationApi.DEVICE_PLUGIN,
-        "The API by which pods ask for this node's cards, if it has no label `gpu-device-plugin/door`: the device plugin API (limits), or dra (ResourceClaims; Kubernetes 1.36 or later).",
+        "The API by which pods ask for this node's cards, if it has no label `gpu-device-plugin/allocation-api`: the device plugin API (limits), or dra (ResourceClaims; Kubernetes 1.36 or later).",
     )
     cdi_dir: str = setting(
         "/var/run/cdi",

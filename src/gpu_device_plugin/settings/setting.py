@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 
+from gpu_device_plugin.domain.wording import wanted_number
 from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.yaml_text import read_yaml
 
@@ -100,15 +101,11 @@ class Setting:
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error
         except (msgspec.ValidationError, ValueError) as error:
-            why = self._wanted_number if self.kind in {int, float} else error
+            why: object = error
+            if self.kind in {int, float}:
+                least, most = self.bounds.get("ge"), self.bounds.get("le")
+                why = wanted_number(least, most, is_whole=self.kind is int)
             raise ConfigError(f"{source}: {clip(str(given))!r} is not valid: {why}") from error
-
-    @property
-    def _wanted_number(self) -> str:
-        least, most = self.bounds.get("ge"), self.bounds.get("le")
-        of = "" if least is None else f" of at least {least}"
-        to = "" if most is None else f" and at most {most}"
-        return f"wanted {'a whole number' if self.kind is int else 'a number'}{of}{to}"
 
     def _parse(self, given: Any) -> Any:
         if self.is_list:

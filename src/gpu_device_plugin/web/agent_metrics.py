@@ -113,7 +113,7 @@ class CardSample:
     """One card now; `index` as in `SliceSample.card`, `reason` why the card itself is out, or "".
 
     `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
-    `door` is by what requests reach it (docs/dra.md). `mode` is ACK's: 0 nobody holds the card, 1 a
+    `api` is by what requests reach it (docs/dra.md). `mode` is ACK's: 0 nobody holds the card, 1 a
     pod has it for itself, 2 it is shared; None where that is not known. `held_ratio` is of its memory.
     `enforcer` is who holds new slices to their memory; empty where it gives none.
     """
@@ -124,7 +124,7 @@ class CardSample:
     units: tuple[UnitCount, ...] = ()
     reason: str = ""
     unexplained_bytes: int | None = None
-    door: str = ""
+    api: str = ""
     node: str = ""
     model: str = ""
     memory_mib: MiB = MiB(0)
@@ -214,7 +214,7 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         "Memory of a card in use that no slice on it accounts for.",
         lambda card: card.unexplained_bytes,
     ),
-    _card.told("card_door", "API by which pods ask for the card.", "door"),
+    _card.told("card_allocation_api", "API by which pods ask for the card.", "api"),
     _card.told(
         "card_memory_enforcer",
         "Who holds new slices of the card to their memory, how or why.",

@@ -95,7 +95,7 @@ class HttpListener:
         most_connections: int = MOST_CONNECTIONS,
     ) -> None:
         self._name, self._address, self._tls = name, address, tls
-        self._host, self._port = parse_address(address, name.replace(" ", "_"))
+        self._host, self._port = parse_address(address, f"--{name.replace(' ', '-')}")
         self._most_connections = most_connections
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None

@@ -49,8 +49,8 @@ static uint64_t less(uint64_t from, uint64_t by)
 	return from > by ? from - by : 0;
 }
 
-/* Right behind a kernel, on an H100: 2.0 us, and 1.4 behind another event. */
-uint64_t charge_gap_ns(const struct meter *meter)
+/* Right behind a kernel an event takes 2.0 us on an H100, and 1.4 behind another event. */
+static uint64_t gap_ns(const struct meter *meter)
 {
 	return meter->event_ns + meter->event_ns / 2;
 }
@@ -93,17 +93,9 @@ static uint64_t charge_copies(struct meter *meter, const struct work *work, uint
 }
 
 /* The next may be charged what is known and was not charged now. */
-static uint64_t settle_slack(struct meter *meter, const struct work *work, uint64_t charged_ns)
+static void settle_slack(struct meter *meter, const struct work *work, uint64_t charged_ns)
 {
 	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, charged_ns), SLACK_MOST_NS);
-	return charged_ns;
-}
-
-static uint64_t charge_sample(struct meter *meter, const struct work *work, uint64_t part_ns,
-			      uint64_t took_ns)
-{
-	estimate_sample(meter, work->what, took_ns);
-	return settle_slack(meter, work, part_ns);
 }
 
 /* `host_ns`: the card can have waited for the host, until the last launch was out. */
@@ -116,7 +108,7 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	/* What kernels of several streams take by themselves does not add up. */
 	if (meter->is_mixed && !meter->aside_ns && !is_slow)
 		return part_ns;
-	const uint64_t gaps_ns = is_slow ? 0 : (work->launches - 1) * charge_gap_ns(meter);
+	const uint64_t gaps_ns = is_slow ? 0 : (work->launches - 1) * gap_ns(meter);
 	const uint64_t most_ns = work->mean_ns + gaps_ns + meter->slack_ns;
 	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
 	/* By our clock it may also be a thread that was not running. */
@@ -126,7 +118,8 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	if (less(part_ns, host_ns) > LONGER_TIMES * most_ns + LONGER_NS)
 		estimate_suspect(meter, work->what, smaller(part_ns - most_ns, SURE_NS));
 	/* That there may have been gaps is no reason to charge something else more. */
-	return settle_slack(meter, work, charged_ns);
+	settle_slack(meter, work, charged_ns);
+	return charged_ns;
 }
 
 /* The card had the work between these two, and all before is charged. */
@@ -136,18 +129,17 @@ static void charge(struct meter *meter, const struct work *work, uint64_t from_n
 	const uint64_t span_ns = less(end_ns, from_ns);
 	const unsigned others = beside(meter, now_ns);
 	const uint64_t part_ns = span_ns / (1 + others);
-	uint64_t charged_ns;
+	uint64_t charged_ns = part_ns;
 
-	if (work->launches && work->copies_ns == work->mean_ns)
+	if (work->launches && work->copies_ns == work->mean_ns) {
 		charged_ns = charge_copies(meter, work, span_ns, is_by_itself);
-	else if (work->is_sample)
-		charged_ns = charge_sample(meter, work, part_ns,
-					   others && span_ns > TURN_NS ? part_ns : span_ns);
-	else if (work->launches && work->is_sure)
+	} else if (work->is_sample) {
+		estimate_sample(meter, work->what, others && span_ns > TURN_NS ? part_ns : span_ns);
+		settle_slack(meter, work, part_ns);
+	} else if (work->launches && work->is_sure) {
 		charged_ns =
 			charge_known(meter, work, part_ns, less(work->ended_ns, from_ns), is_timed);
-	else
-		charged_ns = part_ns;
+	}
 	charge_out(meter, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
 		   -(int64_t)work->worst_ns);
 	credit_spend(meter->card, charged_ns, lease_is_free(meter->card, now_ns));
@@ -167,31 +159,38 @@ static uint64_t had_since_ns(const struct meter *meter, uint32_t index)
 	return since_ns;
 }
 
-/* The event at `index` was reached, `later_ns` after the reference if that is known. */
+/* When the event was reached, by our clock. */
+static uint64_t end_of(const struct meter *meter, const struct timed_event *event, bool is_timed,
+		       int64_t later_ns, uint64_t now_ns)
+{
+	/* The first has nothing in front. */
+	if (!meter->reference)
+		return event->set_ns;
+	if (!is_timed)
+		return now_ns;
+	/* No sooner than it was set, no later than it is seen. */
+	return smaller(larger(sum(meter->reference_ns, later_ns), event->set_ns), now_ns);
+}
+
+/* `later_ns`: so long after the reference the event at `index` was reached, where `is_timed`. */
 static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t later_ns,
 		   uint64_t now_ns)
 {
-	const struct work work = meter->events[index].work;
+	const struct timed_event event = meter->events[index];
 	const uint64_t since_ns = had_since_ns(meter, index);
-	const bool is_by_itself =
-		is_timed && meter->reference_number + 1 == meter->events[index].number;
-	const uint64_t set_ns = meter->events[index].set_ns;
-	/* No sooner than it was set, no later than it is seen. The first has nothing in front. */
-	const uint64_t timed_ns = larger(sum(meter->reference_ns, later_ns), set_ns);
-	const uint64_t end_ns = is_timed           ? smaller(timed_ns, now_ns)
-				: meter->reference ? now_ns
-						   : set_ns;
+	const uint64_t end_ns = end_of(meter, &event, is_timed, later_ns, now_ns);
+	const bool is_by_itself = is_timed && meter->reference_number + 1 == event.number;
 
-	if (work.is_blank && is_by_itself && later_ns > 0 &&
+	if (event.work.is_blank && is_by_itself && later_ns > 0 &&
 	    (!meter->event_ns || (uint64_t)later_ns < meter->event_ns))
 		meter->event_ns = (uint64_t)later_ns;
 	events_pass(meter, index, end_ns, now_ns);
 	/* Behind other work the event in front takes its time. */
-	const uint64_t from_ns = larger(since_ns, meter->covered_ns + charge_gap_ns(meter));
+	const uint64_t from_ns = larger(since_ns, meter->covered_ns + gap_ns(meter));
 
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
 	if (since_ns != UINT64_MAX)
-		charge(meter, &work, from_ns, end_ns, is_timed, is_by_itself, now_ns);
+		charge(meter, &event.work, from_ns, end_ns, is_timed, is_by_itself, now_ns);
 }
 
 static void become_idle(struct meter *meter)
@@ -226,40 +225,27 @@ void charge_rest(struct meter *meter, uint64_t now_ns)
 		settle_tail(meter, over_ns(meter), now_ns);
 }
 
-/* The next event of a stream that was not asked about. */
-static uint32_t next_stream(const struct meter *meter, uint32_t index, const CUstream *asked,
-			    unsigned count)
-{
-	for (; index < meter->count; index++) {
-		unsigned i = 0;
-
-		while (i < count && asked[i] != meter->events[index].stream)
-			i++;
-		if (i == count)
-			break;
-	}
-	return index;
-}
-
+/* A stream whose next event is not reached is not asked about the others. */
 static void poll(struct meter *meter, uint64_t now_ns)
 {
 	CUstream asked[STREAMS_LOOKED_AT];
-	unsigned count = 0;
-	uint32_t index = 0;
+	uint32_t count = 0, index = 0;
 
 	while (index < meter->count && count < STREAMS_LOOKED_AT) {
+		const CUstream stream = meter->events[index].stream;
 		bool is_timed;
 		int64_t later_ns;
 
-		if (events_look(meter, index, &is_timed, &later_ns)) {
+		if (find_stream(asked, count, stream) < count) {
+			index++;
+		} else if (!events_look(meter, index, &is_timed, &later_ns)) {
+			asked[count++] = stream;
+		} else {
 			/* The first waits for the program, it seems, and holds nobody up. */
 			if (index && less(now_ns, meter->first_ns) >= PATIENCE_NS)
 				meter->aside_ns = meter->worst_ns;
 			settle(meter, index, is_timed, later_ns, now_ns);
-		} else {
-			asked[count++] = meter->events[index].stream;
 		}
-		index = next_stream(meter, index, asked, count);
 	}
 }
 

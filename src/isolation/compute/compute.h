@@ -19,6 +19,16 @@ static inline uint64_t larger(uint64_t one, uint64_t other)
 	return one > other ? one : other;
 }
 
+/* Where it is among so many; behind the last: nowhere. */
+static inline uint32_t find_stream(const CUstream *streams, uint32_t count, CUstream stream)
+{
+	uint32_t i = 0;
+
+	while (i < count && streams[i] != stream)
+		i++;
+	return i;
+}
+
 /* Launches in a row, up to an event. */
 struct work {
 	uint64_t what;      /* of the last */
@@ -69,20 +79,21 @@ struct meter {
 	uint64_t number;    /* of launches */
 	uint64_t out_ns;    /* the means of all that is out */
 	uint64_t copies_ns; /* of it, copies */
-	uint64_t more_ns; /* since the card was idle: one launch may take so much more than its mean
-			   */
-	uint64_t worst_ns; /* and what that may take */
-	uint64_t aside_ns; /* of it, what waits for the program while other streams go on */
-	uint64_t slack_ns; /* launches were charged so much less than is known of them */
-	bool is_polled;    /* by some thread, just now, */
-	uint32_t users;    /* and so many launch: the meter does not end meanwhile */
-	bool is_mixed;     /* several streams since the card was idle, */
-	bool is_learning;  /* and copies that were not measured before */
-	CUstream stream;   /* of the last launch; it may be gone */
-	struct work tail;  /* behind the last event */
+	uint64_t more_ns;   /* since the card was idle: one may take so much more than its mean */
+	uint64_t worst_ns;  /* and what that may take */
+	uint64_t aside_ns;  /* of it, what waits for the program while other streams go on */
+	uint64_t slack_ns;  /* launches were charged so much less than is known of them */
+	bool is_polled;     /* by some thread, just now, */
+	uint32_t users;     /* and so many launch: the meter does not end meanwhile */
+	bool is_mixed;      /* several streams since the card was idle, */
+	bool is_learning;   /* and copies that were not measured before */
+	CUstream stream;    /* of the last launch; it may be gone */
+	struct work tail;   /* behind the last event */
 	uint32_t count, spare_count;
+	uint32_t setters; /* threads that set an event just now, each on another stream */
 	struct timed_event events[METER_EVENTS];
 	CUevent spares[METER_EVENTS + 2];
+	CUstream set_on[METER_EVENTS];
 	uint64_t event_ns; /* what an event takes; 0: not measured */
 	struct place places[METER_PLACES];
 };
@@ -150,8 +161,6 @@ int64_t credit_inflight(int card);
 
 /* Credit, less what is launched and not yet spent; with none left nothing may be launched. */
 int64_t credit_balance(int card);
-/* Nanoseconds until there is credit again, with such a balance, which is 0 or less. */
-uint64_t credit_wait_ns(int card, int64_t balance_ns);
 
 void credit_note_wait(int card, uint64_t waited_ns);
 
@@ -170,9 +179,9 @@ struct meter *events_first(int card);
 
 /*
  * Puts the tail behind an event on the stream; where none can be set it stays the tail. The lock
- * is given up meanwhile.
+ * is given up meanwhile. False: there is none.
  */
-void events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
+bool events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
 /*
  * Was event `index` reached, and how long after the reference? False: not yet. The lock is given
  * up meanwhile; only for who has `is_polled`. `is_timed`: the time could be told.
@@ -185,8 +194,7 @@ void events_pass(struct meter *meter, uint32_t index, uint64_t end_ns, uint64_t 
 void events_forget(struct meter *meter);
 void events_after_fork(void);
 
-/* --- Who may launch: slices of a card take leases of it, in which they are alone: compute/lease.c
- * --- */
+/* --- Who may launch: a slice takes a lease of the card, and is alone there: compute/lease.c --- */
 
 /* Nanoseconds until it is worth asking again; 0: the launch may go now. */
 uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch);
@@ -206,11 +214,8 @@ unsigned lease_beside(int card, uint64_t now_ns);
 /* Nothing of the meter's is on the card. */
 static inline bool charge_is_idle(const struct meter *meter)
 {
-	return !meter->count && !meter->tail.launches;
+	return !meter->count && !meter->setters && !meter->tail.launches;
 }
-
-/* Between two kernels of a stream that are queued. */
-uint64_t charge_gap_ns(const struct meter *meter);
 
 /* What is out becomes so much more, by its means: of it copies, and what it may take. */
 void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns);

@@ -129,11 +129,6 @@ int64_t credit_balance(int card)
 	return believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
 }
 
-uint64_t credit_wait_ns(int card, int64_t balance_ns)
-{
-	return (uint64_t)(1 - balance_ns) * 100 / slice_limits()->cards[card].core_percent + 1;
-}
-
 void credit_note_wait(int card, uint64_t waited_ns)
 {
 	atomic_fetch_add(&books(card)->throttled_ns, waited_ns);

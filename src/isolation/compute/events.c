@@ -2,6 +2,7 @@
 #include "compute/compute.h"
 
 #include "driver/stream.h"
+#include "slice/killpoint.h"
 #include "slice/slice.h"
 
 #include <pthread.h>
@@ -118,8 +119,7 @@ static bool record(CUcontext context, CUevent *event, CUstream stream)
 
 static void give_event(struct meter *meter, CUevent event)
 {
-	/* One that too many threads at once have made ends with the context. */
-	if (event && meter->spare_count < sizeof(meter->spares) / sizeof(meter->spares[0]))
+	if (event)
 		meter->spares[meter->spare_count++] = event;
 }
 
@@ -130,20 +130,24 @@ static void put_back(struct meter *meter, const struct work *work)
 	const struct work later = *tail;
 
 	*tail = *work;
+	tail->is_sample = tail->is_blank = false;
 	tail->launches += later.launches;
 	tail->mean_ns += later.mean_ns;
 	tail->copies_ns += later.copies_ns;
 	tail->worst_ns += later.worst_ns;
 	tail->is_sure = tail->is_sure && (!later.launches || later.is_sure);
-	tail->is_sample = tail->is_blank = false;
 }
 
-void events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
+bool events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 {
 	struct timed_event timed = {.stream = stream, .work = meter->tail, .set_ns = now_ns};
 
-	if (meter->count >= METER_EVENTS)
-		return;
+	meter->tail.is_sample = meter->tail.is_blank = false;
+	/* One thread at a time: the list has a stream's events in the card's order. */
+	if (find_stream(meter->set_on, meter->setters, stream) < meter->setters ||
+	    meter->count + meter->setters == METER_EVENTS)
+		return false;
+	meter->set_on[meter->setters++] = stream;
 	if (meter->spare_count)
 		timed.event = meter->spares[--meter->spare_count];
 	meter->tail = (struct work){0};
@@ -152,8 +156,12 @@ void events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 	events_unlock(meter->card);
 	const bool is_set = record(context, &timed.event, stream);
 
+	PAUSEPOINT(event_set);
 	events_lock(meter->card);
-	if (is_set && meter->count < METER_EVENTS) {
+	meter->setters--;
+	meter->set_on[find_stream(meter->set_on, meter->setters, stream)] =
+		meter->set_on[meter->setters];
+	if (is_set) {
 		if (!meter->count)
 			meter->first_ns = now_ns;
 		timed.number = ++meter->events_ever;
@@ -163,6 +171,7 @@ void events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 		give_event(meter, timed.event);
 		put_back(meter, &timed.work);
 	}
+	return is_set;
 }
 
 /* The second version differs only for events that have no time. */
@@ -220,13 +229,10 @@ void events_forget(struct meter *meter)
 		link = &(*link)->next;
 	*link = meter->next;
 	events_unlock(meter->card);
-	if (cuda.cuEventDestroy_v2) {
-		if (meter->reference)
-			cuda.cuEventDestroy_v2(meter->reference);
-		for (uint32_t i = 0; i < meter->count; i++)
-			cuda.cuEventDestroy_v2(meter->events[i].event);
-		for (uint32_t i = 0; i < meter->spare_count; i++)
-			cuda.cuEventDestroy_v2(meter->spares[i]);
-	}
+	give_event(meter, meter->reference);
+	for (uint32_t i = 0; i < meter->count; i++)
+		give_event(meter, meter->events[i].event);
+	for (uint32_t i = 0; cuda.cuEventDestroy_v2 && i < meter->spare_count; i++)
+		cuda.cuEventDestroy_v2(meter->spares[i]);
 	munmap(meter, sizeof(*meter));
 }

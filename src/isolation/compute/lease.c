@@ -224,8 +224,7 @@ static void sign(struct activity *page, bool takes_leases)
 	atomic_store_explicit(&page->is_told, 1, memory_order_relaxed);
 }
 
-/* What kernels are out, and the copies that they wait for; other copies keep nobody up once known.
- */
+/* Kernels that are out, and the copies that they wait for; others keep nobody up once known. */
 static uint64_t out_of(const struct meter *meter)
 {
 	const uint64_t out_ns = (uint64_t)credit_inflight(meter->card);
@@ -294,9 +293,10 @@ static uint64_t for_credit(const struct meter *meter, uint64_t wait_ns, uint64_t
 	return between(NAP_LEAST_NS, smaller(wait_ns, meter->out_ns / 2), NAP_MOST_NS);
 }
 
-/* It waits for others, and says so. */
+/* It waits for others, without a lease, and says so. */
 static uint64_t want(struct activity *page, int64_t key, uint64_t nap_ns, uint64_t now_ns)
 {
+	atomic_store(&page->hold_until_ns, 0);
 	atomic_store_explicit(&page->key, key, memory_order_relaxed);
 	atomic_store(&page->want_until_ns, now_ns + nap_ns + WANT_NS);
 	return nap_ns;
@@ -320,27 +320,23 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 	const int64_t key = key_of(page, worth_ns, now_ns);
 	const struct view view = look(card, key, now_ns);
 
-	if (view.blocked_until_ns > now_ns) {
-		atomic_store(&page->hold_until_ns, 0);
+	if (view.blocked_until_ns > now_ns)
 		return want(page, key, nap_blocked(&view, now_ns), now_ns);
-	}
-	if (view.is_outranked && now_ns - launch->blocked_ns < OVERDUE_NS) {
-		atomic_store(&page->hold_until_ns, 0);
+	if (view.is_outranked && now_ns - launch->blocked_ns < OVERDUE_NS)
 		return want(page, key, nap_until(out_ns), now_ns);
-	}
 	const bool is_by_itself = is_alone(card, now_ns);
 
 	if (out_ns && out_ns + launch->estimate.mean_ns > LEASE_NS && !is_by_itself)
 		return between(NAP_LEAST_NS, out_ns / 2, NAP_MOST_NS);
 	atomic_store(&page->hold_until_ns, now_ns + LEASE_NS + (is_by_itself ? out_ns : 0));
 	atomic_store(&page->out_until_ns, larger(now_ns, page->out_until_ns));
-	/* Somebody else may have taken it at the same moment: then both ask again. */
-	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns) {
-		atomic_store(&page->hold_until_ns, 0);
-		/* Not both at the same moment again: where a page is mapped differs by process. */
+	/*
+	 * Somebody else may have taken it at the same moment: then both ask again. Not both at the
+	 * same moment again: where a page is mapped differs by process.
+	 */
+	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns)
 		return want(page, key, NAP_LATE_NS / 2 + ((uintptr_t)page >> 12) % 16 * 1000,
 			    now_ns);
-	}
 	atomic_store(&page->want_until_ns, 0);
 	return 0;
 }
@@ -371,7 +367,7 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 
 	if (credit_ns <= 0) {
 		give_up(page);
-		return for_credit(meter, credit_wait_ns(card, credit_ns), out_ns);
+		return for_credit(meter, (uint64_t)((1 - credit_ns) * 100 / percent + 1), out_ns);
 	}
 	/*
 	 * Copies do not disturb others' kernels. Those of who launches kernels go beside these, and

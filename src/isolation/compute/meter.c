@@ -35,10 +35,11 @@ enum { TELL_LAUNCHES = 8 };
 
 /* Shorter than a thread sleeps at least. */
 #define SPIN_NS 60000u
+/* No longer, where it may end at any moment. */
+#define NAP_MOST_NS 1000000u
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
 #define REAP_AFTER_NS 100000000u
 
-static atomic_int capped;   /* 0: not asked, 1: some card has a cap, 2: none */
 static atomic_bool is_told; /* that a slice without a cap is at work */
 
 void meter_after_fork(void)
@@ -49,16 +50,16 @@ void meter_after_fork(void)
 
 bool meter_is_capped(void)
 {
-	int answer = atomic_load_explicit(&capped, memory_order_relaxed);
+	static atomic_int answer; /* 0: not asked, 1: some card has a cap, 2: none */
 
-	if (!answer) {
-		answer = 2;
-		for (unsigned i = 0; i < slice_limits()->card_count; i++)
-			if (credit_is_capped((int)i))
-				answer = 1;
-		atomic_store(&capped, answer);
+	if (!atomic_load_explicit(&answer, memory_order_relaxed)) {
+		int left = (int)slice_limits()->card_count;
+
+		while (left && !credit_is_capped(left - 1))
+			left--;
+		atomic_store(&answer, left ? 1 : 2);
 	}
-	return answer == 1;
+	return atomic_load_explicit(&answer, memory_order_relaxed) == 1;
 }
 
 /* A slice without a cap: its neighbours have to know when it is on the card with them. */
@@ -78,25 +79,6 @@ static void tell_neighbours(void)
 	atomic_store_explicit(&is_told, true, memory_order_relaxed);
 	for (unsigned i = 0; i < slice_limits()->card_count; i++)
 		lease_tell_without((int)i, now_ns + TELL_NS);
-}
-
-/*
- * The meter of what goes to a stream of the current context, in use and with its lock; NULL where
- * the card has no cap.
- */
-static struct meter *begin_use(CUcontext context, CUstream stream)
-{
-	int card;
-
-	if (!context || capture_has(stream))
-		return NULL;
-	struct meter *meter = events_find(context);
-
-	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
-		meter = events_meter(context, card);
-	if (meter)
-		meter->users++;
-	return meter;
 }
 
 static void end_use(struct meter *meter)
@@ -123,7 +105,7 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	if (charge_holds(meter, launch->estimate.worst_ns, launch->now_ns)) {
 		const uint64_t nap_ns = meter->out_ns / 2;
 
-		return nap_ns < SPIN_NS ? SPIN_NS : nap_ns < 1000000 ? nap_ns : 1000000;
+		return nap_ns < SPIN_NS ? SPIN_NS : smaller(nap_ns, NAP_MOST_NS);
 	}
 	return lease_wait_ns(meter, launch);
 }
@@ -151,7 +133,7 @@ static void await(struct meter *meter, struct meter_launch *launch)
 			break;
 		/* What is out would be measured together with our nap. */
 		if (meter->tail.launches && meter->stream == launch->stream)
-			events_set(meter, launch->stream, launch->now_ns);
+			(void)events_set(meter, launch->stream, launch->now_ns);
 		waited_ns += nap_ns;
 		const bool is_long = waited_ns - reaped_ns >= REAP_AFTER_NS;
 
@@ -162,33 +144,53 @@ static void await(struct meter *meter, struct meter_launch *launch)
 		credit_note_wait(meter->card, waited_ns);
 }
 
+/*
+ * Waits in the stream's context until the launch may go. Then its meter is in use, and its lock
+ * taken; there is none where the card has no cap.
+ */
+static struct meter *begin_use(struct meter_launch *launch)
+{
+	int card;
+
+	launch->there = scope_stream(launch->stream);
+	const CUcontext context = launch->there.context;
+
+	if (!context || capture_has(launch->stream))
+		return NULL;
+	struct meter *meter = events_find(context);
+
+	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
+		meter = events_meter(context, card);
+	if (meter) {
+		meter->users++;
+		await(meter, launch);
+	}
+	return meter;
+}
+
 void meter_await(CUstream stream)
 {
 	struct meter_launch launch = {.stream = stream};
 
 	if (!meter_is_capped())
 		return;
-	launch.there = scope_stream(stream);
-	struct meter *meter = begin_use(launch.there.context, stream);
+	struct meter *meter = begin_use(&launch);
 
-	if (meter) {
-		await(meter, &launch);
+	if (meter)
 		end_use(meter);
-	}
 	scope_end(launch.there);
 }
 
 /* An event right before the launch, and at first two. */
 static void begin_sample(struct meter *meter, struct meter_launch *launch)
 {
-	if (meter->count + 3 >= METER_EVENTS)
+	if (meter->count + 3 >= METER_EVENTS || !events_set(meter, launch->stream, launch->now_ns))
 		return;
-	events_set(meter, launch->stream, launch->now_ns);
 	if (meter->number < BLANK_LAUNCHES && !meter->tail.launches) {
 		meter->tail.is_blank = true;
-		events_set(meter, launch->stream, launch->now_ns);
+		(void)events_set(meter, launch->stream, launch->now_ns);
 	}
-	launch->is_sample = !meter->tail.launches && meter->count;
+	launch->is_sample = !meter->tail.launches;
 	launch->now_ns = timer_now_ns();
 }
 
@@ -224,10 +226,8 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 		return;
 	}
 	*launch = (struct meter_launch){.what = what, .is_copy = is_copy, .stream = stream};
-	launch->there = scope_stream(stream);
-	launch->meter = begin_use(launch->there.context, stream);
+	launch->meter = begin_use(launch);
 	if (launch->meter) {
-		await(launch->meter, launch);
 		begin(launch->meter, launch);
 		events_unlock(launch->meter->card);
 	}
@@ -313,7 +313,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch, begun);
 		if (is_event_due(meter, launch))
-			events_set(meter, launch->stream, launch->now_ns);
+			(void)events_set(meter, launch->stream, launch->now_ns);
 	} else {
 		put_out(meter, launch, -1);
 	}
@@ -323,10 +323,14 @@ void meter_after(struct meter_launch *launch, CUresult result)
 
 void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all)
 {
-	*wait = (struct meter_wait){.stream = stream, .is_for_all = is_for_all};
+	/* A green context's default stream, or all of its work, is a part of the primary's. */
+	const bool is_part = stream_is_default(stream) && green_is_current();
+
+	*wait = (struct meter_wait){.stream = is_part ? METER_NO_STREAM : stream,
+				    .is_for_all = is_for_all && !is_part};
 	if (!meter_is_capped())
 		return;
-	wait->context = stream == METER_NO_STREAM ? NULL : scope_context(stream);
+	wait->context = wait->stream == METER_NO_STREAM ? NULL : scope_context(stream);
 	const struct meter *meter = events_find(wait->context);
 
 	if (meter) {
@@ -390,14 +394,14 @@ void meter_forget_context(CUcontext context)
 		return;
 	meter->context = NULL; /* nobody finds it any more */
 	while (meter->users)
-		sleep_unlocked(meter->card, SPIN_NS, false);
+		sleep_unlocked(meter->card, NAP_MOST_NS, false);
 	if (!charge_is_idle(meter)) {
 		events_unlock(meter->card);
 		wait_for_all(context);
 		events_lock(meter->card);
 	}
 	while (meter->is_polled)
-		sleep_unlocked(meter->card, SPIN_NS, false);
+		sleep_unlocked(meter->card, NAP_MOST_NS, false);
 	const uint64_t now_ns = timer_now_ns();
 
 	charge_all(meter, asked_ns, now_ns);

@@ -37,6 +37,15 @@ static inline CUresult green_home_of(CUstream stream, CUcontext *context)
 	return stream ? cuda.cuStreamGetCtx(stream, context) : cuda.cuCtxGetCurrent(context);
 }
 
+static inline bool green_is_current(void)
+{
+	CUgreenCtx green = NULL;
+	CUcontext ignored;
+
+	return green_is_possible() &&
+	       cuda.cuStreamGetCtx_v2(NULL, &ignored, &green) == CUDA_SUCCESS && green;
+}
+
 /* The current context, or its home; NULL when there is none. Any thread. */
 static inline CUcontext context_current(void)
 {

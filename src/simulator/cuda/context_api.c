@@ -116,7 +116,7 @@ CUresult cuCtxSynchronize_v2(CUcontext handle)
 	result = capture_refuse_unsafe();
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	context_wait(context);
+	context_wait(handle ? context_of(handle) : stack_top());
 	pools_release_unused(context->device);
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -121,7 +121,7 @@ void context_wait(struct context *context)
 		ledger_publish(context->device);
 	}
 	ledger_publish(context->device);
-	sweep(context);
+	sweep(context->home ? context->home : context);
 }
 
 void streams_close_all(struct context *context)

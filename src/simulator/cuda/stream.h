@@ -71,7 +71,7 @@ bool stream_has_work(const struct stream *stream);
 bool stream_run_host_call(struct stream *stream);
 /* True when all work is done. Runs host functions that are due (waits). */
 bool stream_is_idle(struct stream *stream, uint64_t *left_ns);
-/* The same of all streams of a context. */
+/* The same of all streams of a context: of a green one its own, of its primary one also these. */
 bool context_is_idle(struct context *context, uint64_t *left_ns);
 void stream_wait(struct stream *stream);
 void context_wait(struct context *context);

@@ -231,14 +231,17 @@ bool stream_is_idle(struct stream *stream, uint64_t *left_ns)
 
 bool context_is_idle(struct context *context, uint64_t *left_ns)
 {
+	struct context *home = context->home ? context->home : context;
 	bool is_idle = true;
 
 	*left_ns = 0;
-	while (host_calls && run_due_host_call(context))
+	while (host_calls && run_due_host_call(home))
 		;
-	for (struct stream *stream = context->streams; stream; stream = stream->next) {
+	for (struct stream *stream = home->streams; stream; stream = stream->next) {
 		uint64_t of_stream_ns = 0;
 
+		if (context != home && context != stream->green)
+			continue;
 		is_idle &= look(stream, &of_stream_ns);
 		if (of_stream_ns > *left_ns)
 			*left_ns = of_stream_ns;

@@ -9,6 +9,8 @@
  *	cards sibling UNIT_NS SECONDS	on a stream of card 0; another context of it is current
  *	cards green UNIT_NS SECONDS	on a stream of a green context of card 0; card 1's is
  *current cards greens UNIT_NS SECONDS	on the default streams of two such, each current in turn
+ *	cards green_apart UNIT_NS SECONDS	on a stream of one such; behind each launch the other,
+ *idle one is waited for
  *	cards together UNIT_NS SECONDS	one launch for both: a short part on card 1, then card 0's
  */
 #include "place.h"
@@ -75,6 +77,17 @@ static CUresult launch_in_greens(void)
 	return result ? result : CALL(cuCtxSynchronize);
 }
 
+static CUresult launch_and_await_the_other(void)
+{
+	CUresult result = launch(&home);
+
+	if (!result)
+		result = CALL(cuCtxSetCurrent, green_contexts[1]);
+	if (!result)
+		result = CALL(cuCtxSynchronize);
+	return result ? result : CALL(cuStreamSynchronize, NULL);
+}
+
 static CUresult launch_together(void)
 {
 	CUDA_LAUNCH_PARAMS parts[2] = {{0}};
@@ -93,6 +106,8 @@ static CUresult piece(const char *way)
 		return launch(&other);
 	if (!strcmp(way, "greens"))
 		return launch_in_greens();
+	if (!strcmp(way, "green_apart"))
+		return launch_and_await_the_other();
 	if (!strcmp(way, "graph"))
 		return CALL(cuGraphLaunch, exec, home.stream);
 	return strcmp(way, "together") ? launch(&home) : launch_together();

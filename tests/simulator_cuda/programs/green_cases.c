@@ -96,5 +96,30 @@ static void its_work_and_memory_are_of_the_primary_context(void)
 	OK(cuMemFree_v2(address));
 }
 
+static void it_is_synchronized_by_itself_and_with_the_primary_one(void)
+{
+	CUcontext primary = begin();
+	CUgreenCtx made = green();
+	CUstream work = stream();
+	CUcontext context;
+
+	OK(cuCtxFromGreenCtx(&context, made));
+	stop_the_clock();
+	spin(work, 5000000);
+	OK(cuCtxSetCurrent(context));
+	OK(cuCtxSynchronize());
+	FAILS(cuStreamQuery(work), CUDA_ERROR_NOT_READY);
+	spin(NULL, 9000000);
+	OK(cuCtxSynchronize());
+	OK(cuStreamQuery(NULL));
+	spin(NULL, 9000000);
+	OK(cuCtxSetCurrent(primary));
+	OK(cuCtxSynchronize());
+	OK(cuStreamQuery(work));
+	OK(cuCtxSetCurrent(context));
+	OK(cuStreamQuery(NULL));
+}
+
 CASES(CASE(a_green_context_holds_the_primary_one_alive), CASE(its_streams_say_whose_they_are),
-      CASE(its_work_and_memory_are_of_the_primary_context));
+      CASE(its_work_and_memory_are_of_the_primary_context),
+      CASE(it_is_synchronized_by_itself_and_with_the_primary_one));

@@ -1,7 +1,7 @@
 """The programs of a cluster, built from Go modules into a cache outside the tree.
 
 Run as a program it prints where the binaries of one version stand, after building what is missing:
-``python -m tools.harness.cluster.binaries``. Two builders at once wait for each other on a lock file.
+``python -m tools.harness.cluster.binaries``. Two builders of one program wait for each other on a lock file.
 """
 
 import fcntl
@@ -77,12 +77,11 @@ def kubernetes_version() -> str:
 def provide(version: str) -> Binaries:
     """Build what the cache lacks and say where everything stands."""
     cache = cache_directory()
-    with one_builder(cache):
-        containerd = _containerd(cache)
-        kubernetes = _kubernetes(cache, version, KUBERNETES_COMMANDS)
-        kubectl = shutil.which("kubectl")
-        if kubectl is None:
-            kubectl = str(_kubernetes(cache, version, ("kubectl",)) / "kubectl")
+    containerd = _containerd(cache)
+    kubernetes = _kubernetes(cache, version, KUBERNETES_COMMANDS)
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        kubectl = str(_kubernetes(cache, version, ("kubectl",)) / "kubectl")
     return Binaries(
         kubernetes_version=version,
         kubernetes=kubernetes,
@@ -107,7 +106,7 @@ def provide_helm() -> Path:
 def provide_cert_manager() -> Path:
     """Where the files of cert-manager stand, after they were fetched where that was due."""
     cache, module = cache_directory(), "github.com/cert-manager/cert-manager"
-    with one_builder(cache):
+    with one_builder(cache / "cert-manager"):
         return Path(_download(cache, module, CERT_MANAGER)["Dir"])
 
 
@@ -165,7 +164,7 @@ def provide_nvidia() -> Path:
     """
     cache, module = cache_directory(), "github.com/NVIDIA/k8s-device-plugin"
     flags = ("-ldflags", f"-s -w -X {module}/internal/info.version=v{NVIDIA}")
-    with one_builder(cache):
+    with one_builder(nvidia_path("").parent):
         missing = [name for name in NVIDIA_COMMANDS if not nvidia_path(name).exists()]
         if missing:
             with _workspace(cache, module, NVIDIA, NVIDIA_REPLACED) as workspace:
@@ -186,7 +185,7 @@ def provide_tool(
 ) -> Path:
     """Build a program of a Go module where it is not there yet, from cmd/ or the package that is named."""
     cache = cache_directory()
-    with one_builder(cache):
+    with one_builder(program.parents[1]):
         if not program.exists():
             with _workspace(cache, module, version) as workspace:
                 source = package or f"{module}/cmd/{program.name}"
@@ -195,10 +194,10 @@ def provide_tool(
 
 
 @contextmanager
-def one_builder(cache: Path) -> Iterator[None]:
-    """Wait until nobody else builds into the cache."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
+def one_builder(directory: Path) -> Iterator[None]:
+    """Wait until nobody else builds what stands in this directory of the cache."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{directory}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -216,23 +215,25 @@ def _installed(program: str) -> Path:
 
 def _containerd(cache: Path) -> Path:
     target = cache / f"containerd-{CONTAINERD}" / "bin"
-    missing = [name for name in CONTAINERD_COMMANDS if not (target / name).exists()]
-    if missing:
-        module = "github.com/containerd/containerd/v2"
-        with _workspace(cache, module, CONTAINERD) as workspace:
-            for name in missing:
-                _build(workspace, f"{module}/cmd/{name}", target, ("-tags", CONTAINERD_TAGS))
+    with one_builder(target.parent):
+        missing = [name for name in CONTAINERD_COMMANDS if not (target / name).exists()]
+        if missing:
+            module = "github.com/containerd/containerd/v2"
+            with _workspace(cache, module, CONTAINERD) as workspace:
+                for name in missing:
+                    _build(workspace, f"{module}/cmd/{name}", target, ("-tags", CONTAINERD_TAGS))
     return target
 
 
 def _kubernetes(cache: Path, version: str, commands: Sequence[str]) -> Path:
     target = cache / f"kubernetes-{version}" / "bin"
-    missing = [name for name in commands if not (target / name).exists()]
-    if missing:
-        flags = ("-ldflags", _version_flags(version))
-        with _workspace(cache, "k8s.io/kubernetes", version) as workspace:
-            for name in missing:
-                _build(workspace, f"k8s.io/kubernetes/cmd/{name}", target, flags)
+    with one_builder(target.parent):
+        missing = [name for name in commands if not (target / name).exists()]
+        if missing:
+            flags = ("-ldflags", _version_flags(version))
+            with _workspace(cache, "k8s.io/kubernetes", version) as workspace:
+                for name in missing:
+                    _build(workspace, f"k8s.io/kubernetes/cmd/{name}", target, flags)
     return target
 
 

@@ -74,3 +74,9 @@ def overlay(target: Path, source: Path, enter: Sequence[str] = ()) -> None:
 def overlay_file(target: Path, source: Path, enter: Sequence[str]) -> None:
     """The same for a file, which is there already; a second one hides the first."""
     command_output([*enter, "mount", "--bind", str(source), str(target)])
+
+
+def uncovered_proc(target: Path, enter: Sequence[str]) -> None:
+    """Mount /proc once more; a second mount at the same place hides the first."""
+    target.mkdir(parents=True, exist_ok=True)
+    command_output([*enter, "mount", "-t", "proc", "proc", str(target)])

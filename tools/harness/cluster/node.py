@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.harness.cluster.binaries import Binaries
 from tools.harness.cluster.credentials import PROXY, Credentials, node_user
 from tools.harness.cluster.images import PAUSE, Image, write_archive
-from tools.harness.cluster.layout import overlay, overlay_file
+from tools.harness.cluster.layout import overlay, overlay_file, uncovered_proc
 from tools.harness.cluster.oci_runtimes import oci_runtime
 from tools.harness.cluster.processes import Program, ProgramError, command_output
 from tools.harness.cluster.waiting import wait_for
@@ -163,6 +163,8 @@ class Node:
         """A boot, with an id of its own; the containers are the kubelet's to start again."""
         boot_id = self._file("boot-id")
         boot_id.write_text(f"{uuid.uuid4()}\n")
+        # A user namespace may mount /proc where one that nothing covers is there already.
+        uncovered_proc(self._file("proc"), self.place.enter)
         overlay_file(BOOT_ID, boot_id, self.place.enter)
         self.containerd.start()
         wait_for("containerd answers", self._containerd_answers, 30)

@@ -44,7 +44,7 @@ def provide_crun() -> Path:
     """
     cache = cache_directory()
     program = cache / f"crun-{CRUN}" / "bin" / "crun"
-    with one_builder(cache):
+    with one_builder(program.parents[1]):
         if not program.exists():
             with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as name:
                 built = _built_crun(Path(name))

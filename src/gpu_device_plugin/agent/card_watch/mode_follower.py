@@ -95,7 +95,7 @@ class ModeFollower:
         self.node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
         if content.mig_profile is not None:
             self.node_store.update(mig_profile=content.mig_profile)
-        self.allocation_api_choice.load(content.door)
+        self.allocation_api_choice.load(content.allocation_api)
         self.note_foreign(content.foreign)
         if self._mode is not None and content.labels is not None:
             self._labels = content.labels
@@ -142,16 +142,10 @@ class ModeFollower:
 
     def follow(self, labels: Mapping[str, str]) -> None:
         """Take the labels of the node from the API server."""
-        own = (
-            MODE_LABEL,
-            PLACEMENT_LABEL,
-            MAX_PODS_LABEL,
-            COMPUTE_POLICY_KEY,
-            MEMORY_ENFORCER_LABEL,
-            ALLOCATION_API_LABEL,
-        )
+        of_cards = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, MIG_PROFILE_LABEL)
+        of_slices = (COMPUTE_POLICY_KEY, MEMORY_ENFORCER_LABEL, ALLOCATION_API_LABEL)
         self._is_synced = True
-        wanted = (*own, MIG_PROFILE_LABEL, self.settings.node_label)
+        wanted = (*of_cards, *of_slices, self.settings.node_label)
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.republish()
 
@@ -261,7 +255,7 @@ class ModeFollower:
             registered=sorted(self.registered),
             mps_root=self.node_store.read().mps_root,
             mig_profile=self.node_store.read().mig_profile,
-            door=str(self.allocation_api_choice.kept),
+            allocation_api=str(self.allocation_api_choice.kept),
         )
         self.memory.save(content)
 
@@ -284,14 +278,14 @@ class AllocationApiChoice:
 
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
         """The allocation API that serves now."""
-        wanted, known = parse_allocation_api(text or self.settings.door), ", ".join(AllocationApi)
-        wrong = f"label {ALLOCATION_API_LABEL}={text} names no allocation API; it stays {self.kept}. Known: {known}"
-        self._note("unknown allocation API", "UnknownDoor", wrong if wanted is None else None)
+        wanted = parse_allocation_api(text or self.settings.allocation_api)
+        wrong = f"label {ALLOCATION_API_LABEL}={text} names no allocation API; it stays {self.kept}. Known: {', '.join(AllocationApi)}"
+        self._note("unknown allocation API", "UnknownAllocationApi", None if wanted else wrong)
         if wanted is not AllocationApi.DRA:
             self.refused = ""
         missing = self._lacks_claims(mode) if wanted is AllocationApi.DRA else ""
         text = f"allocation API {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
-        self._note("allocation API", "DoorNotAvailable", text if missing else None)
+        self._note("allocation API", "AllocationApiNotAvailable", text if missing else None)
         self.kept = AllocationApi.DEVICE_PLUGIN if missing else wanted or self.kept
         return self.kept
 

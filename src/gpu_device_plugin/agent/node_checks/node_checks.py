@@ -336,7 +336,8 @@ class DriverLimitsCheck:
             self._probed, self._probed_at = self.cards.driver_load, _now()
             await self._ask("probe")
         grants = self.ledger().grants.values()
-        lost = {g.slice_id: g for g in grants if _is_by_driver(g) and self._is_to_ask(g)}
+        by_driver = (g for g in grants if g.memory_enforcer is MemoryEnforcer.DRIVER)
+        lost = {g.slice_id: g for g in by_driver if self._is_to_ask(g)}
         told = await self._ask("limit", *lost) if lost else {}
         # Only those whose cgroup is there are known to run.
         running = frozenset().union(*self.cards.memory_limits.values()) & lost.keys()
@@ -386,10 +387,6 @@ class DriverLimitsCheck:
             self.recorder.limit_set(grant)
         elif told not in (_HELD, NONE, UNDER_WAY, self._told.get(grant.slice_id)):
             self.recorder.slice_broken(grant, NodeError(told, reason="DriverLimitLost"))
-
-
-def _is_by_driver(grant: Grant) -> bool:
-    return grant.memory_enforcer is MemoryEnforcer.DRIVER
 
 
 def _now() -> float:

@@ -137,7 +137,7 @@ class EventRecorder:
         """A card went out, came back, or reported something."""
         card = self.state().card(change.uuid) if change.uuid else None
         index = card.index if card and card.is_shown else None
-        name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
+        name = (change.uuid or "NVML") if index is None else f"card {index} ({change.uuid})"
         _log.warning(
             "card changed", card=change.uuid, index=index, reason=change.reason, text=change.text
         )

@@ -87,7 +87,7 @@ def unshareable(report: CardReport, now_seconds: float, takes_mig: Collection[st
         )
         return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
     if report.memory_mib <= 0:
-        text = "NVML does not report how much memory the card has"
+        text = "NVML does not report the card's memory; the card is offered when NVML does"
         return Fault("MemoryUnknown", text, Recovery.INVENTORY, now_seconds, now_seconds)
     return None
 
@@ -173,13 +173,22 @@ def apply_reset(card: CardHealth) -> CardHealth:
 
 
 _UNLOADED = "unloaded"
+_BUS = "check power and riser, and reset the card; "
+_CURES_OF = {"Lost": _BUS, "XID79": _BUS, "Unplugged": "plug it in; "}  # before the general ones
 _CURES = {
     Recovery.PROBE: "the card is offered again when its probes stay clean, or after "
-    "`gpu-device-plugin recover`",
+    "`gpu-device-plugin recover` in the agent's container",
     Recovery.RESET: "reset the card with `nvidia-smi --gpu-reset`, or reboot the node",
     Recovery.INVENTORY: "",  # the text has it
 }
-_AWAY = "the cards are offered again when NVML answers"
+_AWAY = {
+    "NVMLStalled": "see `dmesg` for what hangs in the driver; no card is offered until NVML answers",
+    "DriverMissing": "no card is offered until NVML answers",  # the text has what to do
+}
+
+
+def _cure(fault: Fault) -> str:
+    return _CURES_OF.get(fault.reason, "") + _CURES[fault.recovery]
 
 
 class HealthStep(NamedTuple):
@@ -343,7 +352,16 @@ def _changes(before: Health, after: Health) -> tuple[Change, ...]:
     """What Events report of the change from one health to the next."""
     if before == after:
         return ()
-    return tuple(change for card in after.cards for change in _card_changes(before, after, card))
+    changes = [change for card in after.cards for change in _card_changes(before, after, card)]
+    return tuple(changes if after.cards else _outage_began(before, after, None))
+
+
+def _outage_began(before: Health, after: Health, uuid: str | None) -> list[Change]:
+    """What is reported of one card when NVML stops answering; of none where no card was ever seen."""
+    out = after.outage
+    if out is None or out.reason == before.outage_reason:
+        return []
+    return [Change(ChangeKind.FAULT, uuid, False, out.reason, out.text, _AWAY[out.reason])]  # noqa: FBT003
 
 
 def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Change]:
@@ -354,13 +372,11 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
     known = {fault.reason for fault in was.faults} if was is not None else set()
     is_healthy = after.is_healthy(uuid)
     new = [
-        Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text, _CURES[fault.recovery])
+        Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text, _cure(fault))
         for fault in card.faults
         if fault.reason not in known
     ]
-    outage = after.outage
-    if outage is not None and outage.reason != before.outage_reason:
-        new.append(Change(ChangeKind.FAULT, uuid, is_healthy, outage.reason, outage.text, _AWAY))
+    new += _outage_began(before, after, uuid)
     if was is None and is_healthy:
         text = "a card was plugged in"
         new.append(Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", text))

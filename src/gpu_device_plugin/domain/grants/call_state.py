@@ -195,6 +195,6 @@ def check_device_plugin_serves(state: NodeState, pending: Pending | None) -> Non
     if state.allocation_api is AllocationApi.DRA and not (pending and pending.slice_id):
         raise RequestError(
             "this node gives its cards through claims (allocation API dra, docs/dra.md); use a namespace with the "
-            "label gpu-device-plugin/door=dra, or another node",
-            reason="OtherDoor",
+            "label gpu-device-plugin/allocation-api=dra, or another node",
+            reason="OtherAllocationApi",
         )

@@ -147,7 +147,7 @@ def check_allocation_api(uuids: Sequence[str], state: NodeState, ledger: Ledger)
         raise DoesNotFitError(
             f"card {uuid} of node {state.node} is still held through the device plugin by {pods}; "
             f"claims get it when they have ended",
-            reason="OtherDoor",
+            reason="OtherAllocationApi",
         )
 
 
@@ -156,7 +156,7 @@ def taints(uuid: str, other_api: str, state: NodeState) -> dict[str, str]:
     reason = next(iter(state.faults), "") or state.unhealthy.get(uuid, "")
     found = {
         f"{DRIVER}/unhealthy": reason,
-        f"{DRIVER}/door": other_api,
+        f"{DRIVER}/allocation-api": other_api,
         f"{DRIVER}/uninstall": "true" if state.mark else "",
     }
     return {key: value for key, value in found.items() if value}

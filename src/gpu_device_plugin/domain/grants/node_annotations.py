@@ -45,6 +45,7 @@ UNINSTALL_ANNOTATION = "gpu-device-plugin/uninstall"
 that the mark of an earlier installation has no effect on a later one."""
 WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
+_API_KEYS = ("allocation_api", "door")  # the second is the name before 0.1.0
 
 
 def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
@@ -119,7 +120,7 @@ def _by_claims(use: DeviceUse | None, terms: NodeTerms) -> dict[str, object]:
         return {}
     units = terms.unit.count(use.memory_mib)
     told = {"pods": len(use.pods), "units": units, "percent": use.core_percent}
-    return {"door": AllocationApi.DRA.value} | ({"claimed": told} if use.pods else {})
+    return {"allocation_api": AllocationApi.DRA.value} | ({"claimed": told} if use.pods else {})
 
 
 def _replicas(uuid: str, replicas: Mapping[str, int]) -> dict[str, object]:
@@ -208,7 +209,7 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
         card, is_healthy = _parse_card(entry)
         cards.append(card)
         healthy |= {card.index} if is_healthy else set()
-        by_claims |= {card.index} if entry.get("door") == AllocationApi.DRA else set()
+        by_claims |= {card.index} if AllocationApi.DRA in map(entry.get, _API_KEYS) else set()
     _check_once(cards)
     return NodeOffer(
         name=name,

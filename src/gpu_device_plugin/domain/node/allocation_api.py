@@ -2,12 +2,12 @@
 
 from enum import StrEnum
 
-ALLOCATION_API_LABEL = "gpu-device-plugin/door"
+ALLOCATION_API_LABEL = "gpu-device-plugin/allocation-api"
 _MINOR = 36  # the first with consumable capacity and mutating policies on by default
 
 
 class AllocationApi(StrEnum):
-    """Values of `--door` and of the node label `gpu-device-plugin/door` (docs/dra.md)."""
+    """Values of `--allocation-api` and of the node label `gpu-device-plugin/allocation-api` (docs/dra.md)."""
 
     DEVICE_PLUGIN = "device-plugin"
     DRA = "dra"

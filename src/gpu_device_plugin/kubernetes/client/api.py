@@ -237,9 +237,8 @@ class ApiServer:
             raise throttled(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
         if answer.status in _AWAY:
             if answer.status == _UNAUTHORIZED:
-                raise AccessError(
-                    f"{_name(request)}: {answer.text}: our credentials are not accepted"
-                )
+                why = "the credentials are not accepted; have they expired?"
+                raise AccessError(f"{_name(request)}: {answer.text}: {why}")
             raise ClusterError(f"{_name(request)}: {answer.text}")
         self._throttle.answered(request.kind)
         self.availability.answered()

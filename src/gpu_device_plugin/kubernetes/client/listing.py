@@ -67,7 +67,8 @@ async def list_items(
         async for answer in pages(partial(_ask, api), path, query or {}):
             if answer.status == _GONE and left:
                 break
-            page: ListOf[_Object] = decode_answer(check_answer(answer, path), ListOf[kind])  # type: ignore[valid-type]
+            checked = check_answer(answer, f"GET {path}")
+            page: ListOf[_Object] = decode_answer(checked, ListOf[kind])  # type: ignore[valid-type]
             for item in page.items or ():
                 name = (item.metadata.namespace, item.metadata.name)
                 if name not in known:

@@ -218,7 +218,9 @@ async def query_past(api: ApiServer, prometheus: str, query: str) -> Sequence[Pa
     else:
         answer = await _direct(path, query)
     try:
-        found = msgspec.json.decode(check_answer(answer, path).body, type=_Result).data.result
+        found = msgspec.json.decode(
+            check_answer(answer, f"GET {path}").body, type=_Result
+        ).data.result
         return [
             (each.metric, [(at, float(value)) for at, value in each.values or (each.value,)])
             for each in found
@@ -303,7 +305,7 @@ class Survey:
         meta, port = agent.metadata, agent.metrics_port
         path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{port}/proxy/metrics"
         answer = await self.api.call(Request("GET", path))
-        return check_answer(answer, path).body.decode("utf-8", "replace")
+        return check_answer(answer, f"GET {path}").body.decode("utf-8", "replace")
 
     async def names(self, path: str, query: Mapping[str, str] | None = None) -> frozenset[str]:
         """Names of the objects of one of the lists above."""

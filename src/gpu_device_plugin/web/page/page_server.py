@@ -125,7 +125,7 @@ def is_loopback(address: str) -> bool:
     >>> is_loopback("127.0.0.1:9448"), is_loopback("[::1]:0"), is_loopback(":9448")
     (True, True, False)
     """
-    host, _ = parse_address(address, "address")
+    host, _ = parse_address(address, "--address")
     return host == "localhost" or _is_loopback(host)
 
 
