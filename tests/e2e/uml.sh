@@ -11,12 +11,12 @@ here() { # here MEMORY COMMAND ...: on this machine
     place=$(mktemp -d "$PWD/build/uml.XXXXXX")
     unset GPU_DEVICE_PLUGIN_UPGRADE  # fetches what it builds
     kernel=""
-    trap '[ -z "$kernel" ] || kill -KILL "$kernel" 2>/dev/null; rm -rf "$place"' EXIT
+    trap 'kill -KILL "$kernel" 2>/dev/null || true; rm -rf "$place"' EXIT
     : >"$place/kernel"
     { export -p && printf 'cd %q && ' "$PWD" && printf '%q ' "${@:2}"; } >"$place/command"
-    nice -n 10 "${UML:?the path of user-mode Linux}" mem="$1" ncpus="$(nproc)" seccomp=auto quiet loglevel=1 ro \
-        rootfstype=hostfs hostfs=/ init="$PWD/tests/e2e/uml.sh" con=null con0=null,fd:1 \
-        -- "$place" </dev/null >>"$place/kernel" 2>&1 &
+    nice -n 10 "${UML:?the path of user-mode Linux}" mem="$1" ncpus="$(nproc)" \
+        seccomp=auto quiet loglevel=1 ro rootfstype=hostfs hostfs=/ init="$PWD/tests/e2e/uml.sh" \
+        con=null con0=null,fd:1 -- "$place" </dev/null >>"$place/kernel" 2>&1 &
     kernel=$!
     tail --pid=$kernel -s 0.2 -f -n +1 "$place/kernel" | sed -u '0,/^Runs on cgroup v2$/d'
     wait $kernel || true
