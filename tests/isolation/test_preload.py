@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tools.harness.compiling import ROOT, compile_kept
 from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory
 
 pytestmark = pytest.mark.skipif(
@@ -141,3 +142,13 @@ def test_a_private_copy_of_the_driver_is_the_driver(
     )
 
     assert ran.stdout.split() == ["0", "0", "0", "0", "2", str(SLICE)], ran.stderr
+
+
+def test_a_vdso_linked_at_a_kernels_address_is_read(tmp_path: Path) -> None:
+    """As those of gVisor and user-mode Linux are: programs with the library in front crashed there."""
+    isolation = ROOT / "src" / "isolation"
+    sources = [ROOT / "tests" / "isolation" / "vdso.c", isolation / "driver" / "libc_symbols.c"]
+    command = ["cc", "-D_GNU_SOURCE", f"-I{isolation}", *sources]
+    told = subprocess.check_output([compile_kept(command, tmp_path / "vdso")], text=True)
+
+    assert told == "C library 0, driver 0\n"

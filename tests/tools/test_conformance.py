@@ -7,7 +7,7 @@ from tools.conformance import PAGE, Row, count_runs, rows
 
 def test_every_pair_of_versions_stands_in_a_row() -> None:
     found = rows(PAGE.read_text())
-    assert [row.number for row in found] == [str(n) for n in range(1, 13)]
+    assert [row.number for row in found] == [str(n) for n in range(1, 14)]
     for one, other in combinations(Row._fields[1:-1], 2):
         pairs = {(getattr(row, one), getattr(row, other)) for row in found}
         ones, others = zip(*pairs, strict=True)

@@ -43,10 +43,11 @@ static uint32_t gnu_hash_of(const char *name)
 	return hash;
 }
 
-/* glibc relocates these pointers in place on our architectures; older or other loaders may not. */
+/* glibc relocates these pointers in place on our architectures; older or other loaders may not. Nobody does
+ * so for the vDSO, which gVisor and user-mode Linux link at an address that only a kernel has. */
 static const void *at(ElfW(Addr) base, ElfW(Addr) pointer)
 {
-	return (const void *)(pointer < base ? base + pointer : pointer);
+	return (const void *)(pointer < base || (intptr_t)pointer < 0 ? base + pointer : pointer);
 }
 
 static struct object object_read(const struct link_map *map)
