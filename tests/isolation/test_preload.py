@@ -148,7 +148,7 @@ def test_a_vdso_linked_at_a_kernels_address_is_read(tmp_path: Path) -> None:
     """As those of gVisor and user-mode Linux are: programs with the library in front crashed there."""
     isolation = ROOT / "src" / "isolation"
     sources = [ROOT / "tests" / "isolation" / "vdso.c", isolation / "driver" / "libc_symbols.c"]
-    command = ["cc", "-D_GNU_SOURCE", f"-I{isolation}", *sources]
+    command: list[str | Path] = ["cc", "-D_GNU_SOURCE", f"-I{isolation}", *sources]
     told = subprocess.check_output([compile_kept(command, tmp_path / "vdso")], text=True)
 
     assert told == "C library 0, driver 0\n"
