@@ -71,13 +71,11 @@ def why_not(row: Row) -> str:
     return ""
 
 
-def run(row: Row) -> str:
+def run(row: Row, commit: str) -> str:
     """Run the tests; when, where, with what, and what came of it."""
     chosen = {"KUBE": row.kubernetes, "OCI_RUNTIME": row.oci, "DRIVER": row.driver}
     environment = {**os.environ, "GPU_DEVICE_PLUGIN_UPGRADE": "1", **chosen}
     subprocess.run(["tests/e2e/install.sh"], cwd=ROOT, env=environment, check=True)
-    asked = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     command, kernel = ["tests/e2e/run.sh", *PARTS], platform.release()
     if row.cgroup != CGROUP:
         command.insert(0, "tests/e2e/uml.sh")
@@ -90,11 +88,13 @@ def run(row: Row) -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {kernel}"
     versions = f"containerd {CONTAINERD}, {row.oci} {OCI_VERSIONS[row.oci]}"
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    return f"{today}, {commit.strip()}, {machine}, {versions}: {result}{bad and f' ({bad})'}"
+    return f"{today}, {commit}, {machine}, {versions}: {result}{bad and f' ({bad})'}"
 
 
 def main(numbers: list[str]) -> None:
     """Run the rows of these numbers, or all, and write each as it ends."""
+    asked = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.check_output(asked, cwd=ROOT, text=True).strip()
     for row in rows(PAGE.read_text()):
         if numbers and row.number not in numbers:
             continue
@@ -102,7 +102,7 @@ def main(numbers: list[str]) -> None:
         sys.stdout.write(f"==> {row}\n{reason and f'left out: {reason}'}\n")
         # What ran on another machine stays, whatever this one lacks.
         if not reason or row.result.startswith(NOT_RUN):
-            result = NOT_RUN + reason if reason else run(row)
+            result = NOT_RUN + reason if reason else run(row, commit)
             text = PAGE.read_text().replace(str(row), str(row._replace(result=result)))
             PAGE.write_text(count_runs(text))
 

@@ -43,8 +43,10 @@ static uint32_t gnu_hash_of(const char *name)
 	return hash;
 }
 
-/* glibc relocates these pointers in place on our architectures; older or other loaders may not. Nobody does
- * so for the vDSO, which gVisor and user-mode Linux link at an address that only a kernel has. */
+/*
+ * glibc relocates these pointers in place on our architectures; other loaders may not. Nobody does
+ * for the vDSO, which gVisor and user-mode Linux link at an address that only a kernel has.
+ */
 static const void *at(ElfW(Addr) base, ElfW(Addr) pointer)
 {
 	return (const void *)(pointer < base || (intptr_t)pointer < 0 ? base + pointer : pointer);
