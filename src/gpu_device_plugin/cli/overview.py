@@ -217,7 +217,7 @@ def doctor(listing: Listing) -> None:
 
 @gpu.command()
 @click.argument("units", type=Number(1, 100_000))
-@click.argument("percent", type=Number(0, 100), default=0)
+@click.argument("percent", type=click.Choice(range(0, 101, 5)), metavar="[PERCENT]", default=0)
 @click.option(
     "--cards",
     type=Number(1, 36),
@@ -240,7 +240,7 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
         chosen = await select_by_labels(api, "/api/v1/nodes", listing.labels)
         shown = _choose_nodes(reading.cards, (), "", chosen)
         facts = {node.metadata.name: node for node in reading.nodes}
-        found = capacities(shown.nodes, facts, units, percent, cards)
+        found = capacities(shown, facts, units, percent, cards)
         over = f" over {cards} cards" if cards > 1 else ""
         compute = f" and {percent} %" if percent else ""
         asked = f"{count_noun(units, 'unit')}{compute}{over}"

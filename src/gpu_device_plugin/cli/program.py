@@ -89,9 +89,11 @@ def _text(error: click.ClickException) -> str:
 
 
 def _bad(error: click.BadParameter, param: click.Parameter) -> str:
-    name = param.opts[-1] if isinstance(param, click.Option) else param.human_readable_name
+    name = (
+        param.opts[-1] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
+    )
     choices = param.type.choices if isinstance(param.type, click.Choice) else ()
-    wanted = f": wanted one of {', '.join(choices)}" if choices else ""
+    wanted = f": wanted one of {', '.join(map(str, choices))}" if choices else ""
     if isinstance(error, click.MissingParameter):
         return f"{name} is missing{wanted}"
     given, _, _ = error.message.partition(" is not one of ")  # as click has it

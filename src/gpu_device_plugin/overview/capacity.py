@@ -1,6 +1,6 @@
 """How many more pods of a size fit, and where."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.fractions.demands import demand
@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, 
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
-from gpu_device_plugin.overview.node_cards import NodeCards, rule_text
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, rule_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +35,21 @@ def make_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
 
 
 def capacities(
-    nodes: Iterable[NodeCards],
-    facts: Mapping[str, SurveyedNode],
-    units: int,
-    percent: int,
-    cards: int,
+    cluster: ClusterCards, facts: Mapping[str, SurveyedNode], units: int, percent: int, cards: int
 ) -> tuple[NodeCapacity, ...]:
     """For each node, how many pods of that size (as in `make_pod`) fit beside what it holds, the most first.
 
-    A node of `facts` that is cordoned or not ready takes none.
+    A node of `facts` that is cordoned or not ready takes none, nor does one that cannot be read.
     """
     closed = {name: node.closed for name, node in facts.items() if node.closed}
-    found = (
+    found = [
+        NodeCapacity(name, 0, f"unreadable: {why}") for name, why in cluster.unreadable.items()
+    ]
+    found += (
         NodeCapacity(node.name, 0, closed[node.name])
         if node.name in closed
         else _capacity(node, units, percent, cards)
-        for node in nodes
+        for node in cluster.nodes
     )
     return tuple(sorted(found, key=lambda each: (-each.pods, each.node)))
 
