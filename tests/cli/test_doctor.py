@@ -225,10 +225,15 @@ async def test_without_a_daemonset_nodes_and_cards_are_examined_all_the_same(
     assert "nodes publish cards, and no agent serves them: gpu-a, gpu-b" in said
     assert "card 1 (GPU-gpu-b-1) of node gpu-b is out of service" in said
     assert "node gpu-a reported StateNotWritable" in said
+    assert "clear-nodes" in said
 
-    for name in ("gpu-a", "gpu-b"):
-        status = {"status": {"allocatable": {"aliyun.com/gpu-mem": "15"}}}
-        cluster.server.patch(f"/api/v1/nodes/{name}", status)
+    status = {"status": {"allocatable": {"aliyun.com/gpu-mem": "15"}}}
+    cluster.server.patch("/api/v1/nodes/gpu-a", status)
+    said = (await cluster.run("doctor", columns=250)).output
+    assert "no agent serves them: gpu-b" in said
+    assert "clear-nodes" not in said  # it would clear gpu-a too
+
+    cluster.server.patch("/api/v1/nodes/gpu-b", status)
     said = (await cluster.run("doctor", columns=250)).output
     assert "and nodes offer their cards: gpu-a, gpu-b" in said
     assert "1 problem, 2 notes" in said  # the card; where agents run, and what one has reported

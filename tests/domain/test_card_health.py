@@ -296,6 +296,20 @@ def test_nvml_being_away_takes_out_all_cards_for_as_long_as_it_lasts(
     ]
 
 
+@pytest.mark.parametrize("outage", [Stalled(10), DriverMissing("no driver")])
+def test_an_outage_before_the_first_card_is_reported_once_and_its_end_too(
+    outage: NvmlReport,
+) -> None:
+    """A node that waits for its driver has no card to report it of."""
+    health, began = observe(Health("boot"), outage, 0, RULES)
+    assert [(c.uuid, c.kind) for c in began] == [(None, ChangeKind.FAULT)]
+    health, again = observe(health, outage, 1, RULES)
+    assert not again
+
+    _, ended = observe(health, inventory(A), 2, RULES)
+    assert [(c.uuid, c.reason) for c in ended] == [(None, f"{began[0].reason}Over")]
+
+
 def test_a_stall_does_not_hide_or_end_a_cards_own_fault() -> None:
     health, changes = after((200, Stalled(10)), (220, Answered()), start=with_xid(48))
     assert out(health) == {A: "XID48"}

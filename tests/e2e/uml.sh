@@ -8,19 +8,20 @@ set -euo pipefail
 
 here() { # here MEMORY COMMAND ...: on this machine
     cd "$(dirname "$0")/../.."
+    [ -x "${UML-}" ] || { echo "UML is the path of user-mode Linux: docs/conformance.md" >&2; exit 2; }
     place=$(mktemp -d "$PWD/build/uml.XXXXXX")
     unset GPU_DEVICE_PLUGIN_UPGRADE  # fetches what it builds
     kernel=""
     trap 'kill -KILL "$kernel" 2>/dev/null || true; rm -rf "$place"' EXIT
     : >"$place/kernel"
     { export -p && printf 'cd %q && ' "$PWD" && printf '%q ' "${@:2}"; } >"$place/command"
-    nice -n 10 "${UML:?the path of user-mode Linux}" mem="$1" ncpus="$(nproc)" \
+    nice -n 10 "$UML" mem="$1" ncpus="$(nproc)" \
         seccomp=auto quiet loglevel=1 ro rootfstype=hostfs hostfs=/ init="$PWD/tests/e2e/uml.sh" \
         con=null con0=null,fd:1 -- "$place" </dev/null >>"$place/kernel" 2>&1 &
     kernel=$!
     tail --pid=$kernel -s 0.2 -f -n +1 "$place/kernel" | sed -u '0,/^Runs on cgroup v2$/d'
     wait $kernel || true
-    [ -e "$place/exit" ] || { cat "$place/kernel" >&2; exit 1; }
+    [ -e "$place/exit" ] || { cat "$place/kernel" >&2; echo "$UML ended without an exit code" >&2; exit 1; }
     return "$(cat "$place/exit")"
 }
 

@@ -191,6 +191,8 @@ async def test_a_node_that_is_opened_tells_of_its_cards_and_moves_nothing(seen: 
     await tab.value("document.querySelectorAll('#node-gpu-000 .card')[7].click()")
     last = "[...document.querySelectorAll('#detail h3')].find(h => h.textContent === 'card 7')"
     await holds(tab, f"{last}?.getBoundingClientRect().top < innerHeight")
+    await tab.value("document.querySelectorAll('#node-gpu-000 .card')[0].click()")
+    await holds(tab, "document.querySelector('#detail').scrollTop === 0")
 
 
 @BOTH

@@ -88,7 +88,7 @@ def uninstall(timeout: int, **installation: Any) -> None:
 def clear_nodes(timeout: int, **installation: Any) -> None:
     """Remove what former agents left on the Node objects.
 
-    Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
+    Removes labels and annotations. Waits until the agents have ended; nodes with an agent's pod are left alone. The chart's post-delete
     hook runs this; with plain manifests run it after `kubectl delete`.
     """
     from gpu_device_plugin.install_hooks.uninstall import clear_nodes as clear

@@ -228,9 +228,9 @@ def doctor(listing: Listing) -> None:
 def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     """Show how many more pods of one size fit, and where.
 
-    Each pod asks for UNITS of memory and PERCENT of compute. A node that is cordoned or not ready
-    takes none. Only cards are counted, not CPU, memory or taints of the nodes. `-o name` names
-    only nodes that take at least one.
+    Each pod asks for UNITS of memory and PERCENT of compute, a multiple of 5. A node that is
+    cordoned or not ready takes none. Only cards are counted, not CPU, memory or taints of the
+    nodes. `-o name` names only nodes that take at least one.
     """
     from gpu_device_plugin.overview.capacity import capacities
     from gpu_device_plugin.overview.questions import read_cluster, select_by_labels

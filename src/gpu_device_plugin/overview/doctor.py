@@ -109,7 +109,8 @@ def _not_installed(facts: Installation) -> Iterator[Finding]:
     if unserved:
         yield problem(
             f"nodes publish cards, and no agent serves them: {few(unserved)}",
-            "start the agent there, or remove what it left: gpu-device-plugin clear-nodes",
+            "start the agent there"
+            + ("" if offering else ", or remove what it left: gpu-device-plugin clear-nodes"),
         )
 
 

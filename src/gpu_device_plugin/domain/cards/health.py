@@ -173,14 +173,15 @@ def apply_reset(card: CardHealth) -> CardHealth:
 
 
 _UNLOADED = "unloaded"
-_BUS = "check power and riser, and reset the card; "
-_CURES_OF = {"Lost": _BUS, "XID79": _BUS, "Unplugged": "plug it in; "}  # before the general ones
 _CURES = {
     Recovery.PROBE: "the card is offered again when its probes stay clean, or after "
     "`gpu-device-plugin recover` in the agent's container",
     Recovery.RESET: "reset the card with `nvidia-smi --gpu-reset`, or reboot the node",
     Recovery.INVENTORY: "",  # the text has it
 }
+_BUS = f"check power and riser, and reset the card; {_CURES[Recovery.PROBE]}"
+_GONE = "plug it in, or restart the agent, which then no longer counts it"
+_PROBE_CURES = {"Lost": _BUS, "XID79": _BUS, "Unplugged": _GONE}
 _AWAY = {
     "NVMLStalled": "see `dmesg` for what hangs in the driver; no card is offered until NVML answers",
     "DriverMissing": "no card is offered until NVML answers",  # the text has what to do
@@ -349,7 +350,12 @@ def _changes(before: Health, after: Health) -> tuple[Change, ...]:
     if before == after:
         return ()
     changes = [change for card in after.cards for change in _card_changes(before, after, card)]
-    return tuple(changes if after.cards else _outage_began(before, after, None))
+    if not after.cards:
+        changes = _outage_began(before, after, None)
+    if before.outage and not before.cards and after.outage is None:
+        over, text = f"{before.outage.reason}Over", f"{before.outage.reason} is over"
+        changes.append(Change(ChangeKind.NOTICE, None, True, over, text))  # noqa: FBT003
+    return tuple(changes)
 
 
 def _outage_began(before: Health, after: Health, uuid: str | None) -> list[Change]:
@@ -369,7 +375,8 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
     is_healthy = after.is_healthy(uuid)
     new: list[Change] = []
     for fault in (each for each in card.faults if each.reason not in known):
-        cure = _CURES_OF.get(fault.reason, "") + _CURES[fault.recovery]
+        own = _PROBE_CURES.get(fault.reason) if fault.recovery is Recovery.PROBE else None
+        cure = own or _CURES[fault.recovery]
         new.append(Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text, cure))
     new += _outage_began(before, after, uuid)
     if was is None and is_healthy:

@@ -73,8 +73,9 @@ def translate_amounts(
     memory, ratio, core, cards = _of_all_cards(dialect, amounts)
     there = sorted(sizes()) if ratio else [0]
     units = ", ".join(map(str, there)) or "no"
+    least, name = min((amount, name) for name, amount in amounts.items())
     rules = (
-        (min(amounts.values()) < 0, f"{_least(amounts)} is negative"),
+        (least < 0, f"{name}: {least} is negative"),
         (memory and ratio, f"{dialect.memory} and {dialect.ratio} exclude each other"),
         (
             core > _WHOLE_CARD or (core and cards > 1),
@@ -106,11 +107,6 @@ def _of_all_cards(dialect: Dialect, amounts: Mapping[str, int]) -> tuple[int, in
     elif not cards and ratio % _WHOLE_CARD == 0:
         cards = ratio // _WHOLE_CARD
     return memory, ratio, core, max(1, cards)
-
-
-def _least(amounts: Mapping[str, int]) -> str:
-    name = min(amounts, key=lambda key: amounts[key])
-    return f"{name}: {amounts[name]}"
 
 
 def _parts(whole: int, part: int) -> int:

@@ -116,7 +116,10 @@ def find_allocating_caller(
     UnknownPodError: No pod can be asking, several can, or a living pod has the units.
     """
     ids = call.must_include
-    holders = [g for g in ledger.holders(ids) if not _is_gone(g, specs)]
+    # Without the API no pod is over.
+    holders = [
+        g for g in ledger.holders(ids) if not (specs and g.is_checked and is_over(g.pod, specs))
+    ]
     same = [grant for grant in holders if frozenset(grant.ids(call.resource)) == ids]
     for grant in same:
         if not grant.holder.is_handed_on:
@@ -244,11 +247,6 @@ def _repeat_or_refuse(call: Call, same: Sequence[Grant], holders: Sequence[Grant
         f"it refuses the pod instead of giving them away twice; create it again",
         reason="UnitsHeld",
     )
-
-
-def _is_gone(grant: Grant, specs: Specs) -> bool:
-    """Whether the API knows that the grant's pod is over; without the API no pod is."""
-    return bool(specs) and grant.is_checked and is_over(grant.pod, specs)
 
 
 def _is_new(pod: PodRef, seen: Collection[PodKey]) -> bool:

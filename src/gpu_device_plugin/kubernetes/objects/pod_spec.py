@@ -202,10 +202,7 @@ def device_count(amount: object) -> int:
 
 def _asked(container: Container) -> dict[str, int]:
     limits = container.resources.limits or {}
-    whole = {name: device_count(limits[name]) for name in limits if _is_device(name)}
+    # NVIDIA's configuration renames its resources, but none out of its domain.
+    devices = [name for name in limits if name.startswith("nvidia.com/") or name == TOPOLOGY_GPU]
+    whole = {name: device_count(limits[name]) for name in devices}
     return {name: amount for name, amount in whole.items() if amount}
-
-
-def _is_device(name: str) -> bool:
-    """NVIDIA's configuration renames its resources, but none out of its domain."""
-    return name.startswith("nvidia.com/") or name == TOPOLOGY_GPU

@@ -236,7 +236,7 @@ def query_path(prometheus: str) -> str:
     namespace, slash, name = prometheus.partition("/")
     if not namespace or not slash or ":" not in name:
         raise ConfigError(
-            f"prometheus: {prometheus!r} is neither http://… nor NAMESPACE/SERVICE:PORT, "
+            f"--prometheus: {prometheus!r} is neither http://… nor NAMESPACE/SERVICE:PORT, "
             f"for instance monitoring/prometheus:9090"
         )
     return f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}/proxy/api/v1/query"

@@ -68,7 +68,8 @@ function filter() {
   unplaced.hidden = !find("li:not([hidden])", unplaced);
   rove([...(unplaced.hidden ? [] : [unplaced]), ...shown]);
   const total = all(".node", nodes).length;
-  const rooms = asksRoom(want) ? `, ${shown.flatMap((node) => all(".room", node)).length} cards with room` : "";
+  const found = shown.flatMap((node) => all(".room", node)).length;
+  const rooms = asksRoom(want) ? `, ${found} card${found === 1 ? "" : "s"} with room` : "";
   find("#shown").value = `${shown.length} of ${total} nodes${rooms}`;
   for (const each of all("#legend button")) each.ariaPressed = String(each.dataset.namespace === want.namespace);
   find("#none").hidden = shown.length > 0 || total === 0;
@@ -267,7 +268,9 @@ async function show(link, from, card) {
   await load(link);
   detail.focus({ preventScroll: true });
   const at = card ? all(".card", card.parentElement).indexOf(card) : 0;
-  if (at > 0 && link === open) all("h3", detail)[at]?.scrollIntoView();
+  if (link !== open) return;
+  detail.scrollTop = 0;
+  if (at > 0) all("h3", detail)[at]?.scrollIntoView();
 }
 
 function close() {
@@ -371,7 +374,7 @@ find("#theme").addEventListener("click", () => {
 });
 
 for (const [key, value] of new URLSearchParams(location.search)) {
-  const field = filters.elements[key];
+  const field = find(`[name="${CSS.escape(key)}"]`, filters);
   if (key === "namespace" && value) field.add(new Option(value));
   if (field) field.value = value;
   if (field?.selectedIndex === -1) field.selectedIndex = 0;
