@@ -207,8 +207,8 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        # Nothing is kept: tests run programs within one process, and close what was stderr then.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 
