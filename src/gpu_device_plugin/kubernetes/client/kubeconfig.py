@@ -74,9 +74,10 @@ def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) 
 def read_context(files: Sequence[Path], name: str = "") -> Context:
     """A context of these files, by default the first `current-context`; AccessError if missing."""
     try:
-        read = [msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig | None) for path in files]
-        bases = [path.resolve().parent for path in files]
-        configs = [(one or _Kubeconfig(), base) for one, base in zip(read, bases, strict=True)]
+        configs = []
+        for path in files:
+            found = msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig | None)
+            configs.append((found or _Kubeconfig(), path.resolve().parent))  # a file may be empty
         current = next((c.current_context for c, _ in configs if c.current_context), "")
         contexts = [(each, base) for c, base in configs for each in c.contexts or ()]
         clusters = [(each, base) for c, base in configs for each in c.clusters or ()]
