@@ -37,14 +37,21 @@ async def seen(request: pytest.FixtureRequest) -> AsyncIterator[Seen]:
         async with served(api, {"prometheus": PROMETHEUS}) as url:
             await tab.looks(1440, 900, "light")
             await tab.open(url + "/")
-            await until(lambda: tab.value("document.querySelectorAll('.use').length > 40"))
+            await holds(tab, "document.querySelectorAll('.use').length > 40")
             yield server, tab, url
             assert tab.complaints == []
 
 
 async def holds(tab: Browser, expression: str) -> None:
-    """It becomes true."""
+    """It becomes true, and is drawn."""
     await until(lambda: tab.value(f"Boolean({expression})"), tell=lambda: expression)
+    await tab.drawn()
+
+
+async def fits_across(tab: Browser) -> None:
+    """Nothing needs scrolling to the side."""
+    await tab.drawn()
+    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
 
 
 async def typed(tab: Browser, name: str, value: str) -> None:
@@ -63,7 +70,7 @@ async def test_everything_fits_the_window(seen: Seen, width: int, scheme: str) -
     _, tab, _ = seen
     await tab.looks(width, 900, scheme)
 
-    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+    await fits_across(tab)
     dark = "getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'"
     assert await tab.value(dark) is (scheme == "dark")
     if PICTURES:
@@ -258,7 +265,7 @@ async def test_in_the_compact_view_a_node_of_eight_cards_is_one_line(
     assert await tab.value(ends)
     assert await tab.value(f"{heading}.{edges}.right <= {bars}.{edges}.left")
     await tab.looks(390, 900, "light")
-    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+    await fits_across(tab)
     assert await tab.value(f"{heading}.{edges}.bottom <= {bars}.{edges}.top")
     assert await tab.value(f"{bars}.offsetHeight") <= 60  # two lines of four
 
@@ -438,7 +445,7 @@ async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> Non
                     await holds(tab, f"{named} === {str(width != 1280).lower()}")
                     fits = "document.documentElement.scrollHeight <= innerHeight"
                     assert await tab.value(fits) is (width > 390)
-                    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+                    await fits_across(tab)
                     if PICTURES:
                         await tab.picture(Path(PICTURES) / f"page-heat-{width}-{scheme}.png")
             await asyncio.gather(*(server.delete(f"/api/v1/nodes/gpu-{n:03}") for n in range(300)))
@@ -446,7 +453,7 @@ async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed() -> Non
             await typed(tab, "view", "compact")
             for width in (1280, 390):
                 await tab.looks(width, 900, "light")
-                assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+                await fits_across(tab)
                 if PICTURES:
                     await tab.picture(Path(PICTURES) / f"page-compact-{width}-light.png")
             assert tab.complaints == []

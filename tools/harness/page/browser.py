@@ -67,6 +67,12 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    async def drawn(self) -> None:
+        """Wait for two frames: what was out of view has its own size from then on, not the one assumed for it."""
+        await self.value(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+
     async def press(self, *keys: str) -> None:
         """Press keys one by one, as a person does."""
         for key in keys:
