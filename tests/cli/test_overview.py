@@ -521,18 +521,25 @@ async def test_totals_count_the_pods_of_a_namespace_or_with_a_label_alone(cluste
 
 
 @pytest.mark.parametrize(
-    ("condition", "spec", "why"),
-    [("True", {"unschedulable": True}, "cordoned"), ("Unknown", {}, "not ready")],
+    ("condition", "spec", "marks"),
+    [
+        ("True", {"unschedulable": True}, ["cordoned"]),
+        ("Unknown", {}, ["not ready"]),
+        ("False", {"unschedulable": True}, ["not ready", "cordoned"]),
+    ],
 )
-async def test_capacity_counts_no_node_that_takes_no_pods(
-    cluster: Cluster, condition: str, spec: Json, why: str
+async def test_a_node_that_takes_no_pods_is_marked_on_the_map_and_has_no_capacity(
+    cluster: Cluster, condition: str, spec: Json, marks: list[str]
 ) -> None:
     closed = ready(node("gpu-a", 3), **spec)
     closed["status"]["conditions"] = [{"type": "Ready", "status": condition}]
     await cluster.server.put("/api/v1/nodes/gpu-a", closed)
     found = (await cluster.run("capacity", "4", "30")).output
+    told = json.loads((await cluster.run("map", "-n", "ns", "-o", "json")).output)["nodes"]
 
-    assert re.search(rf"gpu-a +0 +the node is {why}", found)
+    assert {each["name"]: each["marks"] for each in told} == {"gpu-a": marks, "gpu-b": []}
+    assert f"gpu-a  {', '.join(marks)}, core_mem, units" in (await cluster.run("map")).output
+    assert re.search(rf"gpu-a +0 +the node is {' and '.join(marks)}", found)
     assert "0 more pods of 4 units and 30 % fit" in found
 
 

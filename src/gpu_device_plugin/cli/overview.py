@@ -236,11 +236,10 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
     async def read(api: "ApiServer") -> VerbResult:
-        reading = await read_cluster(api)
+        every = (await read_cluster(api)).cards
         chosen = await select_by_labels(api, "/api/v1/nodes", listing.labels)
-        shown = _choose_nodes(reading.cards, (), "", chosen)
-        facts = {node.metadata.name: node for node in reading.nodes}
-        found = capacities(shown, facts, units, percent, cards)
+        shown = _choose_nodes(every, (), "", chosen)
+        found = capacities(shown, units, percent, cards)
         over = f" over {cards} cards" if cards > 1 else ""
         compute = f" and {percent} %" if percent else ""
         asked = f"{count_noun(units, 'unit')}{compute}{over}"
@@ -348,6 +347,7 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
             "name": node.name,
             "mode": node.mode,
             "unit_mib": node.unit_mib,
+            "marks": list(node.marks),
             "cards": [_json_card(node, card) for card in node.cards],
             "waiting": [_json_pod(pod) | {"units": units} for pod, units in node.waiting.items()],
             "instances": [

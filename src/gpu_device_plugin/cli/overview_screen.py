@@ -181,7 +181,8 @@ def _trim(line: list[Segment]) -> list[Segment]:
 
 
 def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
-    yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
+    marks = ((f"{mark}, ", "yellow") for mark in node.marks)
+    yield Text.assemble((node.name, "bold"), "  ", *marks, node.kind_text)
     yield Padding(table, (0, 0, 0, _INDENT), expand=False)
     for line in _instances(node):
         yield Padding(Text(line), (0, 0, 0, _INDENT))

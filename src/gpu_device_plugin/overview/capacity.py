@@ -1,6 +1,6 @@
 """How many more pods of a size fit, and where."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.fractions.demands import demand
@@ -12,7 +12,6 @@ from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import RequestError
-from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, rule_text
 
 
@@ -35,26 +34,22 @@ def make_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
 
 
 def capacities(
-    cluster: ClusterCards, facts: Mapping[str, SurveyedNode], units: int, percent: int, cards: int
+    cluster: ClusterCards, units: int, percent: int, cards: int
 ) -> tuple[NodeCapacity, ...]:
     """For each node, how many pods of that size (as in `make_pod`) fit beside what it holds, the most first.
 
-    A node of `facts` that is cordoned or not ready takes none, nor does one that cannot be read.
+    A node that is cordoned or not ready takes none, nor does one that cannot be read.
     """
-    closed = {name: node.closed for name, node in facts.items() if node.closed}
     found = [
         NodeCapacity(name, 0, f"unreadable: {why}") for name, why in cluster.unreadable.items()
     ]
-    found += (
-        NodeCapacity(node.name, 0, closed[node.name])
-        if node.name in closed
-        else _capacity(node, units, percent, cards)
-        for node in cluster.nodes
-    )
+    found += (_capacity(node, units, percent, cards) for node in cluster.nodes)
     return tuple(sorted(found, key=lambda each: (-each.pods, each.node)))
 
 
 def _capacity(node: NodeCards, units: int, percent: int, cards: int) -> NodeCapacity:
+    if node.marks:
+        return NodeCapacity(node.name, 0, f"the node is {' and '.join(node.marks)}")
     rooms: Sequence[Room] = node.rooms
     policy = node.offer.policy or PlacementPolicy.BINPACK
     count = 0
