@@ -207,8 +207,6 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        # Nothing is kept: tests run programs within one process, and close what was stderr then.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 
