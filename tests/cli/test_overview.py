@@ -419,8 +419,8 @@ async def test_why_does_not_advise_to_ask_less_where_no_mode_takes_the_pod(
 async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> None:
     found = await cluster.run("why", "ns/cuda-sample")
 
-    assert "holds  container a: 2154 MiB of card 0, 30 % of its compute" in found.output
-    assert "node   " not in found.output
+    assert "holds   container a: 2154 MiB of card 0, 30 % of its compute" in found.output
+    assert "node    " not in found.output
 
 
 async def test_why_knows_a_pod_that_is_gone_by_its_events(cluster: Cluster) -> None:
@@ -945,12 +945,15 @@ async def test_why_and_doctor_answer_programs_too(cluster: Cluster) -> None:
         .replace('"units": 15', '"units": 31')
     )
     await cluster.server.put("/api/v1/nodes/gpu-c", large)
+    await cluster.say("big", "FailedScheduling", SCHEDULER_SAYS, "default-scheduler")
     story, same = await answers(cluster, "why", "ns/big")
     assert story == same
     assert [each["node"] for each in story["nodes"]] == ["gpu-c", "gpu-a", "gpu-b"]
     text = (await cluster.run("why", "ns/big")).output
-    assert re.findall(r"^  node   (\S+):", text, re.MULTILINE) == ["gpu-c", "gpu-a", "gpu-b"]
+    assert re.findall(r"^  node    (\S+):", text, re.MULTILINE) == ["gpu-c", "gpu-a", "gpu-b"]
+    assert " ".join(story) == "pod state asks created holds messages nodes cures"
     assert story["pod"] == "ns/big"
+    assert SCHEDULER_SAYS in story["messages"][0]
     await cluster.server.delete("/api/v1/nodes/gpu-c")
     found, same = await answers(cluster, "doctor")
     assert found == same
