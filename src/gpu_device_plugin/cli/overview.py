@@ -217,7 +217,7 @@ def doctor(listing: Listing) -> None:
 
 @gpu.command()
 @click.argument("units", type=Number(1, 100_000))
-@click.argument("percent", type=click.Choice(range(0, 101, 5)), metavar="[PERCENT]", default=0)
+@click.argument("percent", type=Number(0, 100), default=0)
 @click.option(
     "--cards",
     type=Number(1, 36),

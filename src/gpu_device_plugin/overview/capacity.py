@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.node_fit import OTHER_MODE, Fit, fit
+from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.wording import count_noun
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import ConfigError, RequestError
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, rule_text
 
 
@@ -39,7 +40,11 @@ def capacities(
     """For each node, how many pods of that size (as in `make_pod`) fit beside what it holds, the most first.
 
     A node that is cordoned or not ready takes none, nor does one that cannot be read.
+    ConfigError: No pod may ask for that percentage.
     """
+    if percent % CORE_STEP_PERCENT:
+        wanted = f"wanted a multiple of {CORE_STEP_PERCENT}"
+        raise ConfigError(f"PERCENT: {percent} is not valid: {wanted}")
     found = [
         NodeCapacity(name, 0, f"unreadable: {why}") for name, why in cluster.unreadable.items()
     ]
