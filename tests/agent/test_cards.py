@@ -203,7 +203,7 @@ async def test_the_recover_command_says_that_an_unplugged_card_is_not_there() ->
 
 
 async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet() -> None:
-    """NVMLStalled after 10 s; a start is answered all the while."""
+    """NVMLStalled after 10 s, once for the node; a start is answered all the while."""
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
         rig.cards.hang()
@@ -221,6 +221,10 @@ async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet
         rig.cards.unhang()
 
         await rig.until_offered(ALL, 30)
+        await until(lambda: rig.events("NVMLStalledOver"), 10)
+        (told,) = rig.events("NVMLStalled")
+        assert told["message"].startswith("NVML: no answer for 10 s; ")
+        assert not rig.events("Recovered")
 
 
 async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -> None:

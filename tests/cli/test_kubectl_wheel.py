@@ -108,6 +108,7 @@ async def started(
         *command(unpacked, *words),
         env={**environment(unpacked, kubeconfig_file), "PYTHONUNBUFFERED": "1"},
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         yield process
@@ -127,7 +128,7 @@ async def test_both_plugins_run_from_the_wheel_alone(unpacked: Path, tmp_path: P
 
 
 async def test_the_page_is_served_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
-    """Templates, script and stylesheet are in it."""
+    """Templates, script and stylesheet are in it. On stdout is its address, on stderr the log."""
     async with running() as (server, _):
         await server.put("/api/v1/nodes/gpu-a", node("gpu-a"))
         config = kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.port}", {})
@@ -146,7 +147,9 @@ async def test_the_page_is_served_from_the_wheel_alone(unpacked: Path, tmp_path:
                     async with session.get(f"{url}static/{name}") as answer:
                         assert answer.status == 200
             process.terminate()
-            assert await process.wait() == 0
+            more, log = await process.communicate()
+            assert (process.returncode, more) == (0, b"")
+            assert b"ended" in log
 
 
 def test_nothing_of_a_node_is_in_the_wheel(unpacked: Path) -> None:

@@ -298,6 +298,21 @@ def test_the_file_of_settings_can_come_from_the_environment(
     assert "/nowhere.yaml: cannot be read" in errors
 
 
+@pytest.mark.parametrize("program", ["agent", "controller"])
+def test_a_variable_that_is_nearly_a_settings_is_warned_of(
+    program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one of Kubernetes' for a Service, nor one of ours for tests, nor another program's."""
+    for name in ("STATE_DIRECTORY", "METRICS_PORT", "METRICS_SERVICE_HOST", "E2E_LANE", "MODE"):
+        monkeypatch.setenv(f"{ENVIRONMENT_PREFIX}{name}", "default")
+    _, _, errors = run(capsys, program, "--kubeconfig", "/nowhere")
+    told = [json.loads(line) for line in errors.splitlines() if "unknown variable" in line]
+
+    assert [(line["name"], line["hint"]) for line in told] == [
+        (f"{ENVIRONMENT_PREFIX}STATE_DIRECTORY", "did you mean 'state_dir'?")
+    ]
+
+
 def test_the_version_is_told_in_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
     """As a command, with commit and library, and as a flag."""
     first, commit, library = run(capsys, "version")[1].splitlines()

@@ -419,8 +419,8 @@ async def test_why_does_not_advise_to_ask_less_where_no_mode_takes_the_pod(
 async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> None:
     found = await cluster.run("why", "ns/cuda-sample")
 
-    assert "holds  container a: 2154 MiB of card 0, 30 % of its compute" in found.output
-    assert "node   " not in found.output
+    assert "holds   container a: 2154 MiB of card 0, 30 % of its compute" in found.output
+    assert "node    " not in found.output
 
 
 async def test_why_knows_a_pod_that_is_gone_by_its_events(cluster: Cluster) -> None:
@@ -521,18 +521,25 @@ async def test_totals_count_the_pods_of_a_namespace_or_with_a_label_alone(cluste
 
 
 @pytest.mark.parametrize(
-    ("condition", "spec", "why"),
-    [("True", {"unschedulable": True}, "cordoned"), ("Unknown", {}, "not ready")],
+    ("condition", "spec", "marks"),
+    [
+        ("True", {"unschedulable": True}, ["cordoned"]),
+        ("Unknown", {}, ["not ready"]),
+        ("False", {"unschedulable": True}, ["not ready", "cordoned"]),
+    ],
 )
-async def test_capacity_counts_no_node_that_takes_no_pods(
-    cluster: Cluster, condition: str, spec: Json, why: str
+async def test_a_node_that_takes_no_pods_is_marked_on_the_map_and_has_no_capacity(
+    cluster: Cluster, condition: str, spec: Json, marks: list[str]
 ) -> None:
     closed = ready(node("gpu-a", 3), **spec)
     closed["status"]["conditions"] = [{"type": "Ready", "status": condition}]
     await cluster.server.put("/api/v1/nodes/gpu-a", closed)
     found = (await cluster.run("capacity", "4", "30")).output
+    told = json.loads((await cluster.run("map", "-n", "ns", "-o", "json")).output)["nodes"]
 
-    assert re.search(rf"gpu-a +0 +the node is {why}", found)
+    assert {each["name"]: each["marks"] for each in told} == {"gpu-a": marks, "gpu-b": []}
+    assert f"gpu-a  {', '.join(marks)}, core_mem, units" in (await cluster.run("map")).output
+    assert re.search(rf"gpu-a +0 +the node is {' and '.join(marks)}", found)
     assert "0 more pods of 4 units and 30 % fit" in found
 
 
@@ -813,12 +820,8 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
         (main, ["map", "-o", "xml"], 2, "--output: 'xml' is not valid: wanted one of json, yaml,"),
         (main, ["capacity"], 2, "kubectl gpu: UNITS is missing\n"),
         (main, ["capacity", "x"], 2, "UNITS: 'x' is not valid: wanted a whole number from 1 to 1"),
-        (
-            main,
-            ["capacity", "4", "7"],
-            2,
-            "PERCENT: '7' is not valid: wanted one of 0, 5, 10, 15, ",
-        ),
+        (main, ["capacity", "4", "7"], 2, "PERCENT: 7 is not valid: wanted a multiple of 5\n"),
+        (main, ["capacity", "4", "105"], 2, "PERCENT: '105' is not valid: wanted a whole number "),
         (main, ["capacity", "4", "--cards", "0"], 2, "--cards: '0' is not valid: wanted a whole "),
         (main, ["doctor", "x"], 2, "kubectl gpu: got unexpected extra argument (x)\n"),
         (main, ["page", "--address", "x"], 2, "--address: 'x' is not host:port"),
@@ -938,12 +941,15 @@ async def test_why_and_doctor_answer_programs_too(cluster: Cluster) -> None:
         .replace('"units": 15', '"units": 31')
     )
     await cluster.server.put("/api/v1/nodes/gpu-c", large)
+    await cluster.say("big", "FailedScheduling", SCHEDULER_SAYS, "default-scheduler")
     story, same = await answers(cluster, "why", "ns/big")
     assert story == same
     assert [each["node"] for each in story["nodes"]] == ["gpu-c", "gpu-a", "gpu-b"]
     text = (await cluster.run("why", "ns/big")).output
-    assert re.findall(r"^  node   (\S+):", text, re.MULTILINE) == ["gpu-c", "gpu-a", "gpu-b"]
+    assert re.findall(r"^  node    (\S+):", text, re.MULTILINE) == ["gpu-c", "gpu-a", "gpu-b"]
+    assert " ".join(story) == "pod state asks created holds messages nodes cures"
     assert story["pod"] == "ns/big"
+    assert SCHEDULER_SAYS in story["messages"][0]
     await cluster.server.delete("/api/v1/nodes/gpu-c")
     found, same = await answers(cluster, "doctor")
     assert found == same

@@ -52,7 +52,7 @@ def test_a_node_that_is_higher_than_the_terminal_is_cut() -> None:
 
 
 def test_another_text_is_cut_by_lines() -> None:
-    story = PodStory("ns/big", "Pending", said=tuple(f"line {n}" for n in range(40)))
+    story = PodStory("ns/big", "Pending", messages=tuple(f"line {n}" for n in range(40)))
     lines = drawn(VerbResult({}, lambda screen: screen.story(story)), "not up to date", 12)
 
     assert len(lines) <= 12

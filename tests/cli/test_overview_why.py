@@ -94,7 +94,7 @@ async def test_the_schedulers_words_are_known_without_an_event(cluster: Cluster)
     await cluster.say("late", "FailedScheduling", text, "default-scheduler")
     again = (await cluster.run("why", "ns/late", columns=300)).output
 
-    assert f"said   Unschedulable: {text}" in found
+    assert f"said    Unschedulable: {text}" in found
     assert "which the scheduler names" in found
     assert again.count(text) == 1
 
@@ -158,8 +158,8 @@ async def test_a_slice_and_a_whole_card_are_two_pods(cluster: Cluster) -> None:
 
     assert "container a: aliyun.com/gpu-mem: 2" in found
     assert "nvidia.com/gpu: 1" in found
-    assert "node   gpu-a: never: it gives slices, and no nvidia.com/gpu" in found
-    assert "node   gpu-w: never, in mode default" in found
+    assert "node    gpu-a: never: it gives slices, and no nvidia.com/gpu" in found
+    assert "node    gpu-w: never, in mode default" in found
     assert "make two pods of it" in found
     assert "fits" not in found
 
@@ -185,7 +185,7 @@ async def test_nodes_whose_cards_cannot_be_read_are_named(cluster: Cluster) -> N
         await cluster.server.put(f"/api/v1/nodes/{name}", broken)
     found = await why(cluster, pod("wants", 2, 30))
 
-    assert "node   gpu-b: annotation of cards names no known mode" in found
+    assert "node    gpu-b: annotation of cards names no known mode" in found
     assert "run `kubectl gpu doctor`: it names the cure" in found
     assert "no node publishes cards" not in found
     assert LESS not in found
@@ -198,7 +198,7 @@ async def test_a_pod_that_failed_by_itself_was_not_refused(cluster: Cluster) -> 
     failed = pod("failed", 2, 30, on="gpu-a", annotations=held(2, 2, 30))
     found = await why(cluster, failed, "Failed", containerStatuses=[{"name": "a", "state": state}])
 
-    assert "said   container a ended with exit code 1 (Error)" in found
+    assert "said    container a ended with exit code 1 (Error)" in found
     assert "`kubectl logs -n ns failed -c a`" in found
     assert "  node" not in found
     assert "delete it" not in found
@@ -210,8 +210,8 @@ async def test_a_pod_that_waits_with_its_slice_is_told_for_what(cluster: Cluster
     statuses = [{"name": "a", "state": state}]
     found = await why(cluster, pulling, "Pending", containerStatuses=statuses)
 
-    assert "holds  container a: 2154 MiB of card 2" in found
-    assert "said   container a waits: ImagePullBackOff: no such image" in found
+    assert "holds   container a: 2154 MiB of card 2" in found
+    assert "said    container a waits: ImagePullBackOff: no such image" in found
     assert "it has what it asks of the cards" in found
     assert "  node" not in found
 
@@ -247,11 +247,11 @@ async def test_who_may_not_list_the_nodes_is_told_all_the_rest(cluster: Cluster,
     served = await why(cluster, mine, "Running")
 
     for found in (big, late):
-        assert "asks   container a: aliyun.com/gpu-mem" in found
+        assert "asks    container a: aliyun.com/gpu-mem" in found
         assert f"is not shown to you (GET /api/v1/{kind}: 403 {words})" in found
         assert "no node publishes cards" not in found
-    assert "said   no room" in late
-    assert "holds  container a: 2 units of card 2, 30 % of its compute" in served
+    assert "said    no room" in late
+    assert "holds   container a: 2 units of card 2, 30 % of its compute" in served
     assert "->" not in served
 
 
@@ -259,8 +259,8 @@ async def test_who_may_not_list_events_is_told_all_the_rest(cluster: Cluster) ->
     cluster.server.fault = lambda seen: status(403, "no") if seen.path.endswith("/events") else None
     found = await why(cluster, pod("big", 16, 30))
 
-    assert "asks   container a: aliyun.com/gpu-mem" in found
-    assert "said   its Events are not shown to you" in found
+    assert "asks    container a: aliyun.com/gpu-mem" in found
+    assert "said    its Events are not shown to you" in found
     assert LESS in found
 
 
@@ -294,9 +294,9 @@ async def test_of_many_nodes_those_where_it_fits_come_first_and_the_rest_is_coun
         )
     found = await why(cluster, pod("large", 15, 60))
 
-    assert "node   gpu-a: fits, card 2\n" in found
+    assert "node    gpu-a: fits, card 2\n" in found
     assert found.index("gpu-x24: fits, card 0\n") < found.index("gpu-x00: ")
-    assert "node   and 7 nodes more\n" in found
+    assert "node    and 7 nodes more\n" in found
 
 
 async def test_no_line_ends_with_spaces(cluster: Cluster) -> None:

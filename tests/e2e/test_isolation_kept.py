@@ -93,19 +93,6 @@ def test_a_user_namespace_changes_nothing(cluster: Cluster, start: Start) -> Non
     runtimes = cluster.get("node", NODE)["status"].get("runtimeHandlers", [])
     if not any(runtime.get("features", {}).get("userNamespaces") for runtime in runtimes):
         pytest.skip("the node says userNamespaces: false")
-
-    def lacks_proc() -> bool:
-        return 'error mounting "proc"' in cluster.kubectl(
-            "get", "events", "-o=jsonpath={..message}"
-        )
-
-    def runs() -> bool:
-        return bool(cluster.get("pod", "mapped")["status"].get("phase") == "Running")
-
-    cluster.apply(tenant_pod("mapped", slice_of(2, 30), pod_hostUsers=False))
-    wait_for("mapped runs, or cannot", lambda: runs() or lacks_proc(), 60)
-    if not runs():
-        pytest.skip("the kernel lets no user namespace mount /proc on this node")
     tenant = start("mapped", pod_hostUsers=False)
     tenant.open()
     tenant.hold(337)

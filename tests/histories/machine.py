@@ -125,7 +125,7 @@ class Machine:
             for owner, name, stand_in in self._edge(session):
                 stack.enter_context(mock.patch.object(owner, name, stand_in))
             stack.callback(random.setstate, state)
-            stack.callback(structlog.reset_defaults)
+            stack.callback(structlog.configure, **structlog.get_config())
             structlog.configure(processors=[self._log], cache_logger_on_first_use=False)
             try:
                 yield

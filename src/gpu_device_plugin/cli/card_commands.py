@@ -57,7 +57,7 @@ def apply_profile(
     if watch == bool(profile):
         raise click.UsageError("give either PROFILE or --watch")
     if watch:
-        asyncio.run(_watch_label(**places))
+        _watch_label(**places)
     else:
         _apply(profile or "", places, is_dry=dry_run, is_sure=yes)
 
@@ -79,7 +79,7 @@ def _apply(profile: str, places: dict[str, Any], *, is_dry: bool, is_sure: bool)
         raise EdgeError("nothing was changed")
 
 
-async def _watch_label(
+def _watch_label(
     node_name: str, nvml_library: str, kubelet_dir: str, cluster: KubeconfigChoice
 ) -> None:
     from gpu_device_plugin.cards_tools.mig_apply import MigWatch, NodeToCut
@@ -87,11 +87,8 @@ async def _watch_label(
     if not node_name:
         raise click.UsageError("--watch needs --node-name (NODE_NAME)")
     _begin("mig_apply", node=node_name)
-    api = cluster.api()
-    try:
-        await MigWatch(api, NodeToCut(node_name, nvml_library, Path(kubelet_dir))).run()
-    finally:
-        await api.close()
+    node = NodeToCut(node_name, nvml_library, Path(kubelet_dir))
+    cluster.ask(lambda api: MigWatch(api, node).run())
 
 
 @click.command("mps-daemon")

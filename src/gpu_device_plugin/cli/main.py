@@ -8,7 +8,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gpu_device_plugin.settings.controller_settings import (
     ControllerSettings,
     load_controller_settings,
 )
-from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX, LogFormat
+from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX, LogFormat, suggest_key
 
 _FIRST = ("timestamp", "level", "event")
 _MOST_ENTRIES = 64
@@ -113,6 +114,7 @@ def agent(config: Path | None, **flags: object) -> None:
         give_up_sys_admin()
     from gpu_device_plugin.agent.run_agent import run_agent
 
+    _warn_of_unknown(os.environ)
     settings, chosen = load_settings(flags, os.environ, config), ""
     configure_logs(settings.log_level.value, settings.log_format)
     if settings.node_settings_dir and not settings.standalone:
@@ -133,6 +135,7 @@ def controller(config: Path | None, **flags: object) -> None:
     """
     from gpu_device_plugin.controller.run_controller import run_controller
 
+    _warn_of_unknown(os.environ)
     settings = load_controller_settings(flags, os.environ, config)
     configure_logs(settings.log_level.value, settings.log_format)
     asyncio.run(until_sigterm(run_controller(settings)))
@@ -207,9 +210,18 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        # Nothing is kept: tests run programs within one process, and close what was stderr then.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
+
+
+def _warn_of_unknown(variables: Iterable[str]) -> None:
+    """Of those that are nearly a setting's; Kubernetes too makes some with our prefix, for a Service."""
+    settings = (*fields(Settings), *fields(ControllerSettings))
+    known = ["config", *(each.name for each in settings)]
+    for name in variables:
+        key = name.partition(ENVIRONMENT_PREFIX)[2].lower()
+        is_known = key in known or "_port" in key or key.endswith("_service_host")
+        if not is_known and (hint := suggest_key(key, known, "")):
+            structlog.get_logger("settings").warning("unknown variable", name=name, hint=hint)
 
 
 def _short(

@@ -80,6 +80,16 @@ def _choose_nodes(
     return found.only(wanted, namespace)
 
 
+async def _read_nodes(
+    api: "ApiServer", listing: Listing, names: Collection[str] = ()
+) -> "ClusterCards":
+    """The nodes with cards that a verb is to show."""
+    from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
+
+    labelled = await select_by_labels(api, "/api/v1/nodes", listing.labels)
+    return _choose_nodes((await read_cluster(api)).cards, names, listing.namespace, labelled)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="kubectl gpu %(version)s")
 def gpu() -> None:
@@ -100,14 +110,10 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
     `x` is out of service. Pods that share a whole card or its replicas get equal parts of the bar.
     With -n only nodes are shown on which a pod of that namespace holds or waits for something.
     """
-    from gpu_device_plugin.overview.questions import follow_cards, read_cluster, select_by_labels
-
-    async def choose(api: "ApiServer", found: "ClusterCards") -> "ClusterCards":
-        names = await select_by_labels(api, "/api/v1/nodes", listing.labels)
-        return _choose_nodes(found, nodes, listing.namespace, names)
+    from gpu_device_plugin.overview.questions import follow_cards
 
     async def read(api: "ApiServer") -> VerbResult:
-        found = await choose(api, (await read_cluster(api)).cards)
+        found = await _read_nodes(api, listing, nodes)
         return VerbResult(
             json_cards(found),
             lambda screen: screen.cards(found, is_wide=listing.is_wide),
@@ -117,7 +123,7 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
     async def follow(api: "ApiServer", draw: Callable[[Any, str], None]) -> None:
         from gpu_device_plugin.cli.overview_screen import stale_text
 
-        shown = await choose(api, (await read_cluster(api)).cards)
+        shown = await _read_nodes(api, listing, nodes)
         names = set(shown.names) if listing.labels or nodes else None
 
         def tell(found: "FollowedCards") -> None:
@@ -217,7 +223,7 @@ def doctor(listing: Listing) -> None:
 
 @gpu.command()
 @click.argument("units", type=Number(1, 100_000))
-@click.argument("percent", type=click.Choice(range(0, 101, 5)), metavar="[PERCENT]", default=0)
+@click.argument("percent", type=Number(0, 100), default=0)
 @click.option(
     "--cards",
     type=Number(1, 36),
@@ -233,14 +239,10 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     nodes. `-o name` names only nodes that take at least one.
     """
     from gpu_device_plugin.overview.capacity import capacities
-    from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
     async def read(api: "ApiServer") -> VerbResult:
-        reading = await read_cluster(api)
-        chosen = await select_by_labels(api, "/api/v1/nodes", listing.labels)
-        shown = _choose_nodes(reading.cards, (), "", chosen)
-        facts = {node.metadata.name: node for node in reading.nodes}
-        found = capacities(shown, facts, units, percent, cards)
+        shown = await _read_nodes(api, listing)
+        found = capacities(shown, units, percent, cards)
         over = f" over {cards} cards" if cards > 1 else ""
         compute = f" and {percent} %" if percent else ""
         asked = f"{count_noun(units, 'unit')}{compute}{over}"
@@ -348,6 +350,7 @@ def json_cards(found: "ClusterCards") -> dict[str, object]:
             "name": node.name,
             "mode": node.mode,
             "unit_mib": node.unit_mib,
+            "marks": list(node.marks),
             "cards": [_json_card(node, card) for card in node.cards],
             "waiting": [_json_pod(pod) | {"units": units} for pod, units in node.waiting.items()],
             "instances": [

@@ -142,27 +142,27 @@ class OverviewScreen:
         self._console.print(Text.assemble((story.pod, "bold"), f"  {story.state}"))
         parts = (
             ("asks", story.asks),
-            ("made", story.made),
+            ("created", story.created),
             ("holds", story.holds),
-            ("said", story.said),
+            ("said", story.messages),
         )
         for label, lines in parts:
             for at, line in enumerate(lines):
-                self._hanging(f"  {label if at == 0 else '':<7}", line)
+                self._hanging(f"  {label if at == 0 else '':<8}", line)
         for verdict in story.nodes[:_MOST_VERDICTS]:
             self._verdict(verdict)
         if left := story.nodes[_MOST_VERDICTS:]:
-            self._hanging("  node   ", f"and {count_noun(len(left), 'node')} more")
+            self._hanging("  node    ", f"and {count_noun(len(left), 'node')} more")
         for cure in story.cures:
-            self._hanging("  ->     ", cure, "bold")
+            self._hanging("  ->      ", cure, "bold")
 
     def _verdict(self, verdict: NodeVerdict) -> None:
         style = "green" if verdict.is_fit else "red"
-        self._hanging("  node   ", f"{verdict.node}: {verdict.verdict}", style)
+        self._hanging("  node    ", f"{verdict.node}: {verdict.verdict}", style)
         for line in verdict.cards:
-            self._hanging("         ", line)
+            self._hanging("          ", line)
         if verdict.hint:
-            self._hanging("         ", f"what fits: {verdict.hint}", "green")
+            self._hanging("          ", f"what fits: {verdict.hint}", "green")
 
     def _hanging(self, label: str, text: str, style: str = "") -> None:
         """A label and a text that wraps beside it."""
@@ -181,7 +181,8 @@ def _trim(line: list[Segment]) -> list[Segment]:
 
 
 def _node(node: NodeCards, table: Table) -> Iterator[RenderableType]:
-    yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
+    marks = ((f"{mark}, ", "yellow") for mark in node.marks)
+    yield Text.assemble((node.name, "bold"), "  ", *marks, node.kind_text)
     yield Padding(table, (0, 0, 0, _INDENT), expand=False)
     for line in _instances(node):
         yield Padding(Text(line), (0, 0, 0, _INDENT))

@@ -1,4 +1,4 @@
-"""structlog without rich: imported before anything that logs."""
+"""structlog without rich, and to stderr: imported before anything that logs."""
 
 import sys
 
@@ -7,7 +7,9 @@ import sys
 _has_rich = sys.modules.get("rich") is not None
 if not _has_rich:
     sys.modules["rich"] = None  # type: ignore[assignment]  # None: "import rich" fails
-import structlog  # noqa: E402, F401
+import structlog  # noqa: E402
 
 if not _has_rich:
     del sys.modules["rich"]
+# Nothing is kept: tests run programs within one process, and close what was stderr then.
+structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))

@@ -1,18 +1,18 @@
 """How many more pods of a size fit, and where."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.node_fit import OTHER_MODE, Fit, fit
+from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.wording import count_noun
-from gpu_device_plugin.errors import RequestError
-from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
+from gpu_device_plugin.errors import ConfigError, RequestError
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, rule_text
 
 
@@ -25,41 +25,41 @@ class NodeCapacity:
     then: str
 
 
-def make_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
-    """A pod of one container: memory units over all `cards`, percent of one card's compute (0: none)."""
+def _pod(units: int, percent: int, cards: int) -> PodRequest:
     amounts = {Resource.MEM.value: units, Resource.CORE.value: percent}
     asked = {resource: amount for resource, amount in amounts.items() if amount}
     container = ContainerRequest("main", ContainerKind.APP, 0, asked)
     label = str(cards) if cards > 1 else None
-    return PodRequest(PodRef("", name, name), (container,), card_count_label=label)
+    return PodRequest(PodRef("", "one-more", "one-more"), (container,), card_count_label=label)
 
 
 def capacities(
-    cluster: ClusterCards, facts: Mapping[str, SurveyedNode], units: int, percent: int, cards: int
+    cluster: ClusterCards, units: int, percent: int, cards: int
 ) -> tuple[NodeCapacity, ...]:
-    """For each node, how many pods of that size (as in `make_pod`) fit beside what it holds, the most first.
+    """For each node, how many pods of one container fit beside what it holds, the most first.
 
-    A node of `facts` that is cordoned or not ready takes none, nor does one that cannot be read.
+    Each asks for memory units over all `cards` and percent of one card's compute (0: none). A node
+    that is cordoned or not ready takes none, nor does one that cannot be read.
+    ConfigError: No pod may ask for that percentage.
     """
-    closed = {name: node.closed for name, node in facts.items() if node.closed}
+    if percent % CORE_STEP_PERCENT:
+        wanted = f"wanted a multiple of {CORE_STEP_PERCENT}"
+        raise ConfigError(f"PERCENT: {percent} is not valid: {wanted}")
     found = [
         NodeCapacity(name, 0, f"unreadable: {why}") for name, why in cluster.unreadable.items()
     ]
-    found += (
-        NodeCapacity(node.name, 0, closed[node.name])
-        if node.name in closed
-        else _capacity(node, units, percent, cards)
-        for node in cluster.nodes
-    )
+    pod = _pod(units, percent, cards)
+    found += (_capacity(node, pod) for node in cluster.nodes)
     return tuple(sorted(found, key=lambda each: (-each.pods, each.node)))
 
 
-def _capacity(node: NodeCards, units: int, percent: int, cards: int) -> NodeCapacity:
+def _capacity(node: NodeCards, pod: PodRequest) -> NodeCapacity:
+    if node.marks:
+        return NodeCapacity(node.name, 0, f"the node is {' and '.join(node.marks)}")
     rooms: Sequence[Room] = node.rooms
     policy = node.offer.policy or PlacementPolicy.BINPACK
     count = 0
     while True:
-        pod = make_pod(f"one-more-{count}", units, percent, cards)
         found = fit(node.offer, rooms, pod, policy)
         if not isinstance(found, Fit):
             return NodeCapacity(node.name, count, _then(node, rooms, pod))

@@ -79,15 +79,13 @@ def _held(node: NodeCards) -> int:
     return node.held_units + sum(node.waiting.values())
 
 
-def _sum(nodes: Iterable[NodeCards]) -> str:
-    listed = list(nodes)
-    return f"{sum(map(_held, listed))}/{sum(node.units for node in listed)}"
+def _sum(nodes: Sequence[NodeCards]) -> str:
+    return f"{sum(map(_held, nodes))}/{sum(node.units for node in nodes)}"
 
 
-def _percent(nodes: Iterable[NodeCards]) -> int:
-    listed = list(nodes)
-    total = sum(node.units for node in listed)
-    return 100 * sum(map(_held, listed)) // total if total else 0
+def _percent(nodes: Sequence[NodeCards]) -> int:
+    total = sum(node.units for node in nodes)
+    return 100 * sum(map(_held, nodes)) // total if total else 0
 
 
 def _unit(nodes: Iterable[NodeCards]) -> str:

@@ -5,12 +5,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
-from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, listen_by_key
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod, NodesAndPods
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of, node_cards
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of, cluster_cards
 
 UNBOUND = ""
 """Stands in place of a node's name for pods that are bound to no node."""
@@ -106,12 +105,9 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         with_cards = node.with_cards() if node else None
         if with_cards is None:
             return None
-        bound = [self._pods[uid] for uid in sorted(self._by_node.get(name, ()))]
-        pods = [each.asking for each in bound if not each.asking.request.is_finished]
-        try:
-            return node_cards(with_cards, pods)
-        except StateError as error:
-            return str(error)
+        pods = [self._pods[uid].asking for uid in sorted(self._by_node.get(name, ()))]
+        found = cluster_cards([with_cards], pods)
+        return found.nodes[0] if found.nodes else found.unreadable[name]
 
     def _touch(self, name: str) -> None:
         self._views.pop(name, None)

@@ -87,6 +87,7 @@ class NodeCards:
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: UUIDs of devices that are no cards, which are MIG instances, with who holds each.
         devices_taken: Resource -> whole devices that its pods ask for.
+        marks: Why no new pod goes to it: `not ready`, `cordoned`.
     """
 
     name: str
@@ -97,6 +98,7 @@ class NodeCards:
     waiting: Mapping[PodRef, int]
     instances: Mapping[str, tuple[PodRef, ...]] = field(default_factory=dict)
     devices_taken: Mapping[str, int] = field(default_factory=dict)
+    marks: tuple[str, ...] = ()
 
     @property
     def unit_mib(self) -> int:
@@ -156,7 +158,8 @@ class NodeCards:
                 cards.append(replace(seen, holders=holders, pods=pods))
         waiting = {pod: units for pod, units in self.waiting.items() if pod.namespace == namespace}
         instances = {u: pods for u, held in self.instances.items() if (pods := own(held))}
-        return NodeCards(self.name, self.offer, (), (), tuple(cards), waiting, instances)
+        kept = replace(self, rooms=(), holds=(), devices_taken={})
+        return replace(kept, cards=tuple(cards), waiting=waiting, instances=instances)
 
     @property
     def told_instances(self) -> Sequence[tuple[Mapping[str, object], tuple[PodRef, ...]]]:
@@ -220,7 +223,8 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
         cards,
         {pod: units for pod, units in waiting.items() if units},
         {uuid: pods for uuid, pods in sorted(devices.items()) if uuid not in known},
-        devices_taken=sum((Counter(pod.devices) for pod in pods), Counter[str]()),
+        sum((Counter(pod.devices) for pod in pods), Counter[str]()),
+        node.marks,
     )
 
 

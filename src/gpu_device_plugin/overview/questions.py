@@ -105,8 +105,8 @@ async def read_story(
             f"no pod {namespace}/{name}; you may not list Events in its namespace, which could tell of one that is gone"
         )
     if pod is None:
-        said = tuple(event_line(event) for event in events or ())
-        return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
+        messages = tuple(event_line(event) for event in events or ())
+        return PodStory(f"{namespace}/{name}", "is gone", messages=messages) if events else None
     unlisted = ""
     try:
         cards, facts = await (nodes() if nodes else _listed_nodes(api))

@@ -273,9 +273,10 @@ def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
     if node is None:
         return _Closed()
     name = node.metadata.name
-    if node.closed:
+    if node.marks:
         asks_why = f"`kubectl describe node {name}` says why it is not ready"
-        return _Closed(node.closed, f"`kubectl uncordon {name}`" if node.is_ready else asks_why)
+        cure = f"`kubectl uncordon {name}`" if node.is_ready else asks_why
+        return _Closed(f"the node is {' and '.join(node.marks)}", cure)
     for key, value in sorted((pod.spec.node_selector or {}).items()):
         if node.labels.get(key) != value:
             label = f"`kubectl label node {name} {key}={value}`, or "

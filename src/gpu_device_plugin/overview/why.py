@@ -197,23 +197,23 @@ class PodStory:
     Attributes:
         state: Phase, node and reason, in one line.
         asks: One line a container.
-        made: By whom, when, and how long ago; empty where that is not known.
-        said: What the scheduler, the kubelet or the agent said, the last one last.
+        created: By whom, when, and how long ago; empty where that is not known.
+        messages: What the scheduler, the kubelet or the agent said, the last one last.
         nodes: What each node has for it; empty for a pod that has its slice, or has had it.
     """
 
     pod: str
     state: str
     asks: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     nodes: tuple[NodeVerdict, ...] = ()
     cures: tuple[str, ...] = ()
 
 
-def made_text(pod: ExplainedPod, now: datetime.datetime) -> tuple[str, ...]:
-    """Who made a pod, when, and how long ago; empty where its metadata do not say."""
+def creation_text(pod: ExplainedPod, now: datetime.datetime) -> tuple[str, ...]:
+    """Who created a pod, when, and how long ago; empty where its metadata do not say."""
     owner, created = pod.metadata.owner, pod.metadata.creation_timestamp
     parts = [f"by {owner.kind} {owner.name}"] if owner and owner.name else []
     with suppress(ValueError):
@@ -238,11 +238,12 @@ def story(
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    made = made_text(pod, datetime.datetime.now(datetime.UTC))
+    created = creation_text(pod, datetime.datetime.now(datetime.UTC))
     told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]
-    said = (*_event_lines(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
+    unread = (_NO_EVENTS,) if events is None else ()
+    messages = (*_event_lines(told), *_of_pod(pod, told), *unread)
     if asking is None:
-        return PodStory(name, _state(pod), (_NOTHING,), made, said=said)
+        return PodStory(name, _state(pod), (_NOTHING,), created, messages=messages)
     unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)
     unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
     devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
@@ -251,9 +252,10 @@ def story(
     is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
-    now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
-    said += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
-    return PodStory(name, _state(pod), asks, made, holds, said, nodes, cures(pod, asking, now))
+    now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(messages))
+    messages += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
+    steps = cures(pod, asking, now)
+    return PodStory(name, _state(pod), asks, created, holds, messages, nodes, steps)
 
 
 def _state(pod: ExplainedPod) -> str:

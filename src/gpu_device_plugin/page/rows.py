@@ -196,7 +196,7 @@ def node_row(
 
     Of one that is not shown whole (`NodeCards.of_namespace`) nobody sees what is free.
     """
-    name, marks, places = node.metadata.name, tuple(_marks(node)), dict(_places(node))
+    name, marks, places = node.metadata.name, node.marks, dict(_places(node))
     if isinstance(view, str):
         return NodeRow(name, marks=marks, states=("faulty",), trouble=view, places=places)
     sick = sum(not card.is_healthy for card in view.cards)
@@ -210,7 +210,7 @@ def node_row(
         tuple(sorted(view.namespaces)),
         view.held_units,
         0 if view.is_whole else view.units,
-        tuple(_cards(view, use_of, colours, takes_pods=is_whole and not node.closed)),
+        tuple(_cards(view, use_of, colours, takes_pods=is_whole and not node.marks)),
         view.waiting,
         view.instances,
         places=places | {"model": few(sorted({card.model for card in view.cards}))},
@@ -221,13 +221,6 @@ def pod_row(pod: SurveyedPod, *, is_refused: bool) -> PodRow:
     """A pod without a card."""
     why = f"on {pod.spec.node_name}" if is_refused else pod.condition("PodScheduled").reason
     return PodRow(pod.metadata.namespace, pod.metadata.name, why, is_refused)
-
-
-def _marks(node: SurveyedNode) -> Iterator[str]:
-    if not node.is_ready:
-        yield "not ready"
-    if node.spec.unschedulable:
-        yield "cordoned"
 
 
 def _places(node: SurveyedNode) -> Iterator[tuple[str, str]]:

@@ -134,7 +134,7 @@ class EventRecorder:
         self.post(EventNote(caller.pod, "ComputePolicyKept", text))
 
     def card_changed(self, change: Change) -> None:
-        """A card went out, came back, or reported something."""
+        """A card, or NVML as a whole, went out, came back, or reported something."""
         card = self.state().card(change.uuid) if change.uuid else None
         index = card.index if card and card.is_shown else None
         name = (change.uuid or "NVML") if index is None else f"card {index} ({change.uuid})"

@@ -25,7 +25,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.health_values import (
-    UNANSWERED,
     CardHealth,
     Change,
     ChangeKind,
@@ -207,8 +206,7 @@ def observe(
         case Xid():
             return _xid(health, report, now_seconds, rules)
         case Stalled():
-            text = f"NVML has not answered for {report.seconds:g} s"
-            after = _away(health, Outage("NVMLStalled", text))
+            after = _away(health, Outage("NVMLStalled", f"no answer for {report.seconds:g} s"))
         case DriverMissing():
             after = _away(health, Outage("DriverMissing", report.reason))
             after = replace(after, driver=_UNLOADED if report.is_unloaded else after.driver)
@@ -247,8 +245,7 @@ def recover(health: Health, uuid: str) -> HealthStep:
     after = replace(health, cards=cards)
     if after.card(uuid) is None:
         text = "the card is not there; what was known of it is forgotten"
-        change = Change(ChangeKind.NOTICE, uuid, False, "Forgotten", text)  # noqa: FBT003
-        return HealthStep(after, (change,))
+        return HealthStep(after, (Change(ChangeKind.NOTICE, uuid, "Forgotten", text),))
     return HealthStep(after, _changes(health, after))
 
 
@@ -319,8 +316,7 @@ def _xid(health: Health, xid: Xid, now_seconds: float, rules: HealthRules) -> He
         return HealthStep(health)
     if rule.action is XidAction.REPORT or uuid is None:
         whose = text if uuid is not None else f"{text} of card {xid.uuid or 'unknown'}"
-        is_healthy = uuid is not None and health.is_healthy(uuid)
-        return HealthStep(health, (Change(ChangeKind.NOTICE, uuid, is_healthy, reason, whose),))
+        return HealthStep(health, (Change(ChangeKind.NOTICE, uuid, reason, whose),))
     fault = Fault(reason, text, rule.recovery, now_seconds, now_seconds)
     after = _with_card(health, uuid, lambda card: with_fault(card, fault))
     return HealthStep(after, _changes(health, after))
@@ -349,40 +345,26 @@ def _changes(before: Health, after: Health) -> tuple[Change, ...]:
     """What Events report of the change from one health to the next."""
     if before == after:
         return ()
-    changes = [change for card in after.cards for change in _card_changes(before, after, card)]
-    if not after.cards:
-        changes = _outage_began(before, after, None)
-    if before.outage and not before.cards and after.outage is None:
-        over, text = f"{before.outage.reason}Over", f"{before.outage.reason} is over"
-        changes.append(Change(ChangeKind.NOTICE, None, True, over, text))  # noqa: FBT003
+    changes, was, out = list[Change](), before.outage_reason, after.outage
+    if was and was != after.outage_reason:
+        changes.append(Change(ChangeKind.NOTICE, None, f"{was}Over", f"{was} is over"))
+    if out and was != out.reason:
+        changes.append(Change(ChangeKind.FAULT, None, out.reason, out.text, _AWAY[out.reason]))
+    for card in after.cards if before.cards else ():
+        changes += _card_changes(before.card(card.uuid), card)
     return tuple(changes)
 
 
-def _outage_began(before: Health, after: Health, uuid: str | None) -> list[Change]:
-    """What is reported of one card when NVML stops answering; of none where no card was ever seen."""
-    out = after.outage
-    if out is None or out.reason == before.outage_reason:
-        return []
-    return [Change(ChangeKind.FAULT, uuid, False, out.reason, out.text, _AWAY[out.reason])]  # noqa: FBT003
-
-
-def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Change]:
-    uuid = card.uuid
-    was = before.card(uuid)
-    if was is None and not before.cards:
-        return []
+def _card_changes(was: CardHealth | None, card: CardHealth) -> list[Change]:
+    uuid, new = card.uuid, list[Change]()
     known = {fault.reason for fault in was.faults} if was is not None else set()
-    is_healthy = after.is_healthy(uuid)
-    new: list[Change] = []
     for fault in (each for each in card.faults if each.reason not in known):
         own = _PROBE_CURES.get(fault.reason) if fault.recovery is Recovery.PROBE else None
         cure = own or _CURES[fault.recovery]
-        new.append(Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text, cure))
-    new += _outage_began(before, after, uuid)
-    if was is None and is_healthy:
-        text = "a card was plugged in"
-        new.append(Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", text))
-    elif is_healthy and before.reason(uuid) not in {"", UNANSWERED}:
-        text = f"the card is healthy again after {before.reason(uuid)}"
-        new.append(Change(ChangeKind.RECOVERED, uuid, is_healthy, "Recovered", text))
+        new.append(Change(ChangeKind.FAULT, uuid, fault.reason, fault.text, cure))
+    if was is None and not card.faults:
+        new.append(Change(ChangeKind.NOTICE, uuid, "PluggedIn", "a card was plugged in"))
+    elif was is not None and was.faults and not card.faults:
+        text = f"the card is healthy again after {was.faults[0].reason}"
+        new.append(Change(ChangeKind.RECOVERED, uuid, "Recovered", text))
     return new

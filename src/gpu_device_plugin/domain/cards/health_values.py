@@ -184,11 +184,10 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something worth an Event, with its cure, and a metric; without `uuid` it is not known of which card."""
+    """Something worth an Event, with its cure, and a metric; without `uuid` of NVML as a whole, or of an unknown card."""
 
     kind: ChangeKind
     uuid: str | None
-    is_healthy: bool
     reason: str
     text: str
     cure: str = ""

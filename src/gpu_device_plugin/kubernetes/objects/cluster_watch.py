@@ -43,6 +43,7 @@ class ClusterNode:
     labels: Mapping[str, str]
     series: str | None = None  # the series that we wrote as a label of it, or None
     holdings: str = ""  # its annotation of what pods hold; empty where it has none
+    marks: tuple[str, ...] = ()  # as those of `SurveyedNode`, which alone tells them
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,11 +85,10 @@ class SurveyedNode(Node):
         return next(found, Condition("Ready", "True"))
 
     @property
-    def closed(self) -> str:
-        """Why no new pod goes to it, whatever it asks; empty if nothing is known."""
-        if not self.is_ready:
-            return "the node is not ready"
-        return "the node is cordoned" if self.spec.unschedulable else ""
+    def marks(self) -> tuple[str, ...]:
+        """Why no new pod goes to it, whatever it asks, each in one or two words."""
+        cordoned = ("cordoned",) if self.spec.unschedulable else ()
+        return cordoned if self.is_ready else ("not ready", *cordoned)
 
     def with_cards(self) -> ClusterNode | None:
         """The node as placement sees it, or None where no agent publishes cards."""
@@ -97,7 +96,8 @@ class SurveyedNode(Node):
         holdings = self.annotations.get(HOLDINGS_ANNOTATION, "")
         if cards is None:
             return None
-        return ClusterNode(self.metadata.name, cards, self.labels, holdings=holdings)
+        name, labels = self.metadata.name, self.labels
+        return ClusterNode(name, cards, labels, holdings=holdings, marks=self.marks)
 
 
 class Port(msgspec.Struct, rename="camel"):
