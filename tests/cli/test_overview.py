@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -1088,6 +1089,36 @@ async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:
 
     with pytest.raises(AccessError, match="cannot list resource"):
         await cluster.run("map")
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "told"),
+    [
+        ("/api/v1/nodes", "page -n ns", "kubectl create clusterrole gpu-page --verb=list,watch "),
+        ("/api/v1/pods", "page", "whose pods you may list and watch, with `--namespace`"),
+        ("/api/v1/namespaces/ns/pods", "page -n ns", "whose pods you may list and watch"),
+    ],
+)
+async def test_the_page_names_the_right_that_is_missing_and_what_would_help(
+    cluster: Cluster, tmp_path: Path, path: str, words: str, told: str
+) -> None:
+    """In a process of its own: it ends by signals, which only a main thread takes."""
+    cluster.server.fault = lambda seen: status(403, "forbidden") if seen.path == path else None
+    program = [sys.executable, "-c", "from gpu_device_plugin.cli.overview import main; main()"]
+    options = ["--address", "127.0.0.1:0", "--kubeconfig", str(tmp_path / "config")]
+    process = await asyncio.create_subprocess_exec(
+        *program, *words.split(), *options, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(60):
+            _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 1
+    assert re.fullmatch(
+        rf"kubectl gpu: GET {path}: 403 forbidden: .*{re.escape(told)}.*\n", said.decode()
+    )
 
 
 @pytest.mark.parametrize(

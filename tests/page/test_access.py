@@ -14,7 +14,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.objects import held, path, pod
-from tools.harness.page.clusters import place, small
+from tools.harness.page.clusters import place, served, small
 from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ConfigError
@@ -131,28 +131,55 @@ async def test_who_may_list_one_namespace_sees_theirs_and_nothing_of_others(
 ) -> None:
     """No other pod, nothing of what is free, and no totals but their own."""
     server, _, url = exposed
+    async with signed_in("vision") as session:
+        await shows_vision_only(session, url, await summary_of_vision(server))
+
+
+async def test_on_ones_own_machine_they_see_the_same_and_need_no_other_rights() -> None:
+    """Of pods those of the namespace are listed and watched, and no others."""
+    async with running() as (server, api):
+        small(server)
+        summary = await summary_of_vision(server)
+        allowed = re.compile(r"/api/v1/(nodes|namespaces/vision/(pods|events)(/.*)?)")
+        no = status(403, "no")
+        server.fault = lambda seen: None if allowed.fullmatch(seen.path) else no
+        async with served(api, {"namespace": "vision"}) as url, aiohttp.ClientSession() as session:
+            await shows_vision_only(session, url, summary)
+            await server.delete("/api/v1/namespaces/vision/pods/starting-1")
+
+            async def is_gone() -> bool:
+                return "starting-1" not in await seen_in(session, url)
+
+            await until(is_gone)
+
+
+async def summary_of_vision(server: StandInApiServer) -> str:
+    """What the heading says of that namespace's part of the cluster."""
     api = ApiServer(lambda: asyncio.sleep(0, Credentials(server.url)))
     nodes = (await read_cluster(api)).cards.nodes
     await api.close()
-    own = ClusterCards(tuple(n.of_namespace("vision") for n in nodes if "vision" in n.namespaces))
-    async with signed_in("vision") as session:
-        page = await seen_in(session, url)
-        assert {pod.partition("/")[0] for pod in re.findall(r'data-pod="([^"]+)"', page)} == {
-            "vision"
-        }
-        assert own.summary in page
-        assert set(re.findall(r'data-(?:free|largest)="(\d+)"', page)) == {"0"}
-        assert "data-room" not in page
-        assert "room for" not in page
-        assert "units of 1 GiB</span>" in page  # of gpu-005, where no card holds a pod of theirs
-        assert not re.search(r"search/|ads/|batch/|speech/|notebooks/", page)
-        assert "vision/starting-1" in page
-        assert "gpu-007" not in page
+    own = (node.of_namespace("vision") for node in nodes if "vision" in node.namespaces)
+    return ClusterCards(tuple(own)).summary
 
-        assert "has no card" not in await seen_in(session, f"{url}/pod/vision/starting-1")
-        await seen_in(session, f"{url}/pod/batch/big-1", 404)
-        assert "the whole card" in await seen_in(session, f"{url}/node/gpu-006")
-        await seen_in(session, f"{url}/node/gpu-007", 404)
+
+async def shows_vision_only(session: aiohttp.ClientSession, url: str, summary: str) -> None:
+    """The page has that summary, and shows what pods of `vision` hold and nothing else."""
+    page = await seen_in(session, url)
+    assert {pod.partition("/")[0] for pod in re.findall(r'data-pod="([^"]+)"', page)} == {"vision"}
+    assert "of namespace vision" in page
+    assert summary in page
+    assert set(re.findall(r'data-(?:free|largest)="(\d+)"', page)) == {"0"}
+    assert "data-room" not in page
+    assert "room for" not in page
+    assert "units of 1 GiB</span>" in page  # of gpu-005, where no card holds a pod of theirs
+    assert not re.search(r"search/|ads/|batch/|speech/|notebooks/", page)
+    assert "vision/starting-1" in page
+    assert "gpu-007" not in page
+
+    assert "has no card" not in await seen_in(session, f"{url}/pod/vision/starting-1")
+    await seen_in(session, f"{url}/pod/batch/big-1", 404)
+    assert "the whole card" in await seen_in(session, f"{url}/node/gpu-006")
+    await seen_in(session, f"{url}/node/gpu-007", 404)
 
 
 async def test_what_others_do_does_not_reach_who_sees_one_namespace(exposed: Exposed) -> None:

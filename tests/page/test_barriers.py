@@ -18,6 +18,7 @@ INSTALL = Path(__file__).with_name("install.sh")
 WIDTHS = (390, 800, 1440, 2560)
 # Nodes are drawn by one template: of 4000 cards axe-core would take minutes.
 FEW = "document.querySelectorAll('#all .node:nth-of-type(n+21)').forEach(node => node.remove())"
+FITS = "document.documentElement.scrollWidth <= innerWidth"
 FOUND = """axe.run(document, {resultTypes: ['violations']}).then(found => found.violations
     .filter(each => ['serious', 'critical'].includes(each.impact))
     .map(each => `${each.id}: ${each.nodes[0].target} (${each.nodes.length})`))"""
@@ -49,11 +50,12 @@ async def test_nobody_meets_a_serious_barrier(axe: str, kind: str) -> None:
                 for width in WIDTHS:
                     await tab.looks(width, 900, scheme)
                     assert await barriers(tab, axe) == [], (width, scheme)
-                    assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+                    await until(lambda: tab.value(FITS))
             await tab.value("document.querySelector('.totals').open = true")
             await tab.value("document.querySelector('.slice').focus()")
             await tab.press("Enter")
             await until(lambda: tab.value("!!document.querySelector('#detail article')"))
+            await tab.drawn()
             assert await barriers(tab, axe) == []
 
 
@@ -65,7 +67,7 @@ async def test_nor_on_the_page_of_five_hundred_nodes(axe: str, scheme: str, view
         fill(server, 500, 8)
         async with served(api) as url:
             await tab.open(f"{url}/?view={view}")
-            assert await tab.value("document.querySelectorAll('.card').length") == 4000
+            await until(lambda: tab.value("document.querySelectorAll('.card').length === 4000"))
             await tab.value(FEW)
             for width in (390, 1440):
                 await tab.looks(width, 900, scheme)

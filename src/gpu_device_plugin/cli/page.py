@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gpu_device_plugin.cli.kubeconfig_options import KubeconfigChoice, kubeconfig_options
+from gpu_device_plugin.cli.kubeconfig_options import Listing, listing
 from gpu_device_plugin.cli.program import until_sigterm
 from gpu_device_plugin.errors import ConfigError
 
@@ -43,13 +43,13 @@ from gpu_device_plugin.errors import ConfigError
     help="Serve HTTPS with this certificate, PEM.",
 )
 @click.option("--tls-key-file", type=click.Path(path_type=Path), help="Its private key.")
-@kubeconfig_options
+@listing("-n -A")
 def page(
     address: str,
     name: str,
     tls_cert_file: Path | None,
     tls_key_file: Path | None,
-    cluster: KubeconfigChoice,
+    listing: Listing,
     **shown: str,
 ) -> None:
     """Show nodes, cards and slices in a browser, until Ctrl-C.
@@ -65,7 +65,8 @@ def page(
         raise ConfigError("--tls-cert-file and --tls-key-file go together")
     settings = PageSettings(
         address=address,
-        cluster=name or cluster.context,
+        cluster=name or listing.cluster.context,
+        namespace=listing.namespace,
         **shown,
         certificate=tls_cert_file,
         key=tls_key_file,
@@ -75,4 +76,4 @@ def page(
     def tell(port: int) -> None:
         click.echo(f"the page: {scheme}://{host}:{port}/")
 
-    asyncio.run(until_sigterm(run_page(settings, cluster.api(), tell)))
+    asyncio.run(until_sigterm(run_page(settings, listing.cluster.api(), tell)))

@@ -15,6 +15,11 @@ UNBOUND = ""
 """Stands in place of a node's name for pods that are bound to no node."""
 
 
+def pods_path(namespace: str) -> str:
+    """The list of the pods of a namespace, or ("") of all."""
+    return f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+
+
 @dataclass(frozen=True, slots=True)
 class _Followed:
     """A pod that asks this plugin for anything."""
@@ -30,10 +35,11 @@ class _Followed:
 class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
     """Follows nodes and pods; what cards hold is counted only of nodes that have changed.
 
-    `nodes` has those without cards too; every change sets `changed`.
+    `nodes` has those without cards too; every change sets `changed`. `namespace` leaves out the
+    pods of others; "" follows all.
     """
 
-    def __init__(self, api: ApiServer) -> None:
+    def __init__(self, api: ApiServer, namespace: str = "") -> None:
         self.nodes: dict[str, SurveyedNode] = {}
         self.changed = asyncio.Event()
         self._pods: dict[str, _Followed] = {}
@@ -56,7 +62,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         )
         super().__init__(
             Reflection(api, Source("/api/v1/nodes", ""), SurveyedNode, nodes),
-            Reflection(api, Source("/api/v1/pods", ""), SurveyedPod, pods),
+            Reflection(api, Source(pods_path(namespace), ""), SurveyedPod, pods),
         )
 
     async def run(self) -> None:

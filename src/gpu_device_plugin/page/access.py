@@ -13,7 +13,6 @@ from gpu_device_plugin.kubernetes.objects.access_review import Right, User, is_a
 from gpu_device_plugin.web.page.page_server import Refusal
 
 NEEDED = (Right("list", "nodes"), Right("list", "pods"), Right("list", "events"))
-NEEDED_OF_NAMESPACE = ("pods", "events")
 _MOST_KEPT = 1000
 _AT_ONCE = 8
 _MOST_WAITING = 32
@@ -63,7 +62,7 @@ class Access:
         if not is_reader and (away := self._turned_away(address)):
             return away
         try:
-            answer = await (self._ask_at_once if is_reader else self._ask_in_turn)(token, wanted)
+            answer = await self._ask_in_turn(token, wanted, is_reader=is_reader)
         except ClusterError as error:
             text = f"your token cannot be checked now: {error}"
             return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
@@ -86,17 +85,13 @@ class Access:
             until, count = self._now() + _REFUSED_SECONDS, 0
         _keep(self._refused, address, (until, count + 1))
 
-    async def _ask_at_once(self, token: str, wanted: str) -> Refusal | str:
-        async with self._reader_gate:
-            return await self._ask(token, wanted)
-
-    async def _ask_in_turn(self, token: str, wanted: str) -> Refusal | str:
-        self._waiting += 1
+    async def _ask_in_turn(self, token: str, wanted: str, *, is_reader: bool) -> Refusal | str:
+        self._waiting += not is_reader
         try:
-            async with self._gate:
+            async with self._reader_gate if is_reader else self._gate:
                 return await self._ask(token, wanted)
         finally:
-            self._waiting -= 1
+            self._waiting -= not is_reader
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -111,10 +106,9 @@ class Access:
             return ""
         text = f"{user.username} may not {', '.join(lacking)} in all namespaces"
         if not wanted:
-            return Refusal(
-                HTTPStatus.FORBIDDEN, f"{text}; name one whose pods and Events you may list"
-            )
-        rights = [Right("list", each, namespace=wanted) for each in NEEDED_OF_NAMESPACE]
+            text += "; name one whose pods and Events you may list"
+            return Refusal(HTTPStatus.FORBIDDEN, text)
+        rights = [Right("list", each, namespace=wanted) for each in ("pods", "events")]
         if lacking := await self._lacking(user, rights):
             return Refusal(HTTPStatus.FORBIDDEN, f"{text}, and may not {', '.join(lacking)}")
         return wanted

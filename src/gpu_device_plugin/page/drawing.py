@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import MappingProxyType
 
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import AccessError
@@ -193,8 +192,7 @@ class Drawing:
         """A node's cards as HTML, with what was said of them; None where it publishes none."""
         if (row := self._row(name)) is None:
             return None
-        survey = Survey(self._api)
-        events = () if self._scope else await survey.events("default", "Node", name)
+        events = () if self._scope else await Survey(self._api).events("default", "Node", name)
         said = {each.card.uuid: "" for each in row.cards}
         said |= {uuid: event_line(e) for e in events for uuid in said if uuid in e.message}
         rest = [e for e in events if e.reporter == AGENT and not any(u in e.message for u in said)]
@@ -243,8 +241,8 @@ class Drawing:
         view, node = self._view(name), self._live.nodes.get(name)
         if view is None or node is None:
             return None
-        uses, is_whole = self._uses.of_slice, not self._scope
-        return node_row(node, view, uses, self._colours, is_whole=is_whole)
+        uses = self._uses.of_slice
+        return node_row(node, view, uses, self._colours, is_whole=not self._scope)
 
     def _view(self, name: str) -> NodeCards | str | None:
         view = self._live.view(name)
@@ -275,7 +273,7 @@ class Drawing:
         day = {"last day": lambda name: self._uses.days.get(name, "")} if self._uses.days else {}
         tables = [self._table("namespace", self._held, self._history, day)]
         if self._team_label:
-            tables.append(self._table("team", self._by_team, self._team_history))
+            tables.append(self._table("team", self._by_team, self._team_history, {}))
         return self._html.render("totals", tables=tables)
 
     @staticmethod
@@ -283,7 +281,7 @@ class Drawing:
         group: str,
         held: Mapping[str, Mapping[str, NamespaceTotal]],
         history: History,
-        day: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
+        day: Mapping[str, Callable[[str], str]],
     ) -> Mapping[str, object]:
         found = totals(held.values())
         history.note(asyncio.get_running_loop().time(), found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.survey import Survey
@@ -283,7 +283,6 @@ _NONE = "not shown: start the page with `--prometheus` (docs/page.md)"
 _MIB = 1024 * 1024
 _DAY_SECONDS = 600.0
 _log = structlog.get_logger("page")
-Key = tuple[str, str]
 
 
 class Uses:
@@ -298,7 +297,7 @@ class Uses:
         """`prometheus` is as `instant_query` takes it; empty for none."""
         self.trouble = "Prometheus has not answered yet" if prometheus else _NONE
         self._survey, self._prometheus, self._every_seconds = survey, prometheus, every_seconds
-        self._by_pod: dict[Key, tuple[SliceUse, ...]] = {}
+        self._by_pod: dict[PodKey, tuple[SliceUse, ...]] = {}
         self.days: Mapping[str, str] = {}
         self._days_until = 0.0
 
@@ -320,7 +319,7 @@ class Uses:
         memory = _percent(sum(used) / limit) if used and limit else None
         return PodUse(memory, _percent(sum(busy)) if busy else None)
 
-    async def run(self, changed: Callable[[set[Key]], None]) -> None:
+    async def run(self, changed: Callable[[set[PodKey]], None]) -> None:
         """Ask until cancelled; `changed` gets the pods of which something else is known than before."""
         while self._prometheus:
             before, trouble = self._by_pod, self.trouble
@@ -342,7 +341,7 @@ class Uses:
                 _log.warning("use is not known", error=str(error))
             self._by_pod, self.trouble = {}, f"Prometheus gives no figures: {error}"
             return
-        by_pod: dict[Key, list[SliceUse]] = {}
+        by_pod: dict[PodKey, list[SliceUse]] = {}
         for use in found:
             by_pod.setdefault((use.namespace, use.pod), []).append(use)
         self._by_pod = {key: tuple(uses) for key, uses in by_pod.items()}

@@ -2,21 +2,22 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.errors import ClusterError, ConfigError, WrongServerError
+from gpu_device_plugin.errors import AccessError, ClusterError, ConfigError
 from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.objects.survey import Survey, query_path
-from gpu_device_plugin.overview.live_cluster import LiveCluster
+from gpu_device_plugin.overview.live_cluster import LiveCluster, pods_path
 from gpu_device_plugin.page.access import Access
 from gpu_device_plugin.page.drawing import Drawing, Drawings
 from gpu_device_plugin.page.rows import Uses
 from gpu_device_plugin.web.http_server import ReadyState, parse_address
-from gpu_device_plugin.web.page.page_server import Content, Html, PageServer, ServerSentEvent
+from gpu_device_plugin.web.page.page_server import Content, Html, PageServer
 from gpu_device_plugin.web.tls import ServingTls
 
 _CERTIFICATE_SECONDS = 30.0
@@ -32,6 +33,7 @@ class PageSettings:
     prometheus: str = ""
     grafana: str = ""
     team_label: str = ""
+    namespace: str = ""  # whose pods are shown; "" for all
     certificate: Path | None = None
     key: Path | None = None
 
@@ -64,34 +66,20 @@ class Page:
         times = times or PageTimes()
         self._settings, self._api = settings, api
         self._tls = ServingTls() if settings.certificate else None
-        html = Html(settings.grafana)
-        self._live = LiveCluster(api)
+        html = Html(settings.grafana, settings.cluster)
+        self._live = LiveCluster(api, settings.namespace)
         self._uses = Uses(Survey(api), settings.prometheus, times.use_seconds)
-        drawings = self._drawings = Drawings(
+        self._drawings = Drawings(
             self._live,
             lambda scope: Drawing(
                 *(api, self._live, self._uses, html),
                 beat_seconds=times.beat_seconds,
-                scope=scope,
+                scope=scope or settings.namespace,
                 team_label=settings.team_label,
             ),
         )
-
-        async def page(scope: str) -> Mapping[str, object]:
-            return {**(await drawings.of(scope)).page(), "cluster": settings.cluster}
-
-        async def events(scope: str, at: str) -> AsyncIterator[ServerSentEvent]:
-            async for event in (await drawings.of(scope)).events(at):
-                yield event
-
-        async def pod(scope: str, namespace: str, name: str) -> str | None:
-            return await (await drawings.of(scope)).pod(namespace, name)
-
-        async def node(scope: str, name: str) -> str | None:
-            return await (await drawings.of(scope)).node(name)
-
         scope = Access(api, times.kept_seconds).scope
-        content = Content(page, events, pod, node, scope, drawings.all.readiness)
+        content = Content(self._drawings.of, scope, self.readiness)
         self.server = PageServer(settings.address, content, html, self._tls)
 
     def readiness(self) -> ReadyState:
@@ -132,13 +120,28 @@ class Page:
             raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
 
-async def _find(api: ApiServer) -> None:
-    try:
-        await api.call(Request("GET", "/version"))
-    except WrongServerError:
-        raise
-    except ClusterError as error:
-        _log.warning("the API server does not answer properly yet", error=str(error))
+_NODES_CURE = (
+    "an administrator lets you with `kubectl create clusterrole gpu-page --verb=list,watch "
+    "--resource=nodes` and `kubectl create clusterrolebinding gpu-page --clusterrole=gpu-page "
+    "--user=USER`"
+)
+_PODS_CURE = "name a namespace whose pods you may list and watch, with `--namespace`"
+
+
+async def _check(api: ApiServer, namespace: str) -> None:
+    """AccessError: what the page follows may not be listed, and what would help."""
+    lacking = []
+    for path, cure in (("/api/v1/nodes", _NODES_CURE), (pods_path(namespace), _PODS_CURE)):
+        try:
+            answer = await api.call(Request("GET", path, {"limit": "1"}))
+        except AccessError:
+            raise
+        except ClusterError:
+            return  # the page says so
+        if answer.status == HTTPStatus.FORBIDDEN:
+            lacking.append(f"GET {path}: {answer.text}: {cure}")
+    if lacking:
+        raise AccessError("; ".join(lacking))
 
 
 async def run_page(
@@ -146,11 +149,11 @@ async def run_page(
 ) -> None:
     """Serve the page from this process until cancelled; `on_ready` gets the port.
 
-    Raises EdgeError (the address) and WrongServerError (name unknown, certificate not
-    trusted); any other trouble is shown on the page.
+    Raises EdgeError (the address) and AccessError (name of the server unknown, its certificate not
+    trusted, nodes or pods may not be listed); any other trouble is shown on the page.
     """
     try:
-        await _find(api)
+        await _check(api, settings.namespace)
         page = Page(settings, api)
         await page.run(lambda: on_ready(page.server.port))
     finally:

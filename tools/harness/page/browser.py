@@ -87,6 +87,14 @@ class Browser:
         await self("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self("Emulation.setEmulatedMedia", features=features)
+        await self._has_looks(width, height, scheme)
+
+    async def _has_looks(self, width: int, height: int, scheme: str) -> None:
+        """The page has them some time after the protocol's answer."""
+        size = f"innerWidth === {width} && innerHeight === {height}"
+        colours = f"matchMedia('(prefers-color-scheme: {scheme})').matches"
+        await until(lambda: self.value(f"{size} && {colours}"))
+        await self.drawn()
 
     async def picture(self, path: Path) -> None:
         """Write what is to be seen as a PNG."""
@@ -172,6 +180,7 @@ class FirefoxTab(Browser):
             pytest.skip("WebDriver BiDi sets no colour scheme")
         size = {"width": width, "height": height}
         await self("browsingContext.setViewport", context=self._tab, viewport=size)
+        await self._has_looks(width, height, scheme)
 
     async def picture(self, path: Path) -> None:
         """As in the other browser, which takes those of the docs."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.connections import MOST_CONNECTIONS
-from gpu_device_plugin.web.http_server import HttpListener, ReadyState, add_probes, parse_address
+from gpu_device_plugin.web.http_server import HttpListener, ReadyState, add_probes
 from gpu_device_plugin.web.tls import ServingTls
 
 _HERE = Path(__file__).resolve().parent
@@ -31,8 +31,8 @@ _STATIC = {"page.js": "text/javascript", "page.css": "text/css"}
 class Html:
     """What the page consists of, read once; `static` is name -> content and type of a file."""
 
-    def __init__(self, grafana: str = "") -> None:
-        """`grafana` is the address of the dashboard that pods and nodes link to; "" for none."""
+    def __init__(self, grafana: str = "", cluster: str = "") -> None:
+        """`grafana` is the dashboard that pods and nodes link to, `cluster` a name; "" for none."""
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -40,13 +40,13 @@ class Html:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.globals["grafana"] = grafana
         self._templates.filters["code"] = with_code
         self.static = {
             name: ((_HERE / "static" / name).read_bytes(), kind) for name, kind in _STATIC.items()
         }
         contents = b"".join(content for content, _ in self.static.values())
-        self.version = hashlib.sha256(contents).hexdigest()[:12]
+        version = hashlib.sha256(contents).hexdigest()[:12]
+        self._templates.globals.update(grafana=grafana, cluster=cluster, version=version)
 
     def render(self, template: str, **values: object) -> str:
         """A template of this directory, filled in."""
@@ -95,38 +95,35 @@ class ServerSentEvent:
     at: str
 
 
+class Shown(Protocol):
+    """What one reader may see: everything, or one namespace."""
+
+    def page(self) -> Mapping[str, object]:
+        """Values of `page.html`, but for what the server adds."""
+
+    def events(self, at: str) -> AsyncIterator[ServerSentEvent]:
+        """What has changed since that place, and whatever changes, until cancelled."""
+
+    async def pod(self, namespace: str, name: str) -> str | None:
+        """A pod's story as HTML; None where there is none; ClusterError: the API server does not tell."""
+
+    async def node(self, name: str) -> str | None:
+        """A node's cards as HTML; None and ClusterError as above."""
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """What the server asks for.
 
-    What a reader may see, `scope`, is the first argument of each: "" for all, or a namespace.
-
     Attributes:
-        page: Values of `page.html`.
-        events: Where a reader is -> what has changed since, and whatever changes, until cancelled.
-        pod: Namespace and name -> the pod's story as HTML; None where there is no such pod; raises
-            ClusterError where the API server does not serve it.
-        node: Name -> the node's cards as HTML; None and raises as above.
+        shown: A scope, "" for all or a namespace -> what its readers see.
         scope: A bearer token, or "" for none, the address that shows it, and the namespace that is
             enough (or "") -> what it may see, or why nothing.
     """
 
-    page: Callable[[str], Awaitable[Mapping[str, object]]]
-    events: Callable[[str, str], AsyncIterator[ServerSentEvent]]
-    pod: Callable[[str, str, str], Awaitable[str | None]]
-    node: Callable[[str, str], Awaitable[str | None]]
+    shown: Callable[[str], Awaitable[Shown]]
     scope: Callable[[str, str, str], Awaitable[Refusal | str]]
     readiness: Callable[[], ReadyState]
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only programs of this machine reach the address.
-
-    >>> is_loopback("127.0.0.1:9448"), is_loopback("[::1]:0"), is_loopback(":9448")
-    (True, True, False)
-    """
-    host, _ = parse_address(address, "--address")
-    return host == "localhost" or _is_loopback(host)
 
 
 class PageServer(HttpListener):
@@ -141,7 +138,7 @@ class PageServer(HttpListener):
     ) -> None:
         connections = _MOST_STREAMS + MOST_CONNECTIONS
         super().__init__("address", address, tls.context if tls else None, connections)
-        self._is_local = is_loopback(address)
+        self._is_local = _is_loopback(self._host)
         self._content, self._html = content, html
         self._readers: dict[asyncio.Task[Any], str] = {}
 
@@ -182,10 +179,13 @@ class PageServer(HttpListener):
             return await self._content.scope(_token(request), request.remote or "", wanted)
         # A page of another site whose name leads to this machine would be of the same origin.
         host = re.sub(r":\d+$", "", request.host).strip("[]")
-        if host == "localhost" or _is_loopback(host):
+        if _is_loopback(host):
             return ""
         text = f"this address serves localhost only, not {host}"
         return Refusal(HTTPStatus.MISDIRECTED_REQUEST, text)
+
+    async def _shown(self, request: web.Request) -> Shown:
+        return await self._content.shown(request[_SCOPE])
 
     def _refuse(self, refusal: Refusal) -> web.Response:
         answer = self._message(refusal.status, refusal.text)
@@ -195,32 +195,27 @@ class PageServer(HttpListener):
 
     def _message(self, status: HTTPStatus, text: str) -> web.Response:
         asks = not self._is_local and status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        values = {"text": text, "asks_token": asks, "theme": "", "version": self._html.version}
-        return _html(self._html.render("message", **values), status)
+        return _html(self._html.render("message", text=text, asks_token=asks, theme=""), status)
 
     async def _page(self, request: web.Request) -> web.Response:
-        values = {
-            **await self._content.page(request[_SCOPE]),
-            "theme": _theme(request),
-            "version": self._html.version,
-        }
-        values["has_token"] = not request.cookies.keys().isdisjoint((TOKEN, NAMESPACE))
-        answer = _html(self._html.render("page", **values))
+        values = (await self._shown(request)).page()
+        has_token = not request.cookies.keys().isdisjoint((TOKEN, NAMESPACE))
+        answer = _html(
+            self._html.render("page", **values, theme=_theme(request), has_token=has_token)
+        )
         answer.enable_compression()
         return answer
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        story, missing = (
-            self._content.pod(request[_SCOPE], namespace, name),
-            "and no Event tells of one",
-        )
-        return await self._story(request, story, f"no pod {namespace}/{name}, {missing}")
+        story = (await self._shown(request)).pod(namespace, name)
+        missing = f"no pod {namespace}/{name}, and no Event tells of one"
+        return await self._story(request, story, missing)
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         missing = f"no node {name}, or it publishes no cards: `kubectl gpu doctor`"
-        return await self._story(request, self._content.node(request[_SCOPE], name), missing)
+        return await self._story(request, (await self._shown(request)).node(name), missing)
 
     async def _story(
         self, request: web.Request, story: Awaitable[str | None], missing: str
@@ -234,11 +229,8 @@ class PageServer(HttpListener):
             return self._message(HTTPStatus.NOT_FOUND, missing)
         if "part" in request.query:
             return _html(html)
-        values = {"theme": _theme(request), "version": self._html.version}
-        name = request.path.split("/", 2)[2]
-        return _html(
-            self._html.render("story_page", name=name, story=self._html.own(html), **values)
-        )
+        values = {"name": request.path.split("/", 2)[2], "theme": _theme(request)}
+        return _html(self._html.render("story_page", story=self._html.own(html), **values))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         reader, token = asyncio.current_task(), _token(request)
@@ -252,7 +244,7 @@ class PageServer(HttpListener):
         at = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         self._readers[reader] = token
         try:
-            async for event in self._content.events(request[_SCOPE], at):
+            async for event in (await self._shown(request)).events(at):
                 # A right may be taken away while the stream is open.
                 scope = await self._scope(request)
                 is_away = (
@@ -341,7 +333,12 @@ def _to_the_page() -> web.Response:
 
 
 def _is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach it.
+
+    >>> [_is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "", "10.0.0.1")]
+    [True, True, True, False, False]
+    """
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

@@ -145,7 +145,7 @@ function size(want) {
   const width = nodes.clientWidth + 3, columns = (square) => Math.max(1, Math.floor(width / (across * (square + 1) + 8)));
   const fits = ([square, name]) => {
     const rows = groups.reduce((sum, group) => sum + Math.ceil(group.length / columns(square)), 0);
-    return rows * (lines * (square + 1) + name + 7) <= height;
+    return rows * (lines * (square + 1) + name + 8) <= height + 3; // the last has no gap below it
   };
   const filling = Math.floor((width / columns(10) - 8) / across) - 1;
   const [square, name] = SIZES.find(fits) ?? [filling, NAME];
