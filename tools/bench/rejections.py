@@ -33,12 +33,11 @@ _PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-sched
 _TITLE = "Without the controller"
 _METHOD = """\
 How many pods fail where kube-scheduler does not see cards, which the [controller](controller.md) and [claims](dra.md) prevent. On
-a node of 4 V100, 20 units are free, at most 5 on a card. A ReplicaSet of one pod asks for 8: kube-scheduler sees 20 and binds it, no card
-fits, the agent refuses it, the kubelet fails it, and the ReplicaSet makes another.
+a node of 4 V100, 20 units are free, at most 5 on a card. A ReplicaSet of one pod asks for 8: kube-scheduler sees 20 and binds it, the
+agent refuses it, the kubelet fails it, and the ReplicaSet makes another.
 
-A real cluster on this machine: kube-apiserver, kube-controller-manager, kube-scheduler and kubelet {version} with their default
-settings, etcd, containerd. The cards are simulated; four pods hold 10 of 15 units of each. Failed pods are counted by their creation
-times."""
+A real cluster on this machine: Kubernetes {version} with default settings, etcd, containerd. Four pods hold 10 of 15 units of each
+simulated card. Failed pods are counted by their creation times."""
 
 
 async def measure() -> Chapter:

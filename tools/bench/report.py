@@ -11,11 +11,10 @@ DOCUMENT = Path("docs/benchmarks.md")
 _METHOD = """\
 ## Method
 
-`make bench` writes this page; do not edit it. A chapter begins with what its figures are for; below the table is how they were measured. A
-figure that misses its target is marked. Figures are medians unless they say otherwise, quantiles are by nearest rank, and
-both figures of a ratio come from one run. Cards are simulated, except in the last section, which `make gpu` writes on a machine with
-a card. The agent is always the real process, on real sockets; kubelet and API server are stand-ins, except where a chapter names a
-real cluster. Each chapter says how busy the machine was before.
+`make bench` writes this page, and `make gpu` its last section; do not edit it. Each chapter says what its figures are for, then how they
+were measured and how busy the machine was before. Figures are medians unless they say otherwise, quantiles are by nearest rank, and
+both figures of a ratio come from one run. Cards are simulated, except in the last section. The agent is always the real process, on
+real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
 """
 _REAL_CARD = "real card"
 _IN_SHORT = (
