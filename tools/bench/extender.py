@@ -108,8 +108,8 @@ async def measure() -> Chapter:
         rows += [
             at_most(f"{what}, p99", 1000 * p99, _BARS_MS[count], "ms"),
             shown(
-                "the same, median; processor time of it, median and p99",
-                f"{1000 * quantile(whole_round, 0.5):.2f} ms; {_two(own)}",
+                f"{what}, median (and of processor time: median, p99)",
+                f"{1000 * quantile(whole_round, 0.5):.2f} ({_two(own)})",
             ),
         ]
     rows += [

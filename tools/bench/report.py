@@ -1,11 +1,11 @@
 """docs/benchmarks.md."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.bench.machine import Machine
-from tools.bench.rows import Chapter
+from tools.bench.rows import Chapter, Row
 
 DOCUMENT = Path("docs/benchmarks.md")
 _METHOD = """\
@@ -17,6 +17,17 @@ both figures of a ratio come from one run. Cards are simulated, except in the la
 real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
 """
 _REAL_CARD = "real card"
+_VARIANT = re.compile(
+    r", (?P<cap>\d+ %): (?:the card's time|throughput kept|relative error)$"
+    r"|^(?P<family>linear|physical|pool|managed): "
+    r"|^PyTorch, (?P<allocator>\w+): "
+    r"|(?:in|of) the slice of (?P<slice>\d+ %)"
+    r"|NVLinks: (?P<links>.+)$"
+    r"|in real time at (?P<burst>\d+ %): "
+    r"|beside (?P<neighbours>\d+) idle slices"
+    r"|prioritize by (?P<policy>\w+), [\d,]+ names, (?:p99|median)"
+)
+"""What may differ between rows that stand in one line."""
 _IN_SHORT = (
     ("Allocate, p50", "One Allocate takes {}, one flush of the disk included."),
     ("a pod's start as a whole, median", "A pod's whole start takes {}."),
@@ -121,6 +132,32 @@ def chapter_text(chapter: Chapter, *, level: int = 2) -> str:
     lines = [f"{'#' * level} {chapter.title}", "", lead, ""]
     lines += ["| what | target | measured | |", "|---|---|---|---|"]
     lines += [
-        f"| {row.what} | {row.target} | {row.measured} | {row.verdict} |" for row in chapter.rows
+        f"| {row.what} | {row.target} | {row.measured} | {row.verdict} |"
+        for row in folded(chapter.rows)
     ]
     return "\n".join(lines) + (f"\n\n**How it was measured.** {method}\n" if method else "\n")
+
+
+def folded(rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows that differ in one name or number only as one, with all their figures; missed if one of them is."""
+    lines: dict[tuple[str, str], list[tuple[str, Row]]] = {}
+    for index, row in enumerate(rows):
+        found = _VARIANT.search(row.what)
+        if found is None or found.lastgroup is None:
+            lines[str(index), ""] = [("", row)]
+        else:
+            begin, end = found.span(found.lastgroup)
+            around = row.what[:begin], row.what[end:]
+            lines.setdefault(around, []).append((found[found.lastgroup], row))
+    for (before, after), same in lines.items():
+        if len(same) == 1:
+            yield same[0][1]
+            continue
+        verdicts = [row.is_met for _, row in same]
+        figures = [row.measured for _, row in same]
+        yield Row(
+            f"{before}{', '.join(name for name, _ in same)}{after}",
+            "; ".join(dict.fromkeys(row.target for _, row in same)),
+            figures[0] if len(set(figures)) == 1 else ", ".join(figures),
+            None if None in verdicts else all(verdicts),
+        )
