@@ -58,9 +58,7 @@ async def measure() -> Chapter:
         for number, count in enumerate(found["by_minute"], 1)
     )
     method = _METHOD.format(version=f"v{found['version']}")
-    return Chapter(
-        _TITLE, f"{method}\n\n`kubectl describe` says of each:\n\n> {found['text']}", rows
-    )
+    return Chapter(_TITLE, method, rows)
 
 
 def missing_programs() -> str:
@@ -107,7 +105,6 @@ def _count(cluster: Cluster) -> dict[str, Any]:
     by_minute = Counter(int(max(0.0, age) // 60) for age in ages)
     return {
         "by_minute": [by_minute[minute] for minute in range(MINUTES)],
-        "text": failed[0]["status"].get("message", "") if failed else "",
         "version": cluster.binaries.kubernetes_version,
     }
 

@@ -12,7 +12,7 @@ _METHOD = """\
 ## Method
 
 `make bench` writes this page, and `make gpu` its last section; do not edit it. Each chapter says what its figures are for, then how they
-were measured and how busy the machine was before. Figures are medians unless they say otherwise, quantiles are by nearest rank, and
+were measured and how busy the machine was before (load average of a minute). Figures are medians unless they say otherwise, quantiles are by nearest rank, and
 both figures of a ratio come from one run. Cards are simulated, except in the last section. The agent is always the real process, on
 real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
 """
@@ -22,6 +22,7 @@ _VARIANT = re.compile(
     r"|^(?P<family>linear|physical|pool|managed): "
     r"|^PyTorch, (?P<allocator>\w+): "
     r"|(?:in|of) the slice of (?P<slice>\d+ %)"
+    r"|^processor time per pod, (?P<program>[\w-]+),"
     r"|NVLinks: (?P<links>.+)$"
     r"|in real time at (?P<burst>\d+ %): "
     r"|beside (?P<neighbours>\d+) idle slices"
