@@ -31,7 +31,7 @@ AGENT, CONTROLLER, OPERATOR, TENANT, HELM = (
 )
 COUNTERS = "controller, kubectl gpu"
 ACK_TOOLS = "agent, controller, kubectl gpu, ACK's tools"
-WISH = "controller (the card that it chose), then agent"
+WISH = "controller (its choice), then agent"
 MODEL = "series of the [catalogue](models.md#the-catalogue)"
 ASKED_KEY = "gpu-device-plugin/asked"
 """Written by the chart's policy, which has none of our constants."""

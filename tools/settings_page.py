@@ -14,7 +14,7 @@ from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import Setting
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
-_HEAD = "| flag | default | effect | other variables |\n|---|---|---|---|\n"
+_HEAD = "| flag | default | effect |\n|---|---|---|\n"
 _TABLE = re.compile(re.escape(_HEAD) + r"(?:\|.*\n)*")
 
 
@@ -34,8 +34,9 @@ def text() -> str:
 def _row(each: Setting) -> str:
     default = "off" if each.default is False else "none"
     effect = each.text + (f" One of {_names(each.choices)}." if each.choices else "")
-    others = _names(each.variables[1:])
-    return f"| `{each.flag}` | {_names([each.shown_default]) or default} | {effect} | {others} |\n"
+    if others := [name for name in each.variables[1:] if name not in effect]:
+        effect += f" Also {_names(others)}."
+    return f"| `{each.flag}` | {_names([each.shown_default]) or default} | {effect} |\n"
 
 
 def _names(words: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.isolation.test_limit_hook import cgroup_tree
 from tools.bench.machine import Machine
-from tools.bench.report import kept_section, with_section, write
+from tools.bench.report import chapter_text, kept_section, with_section, write
 from tools.bench.rows import Chapter, Row
 from tools.gpu import compute, limits, memory, report
 from tools.gpu.card import Card, chosen
@@ -231,6 +231,19 @@ def test_a_share_may_be_two_points_off(percent: int, part: float, *, is_met: boo
 def test_a_twentieth_of_the_throughput_may_be_lost(ratio: float, *, is_met: bool) -> None:
     """Of 30 % of what is completed without a cap, 28.5 must be left."""
     assert compute.kept_row("work", 30, ratio).is_met is is_met
+
+
+def test_rows_that_differ_in_their_cap_alone_stand_in_one_line_of_the_table() -> None:
+    """With every figure; it is missed where one of them is."""
+    shares = [compute.share_row("a stream", cap, part) for cap, part in ((10, 0.1), (30, 0.4))]
+    others = [Row("the same", "", figure) for figure in ("1 s", "2 s")]
+    text = chapter_text(Chapter("Shares", "What for.", (*shares, *others)))
+
+    told = (
+        "a stream, 10 %, 30 %: the card's time | 10 ± 2 %; 30 ± 2 % | 10.0 %, 40.0 % | **missed** |"
+    )
+    assert f"| {told}\n" in text
+    assert "| the same |  | 1 s |  |\n| the same |  | 2 s |  |\n" in text
 
 
 def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None:

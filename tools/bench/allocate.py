@@ -7,28 +7,22 @@ from tools.bench.rows import Chapter, Row, at_most, median, quantile, shown
 PODS = 500
 _METHOD = """\
 How long the agent takes to answer the kubelet on a full node: 110 pods, as many as a kubelet takes, on 8 H200 in mode `core_mem`.
-- A pod that asks for memory and compute costs two pairs of calls: GetPreferredAllocation and Allocate, for each resource.
+- A pod that asks for memory and compute costs two pairs of calls, GetPreferredAllocation and Allocate for each resource, and two
+  PodResources Lists of all pods, which the kubelet answers.
 - An answer leaves only when the grant is on disk.
-- "x" compares with an empty gRPC server in Python, which the same client calls right before, so that both see the same load.
-- Both pairs also contain two PodResources Lists of all pods, which the kubelet has to answer.
+- "x" compares with an empty gRPC server in Python, which the same client calls right before.
 
 {pods} pods of 8 units and 5 % are admitted and deleted one after the other, beside {held} that stay. The resources come in
 random order, as from the kubelet. The client is grpcio in a process of its own; each server gets {calls} calls of the same bytes. The grants
 lie on {state}, the slices' files on {run}.
 
-The empty server's part of an Allocate is gRPC's and the event loop's. The rest is one flush of the grants
-([ADR 10](adr/0010-two-files-that-take-turns.md); its share: [ADR 15](adr/0015-one-thread-waits-for-the-disk.md)) and Python: the way to
-the disk's thread and back, encoding, the ledger, the slice's files. Both pairs together are six calls over gRPC and two flushes.
+Besides gRPC and the event loop, which the empty server has too, an Allocate is one flush of the grants
+([ADR 10](adr/0010-two-files-that-take-turns.md); its share: [ADR 15](adr/0015-one-thread-waits-for-the-disk.md)) and Python.
 
-Right before each tenth GetPreferredAllocation the client sends a List as well, and decodes nothing. The row without the Lists subtracts
-its median twice, so it still contains what the agent's own side of a List costs. The stand-in names all units of a
-container at once, a real kubelet each by itself. A List of 110 pods takes the agent 0.5 ms of processor time to read in a real kubelet's
-form, and 0.3 ms in the stand-in's (2026-11-23, this machine, best of five times 100). A real kubelet (1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900
-Lists (2026-11-24, busy machine, load 23 to 32, a client in Python). The stand-in's row is of a quiet machine, so the two do not compare.
-
-Before the package was taken apart (commit fa4ba99d; this machine, quiet, 2026-11-23 22:19 UTC), Allocate took 2.58 ms and 2.77 x,
-GetPreferredAllocation + Allocate 14.3 ms, and the first list 0.75 s. Memory was 71.5 + 16.2 MiB. Times and memory are less now. The
-ratio is not, because the empty server was slower that evening (0.93 ms)."""
+Right before each tenth GetPreferredAllocation the client sends a List; the row without the Lists subtracts its median twice. A real
+kubelet names each unit by itself. To read its List of 110 pods takes the agent 0.5 ms of processor time, the stand-in's 0.3 ms
+(2026-11-23, this machine, best of five times 100). A real kubelet (1.37.2, 105 such pods, 47 KB) took 1.9 ms or less for a tenth of 900
+Lists (2026-11-24, load 23 to 32, a client in Python)."""
 
 
 async def measure(node: BenchNode) -> Chapter:

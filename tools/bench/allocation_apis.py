@@ -59,18 +59,16 @@ How many pods of 2 units and 30 % a cluster of {nodes} nodes places in a second,
 the requests a second that the components allow themselves (kube-controller-manager 20, kube-scheduler 50); raised ones are 300 for
 both. "The recipe" is [the faster setting for claims](dra.md#more-pods-a-second).
 
-A real control plane on this machine, without any kubelet: etcd, kube-apiserver, kube-controller-manager, kube-scheduler {version}, and
-the chart's policies. The {nodes} nodes have {cards} V100 each, as allocatable and as ResourceSlices. {pods} pods are created over 8
-connections; also {at_once} at once. Timed from the first creation until no pod is without a node. One run of each; all pods are deleted
-before the next.
+A real control plane on this machine, without any kubelet: etcd, Kubernetes {version}, and the chart's policies. The {nodes} nodes have
+{cards} V100 each, as allocatable and as ResourceSlices. {pods} pods are created over 8 connections; also {at_once} at once. Timed from
+the first creation until no pod is without a node. One run of each.
 
 Each further row keeps what the rows before it changed, except percentageOfNodesToScore. The rows after "the recipe" show what the
-rest costs. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default; the others cannot be had with this chart. Without
-the policy for claims kube-scheduler writes the finalizer itself again. The node lifecycle controller is off: it would call nodes
-without a kubelet lost.
+rest costs. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default; the others cannot be had with this chart.
+Without the policy for claims kube-scheduler writes the finalizer itself again. The node lifecycle controller is off.
 
-Processor time is that of each program from the first creation on, divided by the pods. These programs and the client that creates the
-pods share the machine's cores, so it bounds the rate. What rewriting costs: {creations} creations each as dry runs (all of admission, no
+Processor time is that of each program from the first creation on, divided by the pods. They share the machine's cores with the client,
+so it bounds the rate. What rewriting costs: {creations} creations each as dry runs (all of admission, no
 write), in turn in a namespace with the label and in one without; the difference of the medians."""
 
 

@@ -26,9 +26,8 @@ LOOK_EVERY = 100
 _METHOD = """\
 Whether the agent's memory grows with the pods that it has served: {cycles:,} come and go.
 
-In process, without gRPC and without a disk's flush (state and slices in memory). Allocator, identification, decisions, ledger, grant
-files, slices' files, event recorder, metrics and publisher are the real ones. One cycle is a new pod: GetPreferredAllocation
-and Allocate of both resources, then its slice ends as the reconciler ends it (`LedgerStore.amend`). Every {every} cycles its
+In process, without gRPC and disk (state and slices in memory); all else is the agent's own. One cycle is a new pod:
+GetPreferredAllocation and Allocate of both resources, then its slice ends as the reconciler ends it. Every {every} cycles its
 files are removed, and metrics and annotations are published. {held} other pods stay. Resident memory is read after {warm:,} cycles, then
 after {cycles:,} more, with garbage collected both times. {note}"""
 

@@ -51,35 +51,28 @@ with slices. A question names 500 or 5,000 nodes; filter says which of them have
 kube-scheduler asks about one pod after the other, so this time bounds how many it places in a second.
 
 The controller is a process of its own; the API server is the small one of the tests, on the same machine. Times are of both calls
-together, from the first byte sent on a kept connection to the last byte read, by a client that does nothing else meanwhile. So
-the two transfers are in it (for 5,000 names 50 KB, and about 200 KB of reasons), and the client's making and decoding of JSON are
-not. {rounds:,} rounds by each policy, first calls included.
+together, from the first byte sent on a kept connection to the last byte read (for 5,000 names 50 KB, and about 200 KB of reasons),
+without the client's JSON. {rounds:,} rounds by each policy, first calls included. Processor time is the controller's (schedstat).
 
 A round asks about a pod of one of {shapes} shapes (of 1 to 15 units and 5 to 100 %, drawn with the seed {seed}), with names of nodes
 drawn at random. The pods of the cluster, with 4 processors each, have these shapes too. Between two rounds a pod moves to another node,
 and every fourth pod is bound where it was sent. The next round begins 3 ms later, when the controller has been told of it. The figures of
-2026-11-24 took the shapes in turn instead, so pods of only ten of the 40 shapes were bound. Figures from before 2026-11-23 23:00 do not
-compare: they were taken by another client, whose own work was in them.
+2026-11-24 took the shapes in turn instead, so pods of only ten of the 40 shapes were bound.
 
 Whole nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`. The time is that of
-one filter call, by the controller's own histogram and by the caller's clock. A server that ignores the size of a page costs the whole
-answer for a moment; these objects are small.
+one filter call, by the controller's own histogram and by the caller's clock.
 
-Where others want the processors too, times are longer than the work takes. The controller's processor time (schedstat) is not, except
-for what the caches lose: on a busy machine a step took two to three times its shortest time. A round of 500 names by `binpack` takes
-1.5 ms of processor time where questions follow one another at once, and 2.3 ms with 3 ms between them (medians, 2026-11-24, client in the
-same process). 0.4 of the 1.5 ms judge 500 nodes and then 8, and about 0.5 are HTTP. About 40 % of `filter` for 5,000 names by `binpack` was to
-find each name's row in a hash table, and 20 % to place the pod (without HTTP, in-process, 2026-11-23, busy machine). To read the question, to count the nodes that changed and to write the answer took 10 % each. `fgd` adds 1 to 2 ms.
+Where the time goes: a round of 500 names by `binpack` takes 1.5 ms of processor time where questions follow one another at once, and
+2.3 ms with 3 ms between them (medians, 2026-11-24). Of the 1.5 ms, 0.4 judge nodes and about 0.5 are HTTP. Of `filter` for 5,000 names,
+40 % was to find each name's row and 20 % to place the pod (without HTTP, 2026-11-23, busy machine).
 
-Why p99 misses (2026-11-24): the controller itself takes longer. By `binpack` with 500 names its processor time grows from 2.52 ms (median)
-to 4.62 ms (p99). Which step that is was not found: rounds of all 40 shapes are alike, and so are rounds after a bind (medians of 2.6 to
-3.0 ms; 800 rounds by `binpack`, 2026-11-24, busy machine). `fgd` also computes the fragmentation of all cards before and after the
-pod: its median of processor time is 0.4 ms above that of `binpack` with 500 names, and 1.7 ms with 5,000.
+Why p99 misses: the controller's own processor time grows. In which step was not found: rounds of all 40 shapes are alike, and so are
+rounds after a bind (800 rounds by `binpack`, 2026-11-24, busy machine). `fgd` also computes the fragmentation of all cards before and
+after the pod.
 
-What `--filter-keeps` costs: processor time of filter and prioritize without HTTP, 5,000 nodes and 40 shapes, median and 95th percentile
-(2026-11-23, 80 rounds each, busy machine, so these compare only with each other). `binpack` with 5,000 names takes 9.1 and 10.1 ms with
-the best eight, 17.1 and 18.7 ms with all. `fgd` takes 10.7 and 11.8 ms, and 20.0 and 21.7 ms; with 500 names 2.7 and 3.3 ms, and 3.7
-and 4.4 ms."""
+What `--filter-keeps` costs: processor time of filter and prioritize without HTTP, 40 shapes, median and 95th percentile (2026-11-23, 80
+rounds each, busy machine). With the best eight, 5,000 names take `binpack` 9.1 and 10.1 ms, `fgd` 10.7 and 11.8 ms; with all 17.1 and
+18.7 ms, 20.0 and 21.7 ms. 500 names take `fgd` 2.7 and 3.3 ms, with all 3.7 and 4.4 ms."""
 
 
 async def measure() -> Chapter:
@@ -114,15 +107,17 @@ async def measure() -> Chapter:
         )
         rows += [
             at_most(f"{what}, p99", 1000 * p99, _BARS_MS[count], "ms"),
-            shown("the same, median", f"{1000 * quantile(whole_round, 0.5):.2f} ms"),
-            shown("processor time of the controller of it, median and p99", _two(own)),
+            shown(
+                f"{what}, median (and of processor time: median, p99)",
+                f"{1000 * quantile(whole_round, 0.5):.2f} ({_two(own)})",
+            ),
         ]
     rows += [
         shown(
             f"by fgd, {_NODES:,} names, pods with preferences: all that fit stay, median and p99",
             _two(soft[0]),
         ),
-        shown("processor time of the controller of it, median and p99", _two(soft[1])),
+        shown("processor time of it, median and p99", _two(soft[1])),
         at_most(
             f"filter, {_NODES:,} whole nodes ({len(_body(names)) / 1e6:.0f} MB), after the body is read, mean",
             1000 * answering,

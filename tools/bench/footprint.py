@@ -11,30 +11,22 @@ from tools.bench.rows import Chapter, at_most, shown
 IDLE_SECONDS = 60.0
 _QUIET_SECONDS = 100.0  # in the first minute no absence counts, so each pass compares all
 _METHOD = f"""\
-What an agent takes of its node while nobody asks for anything, on a node with 4 V100 and no pod, and on one with 8 H200 and {HELD_PODS}
-pods. The agent is two processes: the NVML child calls the driver, which may hang.
+What an idle agent takes of its node: one with 4 V100 and no pod, and one with 8 H200 and {HELD_PODS} pods. The agent is two processes: the
+NVML child calls the driver, which may hang.
 - Most of the memory is imported libraries: 60 MiB of the agent.
 - About half of the CPU is threads of gRPC that wake by themselves; no option was found that stops them.
 
 Both nodes run at once and were started at least {_QUIET_SECONDS:.0f} s before; the figures are of {IDLE_SECONDS:.0f} s without a call or
-a scrape. The watches of the API server are open, and slices are checked every 30 s. CPU is utime + stime by the clock of
-each process. The simulated NVML answers at once; a driver may take longer. Resident is VmRSS afterwards, with the pages of interpreter
-and libraries that other processes share.
+a scrape. The watches of the API server are open, and slices are checked every 30 s. CPU is utime + stime. The simulated NVML answers at
+once. Resident is VmRSS afterwards, shared pages included.
 
 Imports (2026-11-23, this machine), in MiB: Python 8, asyncio with TLS 6, structlog 6, aiohttp 13, grpcio with protobuf 10,
 prometheus_client, msgspec and click 5, the agent's own modules and the rest 12.
 
-The threads of gRPC's C core and the child, whose signs of life tell that the driver does not hang, take 1.50 (no pods) and 1.58
-milli-cores (2026-11-24): more than the target. Three threads of gRPC's event engine wake 20 times a second together
-(strace, 2026-11-23). A timer of 2 s starts that again; who sets it was not found. A process with three grpc.aio servers and nothing else
-wakes 5 times a second.
-
-The other 0.77 and 1.15 milli-cores are the agent's own timers, as far as the code tells; what each takes was not measured:
-- each second it looks at the kubelet's directory, and reads a line of the child;
-- every 5 s it checks the node, takes the cards' probes from the child, and looks at its admin socket;
-- every 30 s it reconciles, with a PodResources List of all pods and the kubelet's checkpoint, and looks at each resource's socket and
-  every slice's files;
-- watches of the API server are opened again after 4 to 8 minutes, and wake it when something comes."""
+gRPC's threads and the child, which tells that the driver does not hang, alone take 1.50 (no pods) and 1.58 milli-cores (2026-11-24): more
+than the target. Three threads of gRPC's event engine wake 20 times a second together (strace, 2026-11-23). A process with three
+grpc.aio servers and nothing else wakes 5 times a second. The rest is the agent's own timers, which were not measured one by one: each
+second the kubelet's directory and the child, every 5 s node and cards, every 30 s the reconciler."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ _METHOD = f"""\
 How long the agent computes, when a card falls ill or is well again, before it can send the kubelet the new device list.
 
 In process: the new state of the node becomes the bytes of the next ListAndWatchResponse of gpu-mem (mode share, 128 MiB units, 8 cards
-of 143771 MiB). Each of the {ROUNDS} rounds has cards never seen before, so the first change of a card pays for encoding its
-{_H200_MIB // 128} units. From then on both of its forms are kept. Messages are sent as these bytes, without any protobuf object."""
+of 143771 MiB). Each of the {ROUNDS} rounds has cards never seen before, whose first change pays for encoding its
+{_H200_MIB // 128} units. Both forms are kept from then on."""
 
 
 async def measure() -> Chapter:

@@ -44,9 +44,7 @@ def this_machine() -> Machine:
 def moment() -> str:
     """Now, and how busy the machine has been."""
     now = datetime.datetime.now(tz=datetime.UTC)
-    return (
-        f"Measured {now:%Y-%m-%d %H:%M} UTC; load average (1 min) before: {os.getloadavg()[0]:.1f}."
-    )
+    return f"Measured {now:%Y-%m-%d %H:%M} UTC, load {os.getloadavg()[0]:.1f} before."
 
 
 def file_system(path: Path) -> str:

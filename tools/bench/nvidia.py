@@ -39,13 +39,10 @@ NVIDIA's plugin does not have.
 Both run at once on the same 8 simulated A100 of a DGX, each with a stand-in kubelet of its own. NVIDIA's is built from Go modules
 (tests/side_by_side). Figures of 2026-11-22 are of the agent before its package was reorganised.
 - Memory and CPU: VmRSS, and utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do.
-- Allocate of one whole card: {_ALLOCATES} calls each, in turn, by a grpcio client in a process of its own. Right before each it sends the
-  same bytes to an empty grpc.aio server. After a burst of answers, or within five seconds of its first, the agent reads from
-  the kubelet who holds what; calls that come meanwhile wait.
+- Allocate of one whole card: {_ALLOCATES} calls each, in turn, by a grpcio client in a process of its own.
 - First list: from just before fork and exec until the stand-in kubelet has 8 devices, {_STARTS} starts each in turn, everything in the
   page cache.
-- List: from opening ListAndWatch until the first message of 80 replicas has come, {_LISTS} streams each in turn, by the stand-in kubelet,
-  which is Python.
+- List: from opening ListAndWatch until the first message of 80 replicas has come, {_LISTS} streams each in turn.
 {pod_start.METHOD}"""
 Two = tuple[float, float]
 

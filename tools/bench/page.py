@@ -14,8 +14,8 @@ _METHOD = """\
 How fast the page of a cluster of {nodes} nodes of {cards} cards with {pods} slices appears, and how soon it shows a change.
 
 A headless Chromium of 1440 x 900 pixels, on the same cores as the page's server and the small API server of the tests. No Prometheus.
-- Render: from the navigation's start until the first contentful paint of the page, which has all nodes in it as a heat map. Complete: until its
-  last byte is parsed, the script has filled in the filters, and a frame after that is drawn.
+- Render: from the navigation's start until the first contentful paint, which shows all nodes as a heat map. Complete: until the script
+  has filled in the filters, and a frame after that is drawn.
 - Update: from just before a pod is written to the API server until its slice stands in the browser's document; then one pod on each of the
   {nodes} nodes at once."""
 _DRAWN = """new Promise(done => new PerformanceObserver(list => {

@@ -24,23 +24,20 @@ How much of a cluster's cards is allocated after pods of all sizes have come; mo
 
 The list is filled up with draws from itself to 130 % of the cluster's cards, and shuffled. Pods arrive one by one, are placed or
 dropped, and never leave. The figures are what is allocated when 100 % and 130 % have arrived: medians of the seeds 42 to 51, which are
-Python's and not the paper's. Random, BestFit and FGD are written again here, to see that this replay measures what the paper
-measured. They place every pod, also those without cards.
+Python's and not the paper's. Random, BestFit and FGD are written again here, to check this replay against the paper. They place every
+pod, also those without cards.
 
-The controller is a process of its own, asked over HTTP as kube-scheduler asks it: filter and prioritize for each pod, then bind. The
-questions name the nodes that have the processors, memory and card time in all. It learns nodes, pods and processors from the API server's
-watches, and not which pods will come. kube-scheduler is played: to the controller's points (weight 1) it adds LeastAllocated and
-BalancedAllocation of processor and memory, and draws from the nodes of the highest sum at random. A pod without cards it
-places by these alone; the extender is not asked. A card has 1,000 units, so nothing is rounded.
+The controller is a process of its own, asked over HTTP as kube-scheduler asks it: filter and prioritize for each pod, then bind. It does
+not know which pods will come. kube-scheduler is played: to the controller's points (weight 1) it adds LeastAllocated and
+BalancedAllocation of processor and memory, and draws from the nodes of the highest sum at random. It places a pod without cards by these
+alone. A card has 1,000 units, so nothing is rounded.
 
-"FGD asked so" is the paper's FGD, which knows which pods come, with the same arrivals and the same kube-scheduler. It keeps the first
-node of its highest score. It falls because kube-scheduler spreads the pods without cards over the nodes that FGD keeps whole. Medians of
-the seeds 42 to 46. All-fractional: the pods of the list that ask for a part of one card, drawn again (seed 7) to the same demand.
+"FGD asked so" is the paper's FGD, which knows which pods come, with the same arrivals and the same kube-scheduler: medians of
+the seeds 42 to 46. It falls because kube-scheduler spreads the pods without cards over the nodes that FGD keeps whole. All-fractional:
+the pods of the list that ask for a part of one card, drawn again (seed 7) to the same demand.
 
-With 12 instead of 13 processor cores a card in its mix, "served" was 95.32 % at 100 % where it keeps the first of the best nodes. It was
-93.66 % where kube-scheduler chose among eight with equal points (both seeds 42 to 44, 2026-11-23). Tenths of a card and 13 cores were
-chosen on this trace, with the seeds 42 to 44. Two seeds that had no part in the choice, 101 and 102, give 95.68 and 95.66 % at
-100 % in one process (2026-11-24). Another trace was not tried."""
+The controller's mix counts 13 processor cores a card and tenths of a card. Both were chosen on this trace, with the seeds 42 to 44. Two
+other seeds, 101 and 102, give 95.68 and 95.66 % at 100 % in one process (2026-11-24). Another trace was not tried."""
 
 
 async def measure() -> Chapter:

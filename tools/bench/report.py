@@ -1,23 +1,34 @@
 """docs/benchmarks.md."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.bench.machine import Machine
-from tools.bench.rows import Chapter
+from tools.bench.rows import Chapter, Row
 
 DOCUMENT = Path("docs/benchmarks.md")
 _METHOD = """\
 ## Method
 
-`make bench` writes this page; do not edit it. A chapter begins with what its figures are for; below the table is how they were measured. A
-figure that misses its target is marked. Figures are medians unless they say otherwise, quantiles are by nearest rank, and
-both figures of a ratio come from one run. Cards are simulated, except in the last section, which `make gpu` writes on a machine with
-a card. The agent is always the real process, on real sockets; kubelet and API server are stand-ins, except where a chapter names a
-real cluster. Each chapter says how busy the machine was before.
+`make bench` writes this page, and `make gpu` its last section; do not edit it. Each chapter says what its figures are for, then how they
+were measured and how busy the machine was before (load average of a minute). Figures are medians unless they say otherwise, quantiles are by nearest rank, and
+both figures of a ratio come from one run. Cards are simulated, except in the last section. The agent is always the real process, on
+real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
 """
 _REAL_CARD = "real card"
+_VARIANT = re.compile(
+    r", (?P<cap>\d+ %): (?:the card's time|throughput kept|relative error)$"
+    r"|^(?P<family>linear|physical|pool|managed): "
+    r"|^PyTorch, (?P<allocator>\w+): "
+    r"|(?:in|of) the slice of (?P<slice>\d+ %)"
+    r"|^processor time per pod, (?P<program>[\w-]+),"
+    r"|NVLinks: (?P<links>.+)$"
+    r"|in real time at (?P<burst>\d+ %): "
+    r"|beside (?P<neighbours>\d+) idle slices"
+    r"|prioritize by (?P<policy>\w+), [\d,]+ names, (?:p99|median)"
+)
+"""What may differ between rows that stand in one line."""
 _IN_SHORT = (
     ("Allocate, p50", "One Allocate takes {}, one flush of the disk included."),
     ("a pod's start as a whole, median", "A pod's whole start takes {}."),
@@ -122,6 +133,32 @@ def chapter_text(chapter: Chapter, *, level: int = 2) -> str:
     lines = [f"{'#' * level} {chapter.title}", "", lead, ""]
     lines += ["| what | target | measured | |", "|---|---|---|---|"]
     lines += [
-        f"| {row.what} | {row.target} | {row.measured} | {row.verdict} |" for row in chapter.rows
+        f"| {row.what} | {row.target} | {row.measured} | {row.verdict} |"
+        for row in folded(chapter.rows)
     ]
     return "\n".join(lines) + (f"\n\n**How it was measured.** {method}\n" if method else "\n")
+
+
+def folded(rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows that differ in one name or number only as one, with all their figures; missed if one of them is."""
+    lines: dict[tuple[str, str], list[tuple[str, Row]]] = {}
+    for index, row in enumerate(rows):
+        found = _VARIANT.search(row.what)
+        if found is None or found.lastgroup is None:
+            lines[str(index), ""] = [("", row)]
+        else:
+            begin, end = found.span(found.lastgroup)
+            around = row.what[:begin], row.what[end:]
+            lines.setdefault(around, []).append((found[found.lastgroup], row))
+    for (before, after), same in lines.items():
+        if len(same) == 1:
+            yield same[0][1]
+            continue
+        verdicts = [row.is_met for _, row in same]
+        figures = [row.measured for _, row in same]
+        yield Row(
+            f"{before}{', '.join(name for name, _ in same)}{after}",
+            "; ".join(dict.fromkeys(row.target for _, row in same)),
+            figures[0] if len(set(figures)) == 1 else ", ".join(figures),
+            None if None in verdicts else all(verdicts),
+        )

@@ -17,10 +17,9 @@ FEWEST_SECONDS = 3.0
 METHOD = """\
 Whether a slice gets its share of the card's time, no more and no less, with different kinds of work.
 
-The kernel is a loop of a fixed number of turns. CUDA events measure it on the idle card: alone, in a queue and in a graph. So a
-neighbour's turn makes a kernel longer and is not counted as work done. A share of the card's time is the number of kernels completed,
-times that duration. What is kept of the throughput is their number, against the cap's part of what the same program completes
-without the library right before. Each figure is one window of {seconds:g} s; the two tenants run at the same moment."""
+The kernel is a loop of a fixed number of turns. CUDA events measure it on the idle card: alone, in a queue and in a graph. A share of the
+card's time is the number of kernels completed, times that duration. "Throughput kept" is their number, against the cap's part of what the
+same program completes without the library right before. Each figure is one window of {seconds:g} s; the two tenants run at the same moment."""
 
 
 def method(place: Place) -> str:
@@ -60,7 +59,7 @@ def kept_row(what: str, percent: int, ratio: float) -> Row:
     """Throughput at a cap against native: no more than 5 % of the share is lost."""
     kept = ratio * 100 / percent
     return Row(
-        f"{what}, {percent} %: throughput kept of the share",
+        f"{what}, {percent} %: throughput kept",
         f"≥ {LEAST_KEPT:g}",
         f"{kept:.3f}",
         kept >= LEAST_KEPT,

@@ -18,8 +18,8 @@ START_ROUNDS = 3
 
 EMPTIES_METHOD = """\
 10⁶ empty kernels, launched as fast as the host can, without the library and at 50 %. How long the card is
-busy with each is measured by events behind a long kernel, where all of them are queued. The bar is the cap, or
-what they keep the card busy without one. What the library charged is read from the container's region."""
+busy with each is measured by events behind a long kernel. The bar is the cap, or what they keep the card busy without one. What the
+library charged is read from the container's region."""
 
 BESIDE_METHOD = """\
 Two slices at the same moment, kernels of 100 µs in one and of 20 ms in the other, each kernel waited for;

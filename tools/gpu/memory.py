@@ -14,10 +14,9 @@ _MOST_BYTES = 8192 * MIB
 METHOD = """\
 Whether a program in a slice gets all of its memory and nothing above, by each way to allocate.
 
-It allocates 64, 16, 4, then 2 MiB at a time until it is refused (or, where no cap stops it, has more than the slice), and holds what
-it has. Its own views are asked from inside. From outside, without the library, NVML's used memory of the card is compared with that
-before the start: the driver's own word for what the slice costs (nothing else runs on the card). Used counts the context. What a driver takes
-for a process and lists with no process is nobody's in a slice either: it is measured with a context alone, and allowed."""
+It allocates 64, 16, 4, then 2 MiB at a time until it is refused, and holds what it has. Its own views are asked from inside. From
+outside, NVML's used memory of the card is compared with that before the start: the driver's own word for what the slice costs. Used
+counts the context. What a driver takes for a process and lists with no process is measured with a context alone, and allowed."""
 
 
 def limit_bytes(place: Place) -> int:
@@ -68,7 +67,7 @@ def outside_row(kind: str, limit: int, taken: int, unlisted: int) -> Row:
     """What the slice costs the card."""
     most = limit + unlisted
     return Row(
-        f"{kind}: taken from the card, as the driver counts",
+        f"{kind}: taken from the card",
         f"≤ {most // MIB} MiB",
         f"{taken / MIB:.0f} MiB",
         taken <= most + TOLERANCE_BYTES,

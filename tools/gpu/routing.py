@@ -8,8 +8,8 @@ METHOD = """\
 Whether every way to a function of the driver leads through the library in a slice.
 
 Each name of symbols.def is looked up with dlsym in libcuda.so.1 and with cuGetProcAddress, by base name, CUDA version and kind of
-stream. Without the library both must be one pointer, because the library finds the stand-in by the pointer that the driver answers,
-whatever the name was. In a slice everything that the driver has must lie in the library."""
+stream. Without the library both must be one pointer, by which the library finds its stand-in. In a slice everything that the driver has
+must lie in the library."""
 
 
 def measure(place: Place) -> list[Row]:

@@ -104,7 +104,7 @@ def of_nvidia(text: str, names: Names, **more: Any) -> Any:
 
 
 _SHORTEST_INTERVAL_SECONDS = 10
-_WITHOUT_EFFECT = "Accepted without effect, for compatibility with NVIDIA's plugin."
+_WITHOUT_EFFECT = "Accepted without effect."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
