@@ -22,8 +22,7 @@ from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import Configuration, SharingKind
 from gpu_device_plugin.domain.nvidia.mps import ASK, Server, pipe_directory, served_text, servers
-from gpu_device_plugin.domain.nvidia.offers import offers
-from gpu_device_plugin.domain.nvidia.replicas import device_of
+from gpu_device_plugin.domain.nvidia.offers import device_of, offers
 from gpu_device_plugin.errors import EdgeError, GpuPluginError, NvmlError, StorageError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import pods_with_gpus
 from gpu_device_plugin.nvml.card_session import EXCLUSIVE_PROCESS, CardSession, session

@@ -45,8 +45,7 @@ from gpu_device_plugin.domain.nvidia.effective_configuration import (
 from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, cut_obstacle, resource_of
 from gpu_device_plugin.domain.nvidia.mps import as_client
-from gpu_device_plugin.domain.nvidia.offers import Offers
-from gpu_device_plugin.domain.nvidia.replicas import Offered, choose_preferred, device_of
+from gpu_device_plugin.domain.nvidia.offers import Offered, Offers, choose_preferred, device_of
 from gpu_device_plugin.errors import RequestError
 
 
