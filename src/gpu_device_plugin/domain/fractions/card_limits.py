@@ -26,11 +26,7 @@ def most_pods(mode: NodeMode, by_label: int | None) -> int | None:
 
 
 def list_message_bytes(resource: str, cards: Sequence[Card], unit: MemoryUnit) -> int:
-    """Size of the ListAndWatchResponse with every unit of `cards` unhealthy.
-
-    >>> list_message_bytes("aliyun.com/gpu-count", [Card("GPU-0", 0, 0, 0, "T4", 15079)], MemoryUnit.GIB)
-    18
-    """
+    """Size of the ListAndWatchResponse with every unit of `cards` unhealthy."""
     return sum(_device_list_bytes(units_of(card, resource, unit)) for card in cards)
 
 

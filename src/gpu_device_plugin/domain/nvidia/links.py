@@ -30,9 +30,6 @@ def points_of(level: int, nvlinks: int) -> int:
     """The points of two cards' links.
 
     `level` is an nvmlGpuTopologyLevel_t, -1 unknown.
-
-    >>> points_of(30, 2)
-    230
     """
     return PCI_POINTS.get(level, 0) + nvlinks * NVLINK_POINTS
 

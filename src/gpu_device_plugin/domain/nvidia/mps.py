@@ -42,11 +42,7 @@ class Server:
 
 
 def servers(resources: Mapping[str, tuple[Offered, ...]]) -> tuple[Server, ...]:
-    """A server for each resource that has replicas.
-
-    >>> servers({})
-    ()
-    """
+    """A server for each resource that has replicas."""
     found = []
     for resource, devices in resources.items():
         shared = [device for device in devices if device.replicas > 1]

@@ -51,11 +51,7 @@ Resources = Mapping[str, tuple[Offered, ...]]
 
 
 def device_of(unit: str) -> str:
-    """The UUID of the card or instance that a unit is of.
-
-    >>> device_of("GPU-1::3")
-    'GPU-1'
-    """
+    """The UUID of the card or instance that a unit is of."""
     return unit.partition(_REPLICA)[0]
 
 
