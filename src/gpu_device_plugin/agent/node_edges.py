@@ -105,8 +105,7 @@ def simulated_driver(settings: Settings) -> tuple[Mount, ...]:
     if not settings.simulator_dir:
         return ()
     # Not at the top: an agent with real cards does not load the simulation.
-    from gpu_device_plugin.simulation.containers import driver_mounts
-    from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
+    from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode, driver_mounts
 
     return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))
 
