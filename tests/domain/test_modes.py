@@ -7,7 +7,7 @@ from tests.domain.words import CORE, COUNT, MEM, cards
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.fractions.card_limits import check_message
+from gpu_device_plugin.domain.fractions.room import check_message
 from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.node.modes import (
     NodeMode,

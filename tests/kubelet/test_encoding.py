@@ -11,7 +11,7 @@ from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
-from gpu_device_plugin.domain.fractions.card_limits import MAX_MESSAGE_BYTES, list_message_bytes
+from gpu_device_plugin.domain.fractions.room import MAX_MESSAGE_BYTES, list_message_bytes
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeState

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
-from gpu_device_plugin.domain.fractions.card_limits import check_message, most_pods
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions
 from gpu_device_plugin.domain.fractions.demands import (
     asked_text,
@@ -26,6 +25,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, Ask, Known, check
+from gpu_device_plugin.domain.fractions.room import check_message, most_pods
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
