@@ -31,9 +31,9 @@ from gpu_device_plugin.settings.setting import (
     directory,
     load,
     optional_directory,
+    parse_yaml,
     setting,
 )
-from gpu_device_plugin.settings.yaml_text import parse_yaml
 
 _CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
 
