@@ -59,8 +59,7 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, NewGrant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRequest
-from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool, UnitCount
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool, UnitCount
 from gpu_device_plugin.errors import RequestError
 
 

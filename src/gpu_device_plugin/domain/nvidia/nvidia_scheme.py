@@ -24,8 +24,7 @@ from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevice
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.pods import ContainerKind
-from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     PREFIX,
