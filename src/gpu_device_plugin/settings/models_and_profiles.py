@@ -10,7 +10,7 @@ from importlib import resources
 import msgspec
 
 from gpu_device_plugin.domain.models.model_catalogue import Catalogue, Series
-from gpu_device_plugin.domain.models.profiles_by_label import (
+from gpu_device_plugin.domain.models.pod_admission import (
     Expression,
     LabelSelector,
     Operator,
