@@ -22,9 +22,8 @@ from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2, pods_pb2
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
-from gpu_device_plugin.kubelet._proto import pods_pb2
 from gpu_device_plugin.kubelet.plugin_directory import SocketIdentity, socket_identity
 
 DEADLINE_SECONDS = 2.0
@@ -331,7 +330,8 @@ def parse_checkpoint(
 # Every reconcile pass reads the answers of all containers, and few of them are new.
 @lru_cache(maxsize=1024)
 def _edits(answer: str | None) -> ContainerEdits:
-    message = pb.ContainerAllocateResponse.FromString(base64.b64decode(answer or "", validate=True))
+    encoded = base64.b64decode(answer or "", validate=True)
+    message = deviceplugin_pb2.ContainerAllocateResponse.FromString(encoded)
     envs: Mapping[str, str] = dict(message.envs)
     return ContainerEdits(
         envs=envs,
