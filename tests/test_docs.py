@@ -27,8 +27,7 @@ from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand, Enforcers
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
-from gpu_device_plugin.domain.node.pools import UnitCount
-from gpu_device_plugin.domain.node.state import NodeTerms
+from gpu_device_plugin.domain.node.state import NodeTerms, UnitCount
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request

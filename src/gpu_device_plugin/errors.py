@@ -40,12 +40,9 @@ class GpuPluginError(Exception):
 
 
 def clip(value: str) -> str:
-    r"""A value that somebody wrote freely, as a text may repeat it: at most 64 characters.
+    """A value that somebody wrote freely, as a text may repeat it: at most 64 characters.
 
     What a terminal would obey is shown as an escape. Names that Kubernetes bounds need none of it.
-
-    >>> clip("binpack"), len(clip("x" * 1000)), clip("\x1b[2J")
-    ('binpack', 64, '\\x1b[2J')
     """
     part = value[: LONGEST_VALUE + 1]
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in part)

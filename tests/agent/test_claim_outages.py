@@ -28,30 +28,6 @@ def no_lists(seen: ApiRequest) -> web.Response | None:
     return status(503, "not now") if seen.path == CLAIMS else None
 
 
-async def test_killed_while_cards_go_back_the_next_agent_withholds_them_as_well() -> None:
-    """A claim that is allocated and not prepared yet gets its card; the others go back."""
-    async with claim_rig() as rig:
-        await allocate(rig, "late", 0)
-        rig.api.fault = no_lists
-        await rig.set_labels(allocation_api="device-plugin")
-        await until(lambda: devices(rig) == TAINTED, 30)
-        await kill(rig)
-        rig.api.requests.clear()
-        await start(rig)
-        await until(lambda: kubelet(rig).registry_socket.exists(), 30)
-        await kubelet(rig).register()
-        await rig.until_ready()
-        await until(lambda: rig.api.seen("GET", CLAIMS), 30)
-        assert rig.allocatable() == NOTHING
-
-        rig.api.fault = lambda _: None
-        await rig.until_offered(THREE, 30)
-        assert await prepare(rig, "late") == ""
-        assert rig.allocatable() == THREE
-        await end(rig, "late")
-        await rig.until_offered(ALL, 30)
-
-
 async def test_an_allocation_api_that_changed_while_the_agent_was_away_is_handed_over_first() -> (
     None
 ):

@@ -15,7 +15,6 @@ from gpu_device_plugin.agent.kubelet_calls.caller_lookup import Sources
 from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.publish.api_cluster import NoCluster
 from gpu_device_plugin.agent.wiring import Wiring
-from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
@@ -48,35 +47,6 @@ def wiring(short_dir: Path) -> Wiring:
     state = wiring.node_store
     state.update(mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1")
     return wiring
-
-
-def on_disk(wiring: Wiring) -> list[Holder]:
-    """Who holds, as the next agent reads it."""
-    ledger = GrantStore(Path(wiring.settings.state_dir), "").read()
-    return [grant.holder for grant in ledger.grants.values()]
-
-
-async def test_a_claim_gets_one_durable_grant_with_its_files(wiring: Wiring) -> None:
-    """Asked again, for instance after a restart of the kubelet, it is the same slice."""
-    grant = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
-    again = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
-
-    assert again == grant
-    assert on_disk(wiring) == [claim("a")]
-    limits = Path(wiring.settings.run_dir) / "slices" / grant.slice_id / "config" / "limits"
-    assert "memory_bytes=2258632704 core_percent=30" in limits.read_text()
-    assert "2 units, 30 %" in wiring.recorder.why("default", "a", wiring.ledger_store.ledger)
-
-
-async def test_a_released_claim_leaves_nothing(wiring: Wiring) -> None:
-    """Grant and files end at once; a second release finds nothing to do."""
-    grant = await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
-    for _ in range(2):
-        await wiring.admission.release(claim("a"))
-
-    assert on_disk(wiring) == []
-    assert wiring.ledger_store.ledger.use() == {}
-    assert not (Path(wiring.settings.run_dir) / "slices" / grant.slice_id).exists()
 
 
 async def test_two_fronts_count_on_one_ledger(wiring: Wiring) -> None:

@@ -10,8 +10,7 @@ from gpu_device_plugin.domain.grants.grant import Grant, Share
 from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices, Layout
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode
-from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool
 
 WHOLE_CARD = "example.com/whole-card"
 

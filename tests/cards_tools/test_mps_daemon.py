@@ -21,7 +21,7 @@ from tools.harness import forked
 from tools.harness.rig import HASTY, NODE, Rig, running_rig
 from tools.harness.waiting import until
 
-from gpu_device_plugin.disk.mps_lock import ServingLock, read_served, waits_for
+from gpu_device_plugin.disk.locks import ServingLock, read_served, waits_for
 from gpu_device_plugin.errors import ConfigError, StorageError
 
 GPU = "nvidia.com/gpu"
@@ -396,7 +396,7 @@ def test_the_lock_tells_what_a_living_daemon_serves_and_nothing_of_a_dead_one(
 ) -> None:
     """Also while the text of an ended one is still in the file."""
     program = (
-        "import sys, pathlib; from gpu_device_plugin.disk.mps_lock import ServingLock; "
+        "import sys, pathlib; from gpu_device_plugin.disk.locks import ServingLock; "
         "lock = ServingLock(pathlib.Path(sys.argv[1])); lock.take(); lock.serve('x'); "
         "print('on', flush=True); sys.stdin.read()"
     )

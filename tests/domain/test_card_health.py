@@ -421,11 +421,6 @@ def test_a_card_for_which_nvml_asks_an_action_is_out_even_if_its_xid_was_missed(
     assert out(after(*probes(A, [500], action=0), start=health)[0]) == {}
 
 
-def test_clean_probes_end_no_fault_while_nvml_asks_for_an_action() -> None:
-    health, _ = after(*probes(A, range(100, 500, 5), action=1), start=with_xid(79))
-    assert set(out(health)) == {A}
-
-
 REPORTS = st.one_of(
     st.builds(
         lambda uuids, driver, mig: in_mig_mode(inventory(*uuids, driver=driver), *mig),

@@ -141,35 +141,6 @@ def rounds(
     return ended
 
 
-def test_a_grant_ends_when_it_was_missed_twice_thirty_seconds_apart() -> None:
-    """One look that lacks it, and one too early, are not enough."""
-    held = ledger(grant("a", "m00"), grant("b", "m01"))
-
-    assert rounds(held, (0, "b", ""), (29.9, "b", ""), (30, "b", ""), (60, "b", "")) == [
-        frozenset(),
-        frozenset(),
-        {"slice-a"},
-        frozenset(),
-    ]
-
-
-def test_a_grant_that_shows_up_again_starts_again() -> None:
-    """A single short List does not add up with a later one."""
-    held = ledger(grant("a", "m00"))
-
-    assert rounds(held, (0, "", ""), (20, "a", ""), (40, "", ""), (65, "", "")) == [frozenset()] * 4
-
-
-def test_the_checkpoint_alone_keeps_a_grant() -> None:
-    """List and checkpoint have to agree."""
-    held = ledger(grant("a", "m00"))
-
-    assert (
-        rounds(held, (0, "", ["uid-a"]), (30, "", ["uid-a"]), (90, "", ["uid-a"]))
-        == [frozenset()] * 3
-    )
-
-
 def test_a_pod_known_by_uid_only_ends_with_the_checkpoint() -> None:
     """After a lost file the checkpoint is all that names it."""
     held = ledger(changed(grant("a", "m00"), pod=PodRef("", "", "uid-a")))

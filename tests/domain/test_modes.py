@@ -5,14 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import CORE, COUNT, MEM, cards
 
-from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
-from gpu_device_plugin.domain.fractions.card_limits import (
-    MAX_MESSAGE_BYTES,
-    check_message,
-    list_message_bytes,
-)
-from gpu_device_plugin.domain.fractions.units import Resource, resources_of, unit_ids, units_of
+from gpu_device_plugin.domain.cards.card import MAX_CARDS
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.fractions.room import check_message
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.node.modes import (
     NodeMode,
     SwitchDecision,
@@ -27,7 +23,6 @@ from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 
 HOLDERS = [PodRef("ml", "b"), PodRef("ml", "a"), PodRef("ml", "a", "again")]
-KUBELET_CLIENT_BYTES = 4 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -76,58 +71,19 @@ def test_labels_are_read_exactly() -> None:
     assert [parse_policy("spread"), parse_policy("packed")] == ["spread", None]
 
 
-def encoded_bytes(resource: Resource, node: tuple[Card, ...], unit: MemoryUnit) -> int:
-    """The size by really writing every device as the protobuf encoding says."""
-    total = 0
-    for card in node:
-        for text in unit_ids(resource, card.number, units_of(card, resource, unit)):
-            device = b"\x0a" + bytes([len(text)]) + text.encode() + b"\x12\x09Unhealthy"
-            total += len(b"\x0a" + bytes([len(device)]) + device)
-    return total
-
-
-@given(
-    st.integers(1, 16),
-    st.integers(4, 512),
-    st.sampled_from(MemoryUnit),
-    st.sampled_from([NodeMode.CORE_MEM, NodeMode.SHARE]),
+@pytest.mark.parametrize(
+    ("memory_mib", "unit", "text"),
+    [
+        (2**19, MemoryUnit.MIB128, r"2\d{6} bytes long.* smallest unit that fits .* is GiB"),
+        (2**22, MemoryUnit.GIB, "no unit fits 36 cards"),
+    ],
 )
-def test_every_list_that_is_offered_reaches_the_kubelet(
-    count: int, gib: int, unit: MemoryUnit, mode: NodeMode
+def test_a_list_that_is_too_long_names_the_unit_that_fits(
+    memory_mib: int, unit: MemoryUnit, text: str
 ) -> None:
-    """1 to 16 cards of 4 to 512 GiB: the message is as long as said and below 2 of 4 MiB."""
-    node = tuple(
-        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(gib * 1024))
-        for i in range(count)
-    )
-    check_message(node, unit, mode)
-
-    for resource in resources_of(mode):
-        size = list_message_bytes(resource, node, unit)
-        assert size == encoded_bytes(resource, node, unit)
-        assert size <= MAX_MESSAGE_BYTES < KUBELET_CLIENT_BYTES
-
-
-def test_a_list_that_is_too_long_names_the_unit_that_fits() -> None:
-    """36 cards of 512 GiB pass 2 MiB in small units."""
-    node = tuple(
-        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(512 * 1024))
-        for i in range(MAX_CARDS)
-    )
-
-    with pytest.raises(ConfigError, match=r"2\d{6} bytes long.* smallest unit that fits .* is GiB"):
-        check_message(node, MemoryUnit.MIB128, NodeMode.SHARE)
-
-
-def test_a_list_that_fits_in_no_unit_says_so() -> None:
-    """Nothing is promised that does not hold."""
-    node = tuple(
-        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(2**22))
-        for i in range(MAX_CARDS)
-    )
-
-    with pytest.raises(ConfigError, match="no unit fits 36 cards"):
-        check_message(node, MemoryUnit.GIB, NodeMode.SHARE)
+    """36 cards of 512 GiB pass 2 MiB in small units; nothing is promised that does not hold."""
+    with pytest.raises(ConfigError, match=text):
+        check_message(cards(*[memory_mib] * MAX_CARDS), unit, NodeMode.SHARE)
 
 
 def test_without_a_label_the_operators_mode_decides_at_first() -> None:

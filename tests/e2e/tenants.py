@@ -22,8 +22,7 @@ from tools.harness.cluster.pods import pod
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native_library import native_library
-from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode, cdi_spec
 
 CUDA_TEST = "e2e.local/cuda-test:1"
 OWN_PRELOAD = "e2e.local/own-preload:1"

@@ -36,9 +36,8 @@ from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
-from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.driver_library import set_fields
-from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode, cdi_spec
 
 pytestmark = pytest.mark.skipif(
     not cdi_hook_path().exists(),

@@ -19,8 +19,7 @@ from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slic
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native_library import native_library
-from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode, cdi_spec
 
 OWN_IMAGE = "e2e.local/with-nvidia-smi:1"
 SMI = "/usr/bin/nvidia-smi"

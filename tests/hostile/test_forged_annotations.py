@@ -251,6 +251,7 @@ def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(po
         '{"pods":{"u":{"slices":{"0":[1,1e3]}}}}',
         '{"pods":{"u":{"slices":{"0":[1,9999999999999]}}}}',
         '{"pods":{"u":{"slices":{"-1":[1,5]}}}}',
+        '{"pods":{"u":{"slices":{"0":[-2,30]}}}}',
         '{"pods":{"u":{"devices":[1]}}}',
         "[" * 60_000,
     ],

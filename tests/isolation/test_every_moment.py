@@ -12,19 +12,12 @@ import subprocess
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, Program
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, room
 from tools.harness.waiting import until
 
 SLICE = 512 * MIB
 PAGE = 2 * MIB
 GROWTH_US = 60_000
-
-
-def room(program: Program) -> int:
-    """Free bytes as CUDA shows them."""
-    result, free, _ = program("info")
-    assert result == 0
-    return free
 
 
 @pytest.fixture

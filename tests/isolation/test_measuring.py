@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.test_overhead import CONTEXT, SLICE, room
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box
+from tests.isolation.test_overhead import CONTEXT, SLICE
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, room
 
 
 @pytest.mark.parametrize("piece_bytes", [20 * MIB + 1, 0], ids=["pieces", "contexts"])
@@ -93,9 +93,9 @@ def test_beside_hundreds_of_processes_nvml_is_believed_too(box: Box) -> None:
         assert crowd.stdout
         assert crowd.stdout.readline() == "ready\n"
         program = box.start(GPU_SIMULATOR_MODULE_MIB="50", CUDA_MODULE_LOADING="EAGER")
-        before = room(program("info"))
+        before = room(program)
         assert program("module") == [0]
-        taken = before - room(program("info"))
+        taken = before - room(program)
         assert crowd.stdin
         crowd.stdin.close()
 
@@ -110,7 +110,7 @@ def test_where_nvml_cannot_tell_it_is_not_asked_at_each_allocation(box: Box) -> 
         GPU_SIMULATOR_MODULE_MIB="50",
         CUDA_MODULE_LOADING="EAGER",
     )
-    assert program(f"alloc 1 {room(program('info')) - 200 * MIB}") == [0]
+    assert program(f"alloc 1 {room(program) - 200 * MIB}") == [0]
     assert program("module") == [0]
     before = program("nvml_calls")[1]
     for _ in range(100):

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, room
 
 SLICE = 2154 * MIB
 CHUNK = 2 * MIB  # of physical memory
@@ -17,13 +17,6 @@ def allow_two_cards(box: Box) -> None:
     first, second = box.node.uuids[:2]
     devices = f"device={first} memory_bytes={SLICE}\ndevice={second} memory_bytes={1000 * MIB}"
     box.write(f"version=1\nslice=a\n{devices}\n")
-
-
-def room(program: Program) -> int:
-    """Free bytes as CUDA shows them."""
-    result, free, _ = program("info")
-    assert result == 0
-    return free
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, room
 from tools.harness.waiting import until
 
 SLICE = 2154 * MIB
@@ -13,18 +13,11 @@ CONTEXT = 240 * MIB  # of the simulated V100
 TABLE = 32 * MIB + 80 * 2048 * 1920  # what its size suggests
 
 
-def room(answer: list[int]) -> int:
-    """Free bytes of an `info`."""
-    result, free, _ = answer
-    assert result == 0
-    return free
-
-
 def test_without_nvml_the_first_context_costs_what_the_table_says(box_without_nvml: Box) -> None:
     """Nothing can be measured before there is a context."""
     program = box_without_nvml.start()
 
-    assert room(program("info")) == SLICE - TABLE
+    assert room(program) == SLICE - TABLE
 
 
 def test_in_a_pid_namespace_the_cost_is_measured_too(box_in_namespace: Box) -> None:
@@ -33,7 +26,8 @@ def test_in_a_pid_namespace_the_cost_is_measured_too(box_in_namespace: Box) -> N
     ran = box_in_namespace.tell(lines)
     answers = ran.stdout.splitlines()
 
-    assert room([int(word) for word in answers[2].split()]) == SLICE - CONTEXT, ran.stderr
+    result, free, _ = map(int, answers[2].split())
+    assert (result, free) == (0, SLICE - CONTEXT), ran.stderr
     # Process 1 of its own namespace, as it sees itself.
     assert answers[5].split()[1].startswith("1:")
 
@@ -86,35 +80,35 @@ def test_a_neighbours_memory_is_not_kept_as_the_price_of_a_context(
     make_context_beside(box, neighbour, tmp_path / "waiting", mib).kill()
     for _ in range(2):
         program = box.start()
-        assert room(program("info")) == SLICE - CONTEXT
+        assert room(program) == SLICE - CONTEXT
         program.kill()
     program = box.start()
     assert program(f"alloc 1 {SLICE - 2 * CONTEXT}") == [0]
     last = box.start()
 
-    assert room(last("info")) == 0
+    assert room(last) == 0
 
 
 def test_without_nvml_a_graphs_memory_is_counted_once(box_without_nvml: Box) -> None:
     """Its first launch is watched for code, and what its nodes take is charged already."""
     program = box_without_nvml.start()
-    before = room(program("info"))
+    before = room(program)
     assert program(f"graph 1 {100 * MIB}") == [0]
     assert program("graph_launch 1") == [0]
 
-    assert before - room(program("info")) == 100 * MIB
+    assert before - room(program) == 100 * MIB
 
 
 @pytest.mark.parametrize("first", ["launch 1000", "graph_launch 1"])
 def test_lazily_loaded_code_is_found_out(box: Box, first: str) -> None:
     """It comes with the first launch, for which no allocation call is made."""
     program = box.start(GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
-    before = room(program("info"))
+    before = room(program)
     assert program("kernel_graph 1 1000 1") == [0]
     assert program(first) == [0]
     assert program("sync") == [0]
 
-    assert before - room(program("info")) == 300 * MIB
+    assert before - room(program) == 300 * MIB
     assert program(f"alloc 1 {before - 299 * MIB}") == [OUT_OF_MEMORY]
 
 
@@ -158,11 +152,11 @@ def start_lazily(box: Box) -> Program:
 def test_code_that_a_question_brings_is_found_out(box: Box, way: str) -> None:
     """With lazy loading whatever asks about a function loads it, before any launch."""
     program = start_lazily(box)
-    before = room(program("info"))
+    before = room(program)
     assert program("library") == [0]
     assert program(f"ask {way}") == [0]
 
-    assert before - room(program("info")) == 300 * MIB
+    assert before - room(program) == 300 * MIB
 
 
 def test_an_executable_graph_costs_memory_until_it_is_destroyed(box: Box) -> None:
@@ -170,21 +164,21 @@ def test_an_executable_graph_costs_memory_until_it_is_destroyed(box: Box) -> Non
     box.variables["GPU_SIMULATOR_GRAPH_MIB"] = "40"
     box.variables["GPU_SIMULATOR_GRAPH_LAUNCH_MIB"] = "0"
     program = box.start()
-    before = room(program("info"))
+    before = room(program)
     assert program("kernel_graph 1 1000 1") == [0]
-    assert before - room(program("info")) == 40 * MIB
+    assert before - room(program) == 40 * MIB
     assert program(f"alloc 2 {before}") == [OUT_OF_MEMORY]
     assert program("graph_destroy 1") == [0]
 
-    assert room(program("info")) == before
+    assert room(program) == before
 
 
 def launch_code(program: Program, mib: int) -> None:
     """A launch that brings so much code."""
-    before = room(program("info"))
+    before = room(program)
     assert program("launch 1000") == [0]
     assert program("sync") == [0]
-    assert before - room(program("info")) == mib * MIB
+    assert before - room(program) == mib * MIB
 
 
 def test_a_known_kernel_brings_its_code_to_a_second_context(box: Box) -> None:
@@ -196,7 +190,7 @@ def test_a_known_kernel_brings_its_code_to_a_second_context(box: Box) -> None:
     assert program("context 1") == [0]
     launch_code(program, 300)
     launch_code(program, 0)
-    free = room(program("info"))
+    free = room(program)
 
     assert program(f"alloc 1 {free + 1}") == [OUT_OF_MEMORY]
     assert program(f"alloc 1 {free}") == [0]
@@ -205,25 +199,25 @@ def test_a_known_kernel_brings_its_code_to_a_second_context(box: Box) -> None:
 def test_a_known_kernel_brings_its_code_again_after_a_reset(box: Box) -> None:
     """What it brought before went with the context, and is free again."""
     program = start_lazily(box)
-    before = room(program("info"))
+    before = room(program)
     assert program("library") == [0]
     for _ in range(3):
         launch_code(program, 300)
         assert program("reset") == [0]
         assert program("retain") == [0]
-        assert room(program("info")) == before
+        assert room(program) == before
 
 
 @pytest.mark.parametrize("kind", ["module", "library"])
 def test_code_is_free_again_when_it_is_unloaded(box: Box, kind: str) -> None:
     """Also where its functions' handles come again with the next that is loaded."""
     program = start_lazily(box)
-    before = room(program("info"))
+    before = room(program)
     for _ in range(10):
         assert program(kind) == [0]
         launch_code(program, 300)
         assert program(f"{kind}_unload") == [0]
-        assert room(program("info")) == before
+        assert room(program) == before
 
 
 def test_a_library_is_unloaded_from_all_cards(box: Box) -> None:
@@ -249,15 +243,15 @@ def test_any_number_of_functions_is_watched(box: Box) -> None:
 def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: Box) -> None:
     """With all that was allocated in it; cuCtxDetach is how programs before CUDA 4 end one."""
     program = box_without_nvml.start()
-    before = room(program("info"))
+    before = room(program)
     assert program("context 1") == [0]
     assert program(f"alloc 2 {100 * MIB}") == [0]
     assert program("context_attach") == [0]
     assert program("context_detach 1") == [0]
-    assert room(program("info")) < before - 100 * MIB
+    assert room(program) < before - 100 * MIB
     assert program("context_detach 1") == [0]
 
-    assert room(program("info")) == before
+    assert room(program) == before
 
 
 @pytest.fixture
@@ -270,7 +264,7 @@ def green_box(box: Box) -> Box:
 def first_context(box: Box) -> int:
     """What a process's first context is found to cost."""
     program = box.start()
-    free = room(program("info"))
+    free = room(program)
     program.kill()
     return SLICE - free
 
@@ -282,7 +276,7 @@ def test_a_green_context_as_first_call_is_measured_as_a_context(green_box: Box) 
     assert program("init") == [0]
     assert program("green 1") == [0]
     assert program("green_current 1") == [0]
-    free = room(program("info"))
+    free = room(program)
 
     assert free == SLICE - cost - 20 * MIB
     assert program(f"alloc 2 {free + 1}") == [OUT_OF_MEMORY]
@@ -292,7 +286,7 @@ def test_a_green_context_as_first_call_is_measured_as_a_context(green_box: Box) 
 def test_a_green_context_that_does_not_fit_is_refused(green_box: Box) -> None:
     """The price of a first context is known by then, and reserved before it is made."""
     first = green_box.start()
-    assert first(f"alloc 1 {room(first('info'))}") == [0]
+    assert first(f"alloc 1 {room(first)}") == [0]
     second = green_box.start(ready=False)
     assert second("init") == [0]
 
@@ -311,12 +305,12 @@ def test_a_green_context_of_a_card_that_is_not_ours_is_refused(green_box: Box) -
 def test_what_a_green_context_cost_is_free_when_it_ends(green_box: Box) -> None:
     """A thousand of them, one after the other, cost no more than one."""
     program = green_box.start()
-    before = room(program("info"))
+    before = room(program)
     for _ in range(1000):
         assert program("green 1") == [0]
         assert program("green_destroy 1") == [0]
 
-    assert room(program("info")) == before
+    assert room(program) == before
 
 
 def test_the_last_green_context_ends_the_primary_one(green_box: Box) -> None:
@@ -330,17 +324,17 @@ def test_the_last_green_context_ends_the_primary_one(green_box: Box) -> None:
     assert program(f"alloc 3 {100 * MIB}") == [0]
     assert program("green_destroy 1") == [0]
     assert program("green_current 2") == [0]
-    assert room(program("info")) == SLICE - cost - 120 * MIB
+    assert room(program) == SLICE - cost - 120 * MIB
     assert program("green_destroy 2") == [0]
     assert program("retain") == [0]
 
-    assert room(program("info")) == SLICE - cost
+    assert room(program) == SLICE - cost
 
 
 def test_a_reset_ends_green_contexts_too(green_box: Box) -> None:
     """They are handles for parts of the primary context, and it is gone."""
     program = green_box.start()
-    before = room(program("info"))
+    before = room(program)
     assert program("green 1") == [0]
     assert program("green_current 1") == [0]
     assert program(f"alloc 2 {100 * MIB}") == [0]
@@ -348,7 +342,7 @@ def test_a_reset_ends_green_contexts_too(green_box: Box) -> None:
     assert program("green_destroy 1") != [0]
     assert program("retain") == [0]
 
-    assert room(program("info")) == before
+    assert room(program) == before
 
 
 def test_a_context_that_threads_make_and_end_at_once_stays_counted(box_without_nvml: Box) -> None:
@@ -389,7 +383,7 @@ def test_code_that_was_not_measured_yet_is_measured_when_room_is_short(box: Box)
         GPU_SIMULATOR_MODULE_MIB="50",
         CUDA_MODULE_LOADING="EAGER",
     )
-    free = room(program("info"))
+    free = room(program)
     assert program("loads module 4") == [0]
     assert program(f"alloc 1 {free - 200 * MIB + 1}") == [OUT_OF_MEMORY]
 
@@ -399,20 +393,20 @@ def test_code_that_was_not_measured_yet_is_measured_when_room_is_short(box: Box)
 def test_a_managed_allocation_does_not_end_the_measuring(box: Box) -> None:
     """Nobody knows how much of it is on the card: what that leaves open is what code should take."""
     program = box.start(GPU_SIMULATOR_MODULE_MIB="50", CUDA_MODULE_LOADING="EAGER")
-    before = room(program("info"))
+    before = room(program)
     assert program(f"managed 1 {100 * MIB}") == [0]
     assert program("loads module 4") == [0]
-    full = room(program("info"))
+    full = room(program)
     assert program("free 1") == [0]
 
     assert before - 300 * MIB <= full <= before - 200 * MIB
-    assert room(program("info")) == before - 200 * MIB
+    assert room(program) == before - 200 * MIB
 
 
 def test_a_context_that_could_not_be_measured_is_when_room_is_short(box: Box) -> None:
     """Beside managed memory NVML's figure proves nothing; then an allocation in its room passed."""
     program = box.start()
-    free = room(program("info"))
+    free = room(program)
     assert program(f"alloc 1 {free - 300 * MIB}") == [0]
     assert program(f"managed 2 {MIB}") == [0]
     assert program("context 3") == [0]
@@ -424,17 +418,17 @@ def test_a_context_that_could_not_be_measured_is_when_room_is_short(box: Box) ->
 def test_a_context_made_by_an_unknown_call_is_adopted_at_first_sight(every_box: Box) -> None:
     """As those for graphics are, or a later driver's; and it is forgotten when it ends."""
     program = every_box.start()
-    before = room(program("info"))
+    before = room(program)
     assert program("context 1") == [0]
-    known = room(program("info"))
+    known = room(program)
     assert program("context_destroy 1") == [0]
     assert program("unknown_context 2") == [0]
-    adopted = room(program("info"))
+    adopted = room(program)
     assert program("context_destroy 2") == [0]
 
     assert known < before
     assert adopted == known
-    assert room(program("info")) == before
+    assert room(program) == before
 
 
 def test_an_unknown_context_alone_is_held_against_the_slice(every_box: Box) -> None:
@@ -443,5 +437,5 @@ def test_an_unknown_context_alone_is_held_against_the_slice(every_box: Box) -> N
     assert program("init") == [0]
     assert program("unknown_context 1") == [0]
 
-    assert SLICE - room(program("info")) in {CONTEXT, TABLE}
+    assert SLICE - room(program) in {CONTEXT, TABLE}
     assert program(f"alloc 1 {SLICE - CONTEXT + 1}") == [OUT_OF_MEMORY]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, room
 from tools.harness.waiting import until
 
 SLICE = 2154 * MIB
@@ -26,13 +26,6 @@ def newest(box: Box) -> Box:
     """A driver of CUDA 13, which has pools of the host and of managed memory."""
     box.variables["GPU_SIMULATOR_CUDA_VERSION"] = "13000"
     return box
-
-
-def room(program: Program) -> int:
-    """Free bytes as CUDA shows them."""
-    result, free, _ = program("info")
-    assert result == 0
-    return free
 
 
 def told(program: Program, line: str) -> str:

@@ -15,14 +15,7 @@ import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import CARDS_AT, SLOTS, USED, Region, Slot
 from tests.simulator.programs import until
-from tools.harness.isolation.box import (
-    MIB,
-    NOT_READY,
-    OUT_OF_MEMORY,
-    PATIENCE_SECONDS,
-    Box,
-    Program,
-)
+from tools.harness.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, room
 
 SLICE = 2154 * MIB
 NOT_INITIALIZED = 3
@@ -43,13 +36,6 @@ KILL_POINTS = (
     "context_begun",
     "context_made",
 )
-
-
-def room(program: Program) -> int:
-    """Free bytes as CUDA shows them."""
-    result, free, _ = program("info")
-    assert result == 0
-    return free
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
 from tests.isolation.test_views import program_list, selftest
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, room
 
 SLICE = 2154 * MIB
 NOT_SUPPORTED = 3
@@ -19,13 +19,6 @@ def _unified(box: Box) -> None:
     """Both of the driver's answers as such machines give them."""
     lines = (f"memory_total_mib={SYSTEM_MIB}", "memory_reserved_mib=0", "memory_unified=1")
     box.node.change(*(f"cards.0.{line}" for line in lines))
-
-
-def room(program: Program) -> int:
-    """Free bytes as CUDA shows them."""
-    result, free, _ = program("info")
-    assert result == 0
-    return free
 
 
 def test_the_driver_does_not_tell(box: Box) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tests.isolation.test_overhead import CONTEXT, SLICE, TABLE, room
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tests.isolation.test_overhead import CONTEXT, SLICE, TABLE
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, room
 
 IMAGE = 3 * MIB
 PAGE = 2 * MIB
@@ -29,23 +29,18 @@ def unlisted(request: pytest.FixtureRequest) -> Box:
     return box
 
 
-def free(program: Program) -> int:
-    """Free bytes of the slice."""
-    return room(program("info"))
-
-
 def test_a_context_counts_as_the_table_says(unlisted: Box) -> None:
     """Not less than it takes, and not more than what the largest of its kind would."""
     program = unlisted.start()
 
-    assert SLICE - free(program) == TABLE
+    assert SLICE - room(program) == TABLE
     assert 0 <= TABLE - CONTEXT <= 100 * MIB
 
 
 def test_a_context_that_does_not_fit_by_the_table_is_refused(unlisted: Box) -> None:
     """From the second process on its price is known."""
     first = unlisted.start()
-    assert first(f"alloc 1 {free(first) - TABLE + 1}") == [0]
+    assert first(f"alloc 1 {room(first) - TABLE + 1}") == [0]
     second = unlisted.start(ready=False)
     assert second("init") == [0]
     assert second("retain") == [OUT_OF_MEMORY]
@@ -70,21 +65,21 @@ def test_a_context_that_does_not_fit_by_the_table_is_refused(unlisted: Box) -> N
 def test_code_counts_by_the_size_of_its_image(unlisted: Box, what: str, code: int) -> None:
     """PTX as four times its text, of a fat binary the largest architecture, variables with it."""
     program = unlisted.start()
-    before = free(program)
+    before = room(program)
     for _ in range(3):
         assert program(what) == [0]
-        assert before - free(program) == in_pages(code)
+        assert before - room(program) == in_pages(code)
         assert program("module_unload") == [0]
-        assert free(program) == before
+        assert room(program) == before
 
 
 def test_many_small_images_share_pages(unlisted: Box) -> None:
     """A page for each would charge what compiles its kernels one by one for gigabytes."""
     program = unlisted.start()
-    before = free(program)
+    before = room(program)
     assert program("loads library 500") == [0]
 
-    assert before - free(program) == in_pages(1, 500)
+    assert before - room(program) == in_pages(1, 500)
 
 
 def test_code_of_a_file_counts_by_the_files_size(unlisted: Box, tmp_path: Path) -> None:
@@ -92,49 +87,49 @@ def test_code_of_a_file_counts_by_the_files_size(unlisted: Box, tmp_path: Path) 
     file = tmp_path / "image.ptx"
     file.write_text(".version 7.0\n.target sm_50\n.address_size 64\n".ljust(IMAGE))
     program = unlisted.start()
-    before = free(program)
+    before = room(program)
     assert program(f"image file {file}") == [0]
 
-    assert before - free(program) == in_pages(4 * IMAGE)
+    assert before - room(program) == in_pages(4 * IMAGE)
 
 
 def test_a_librarys_code_counts_in_each_context(unlisted: Box) -> None:
     """It has one handle for all of them, and goes with each."""
     program = unlisted.start()
-    before = free(program)
+    before = room(program)
     assert program("library") == [0]
-    assert before - free(program) == PAGE
+    assert before - room(program) == PAGE
     assert program("context 1") == [0]
-    assert before - free(program) == TABLE + PAGE  # small ones share it
+    assert before - room(program) == TABLE + PAGE  # small ones share it
     assert program("context_destroy 1") == [0]
     assert program("retain") == [0]
-    assert before - free(program) == PAGE
+    assert before - room(program) == PAGE
     assert program("library_unload") == [0]
 
-    assert free(program) == before
+    assert room(program) == before
 
 
 def test_code_goes_with_its_context(unlisted: Box) -> None:
     """Anyone who resets it has not unloaded anything."""
     program = unlisted.start()
-    before = free(program)
+    before = room(program)
     for _ in range(3):
         assert program(f"image text {IMAGE}") == [0]
         assert program("reset") == [0]
         assert program("retain") == [0]
-        assert free(program) == before
+        assert room(program) == before
 
 
 def test_heaps_count_as_they_are_set(unlisted: Box) -> None:
     """The driver takes them without an allocation."""
     program = unlisted.start()
-    before = free(program)
+    before = room(program)
     assert program(f"heap {300 * MIB}") == [0]
-    assert 290 * MIB <= before - free(program) <= 300 * MIB
+    assert 290 * MIB <= before - room(program) <= 300 * MIB
     assert program("reset") == [0]
     assert program("retain") == [0]
 
-    assert free(program) == before
+    assert room(program) == before
 
 
 def test_a_neighbour_changes_nothing(unlisted: Box, make_box: MakeBox) -> None:
@@ -144,10 +139,10 @@ def test_a_neighbour_changes_nothing(unlisted: Box, make_box: MakeBox) -> None:
     neighbour = beside.start()
     neighbour.tell(f"churn {256 * MIB} 1")
     program = unlisted.start()
-    start = free(program)
+    start = room(program)
     for count in range(1, 20):
         assert program(f"image text {IMAGE}") == [0]
-        assert start - free(program) == in_pages(4 * IMAGE, count)
+        assert start - room(program) == in_pages(4 * IMAGE, count)
     neighbour.answer()
 
 

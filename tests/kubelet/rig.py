@@ -11,7 +11,7 @@ from tools.harness.kubelet_pods import StandInContainer, StandInPod
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.node.pods import ContainerKind
-from gpu_device_plugin.domain.node.pools import DeviceGroup
+from gpu_device_plugin.domain.node.state import DeviceGroup
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubelet.registration import Endpoint
 

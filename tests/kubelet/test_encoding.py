@@ -11,8 +11,8 @@ from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
-from gpu_device_plugin.domain.fractions.card_limits import MAX_MESSAGE_BYTES, list_message_bytes
-from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.fractions.room import MAX_MESSAGE_BYTES, list_message_bytes
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_of
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import Configuration
@@ -46,21 +46,24 @@ def test_hand_joined_bytes_are_what_protobuf_writes(
 
 
 @given(
-    cards=st.integers(1, 16), memory_gib=st.integers(4, 512), unit=st.sampled_from(list(MemoryUnit))
+    cards=st.integers(1, 16),
+    memory_gib=st.integers(4, 512),
+    unit=st.sampled_from(MemoryUnit),
+    resource=st.sampled_from(Resource),
 )
 def test_predicted_size_is_that_of_the_largest_message(
-    cards: int, memory_gib: int, unit: MemoryUnit
+    cards: int, memory_gib: int, unit: MemoryUnit, resource: Resource
 ) -> None:
     """Over 1 to 16 cards of 4 to 512 GiB: exact where all is unhealthy, never too small."""
     nodes = [
         Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", MiB(memory_gib * 1024))
         for i in range(cards)
     ]
-    units = nodes[0].capacity(unit)
-    offered = [group(Resource.MEM, i, units, is_healthy=False) for i in range(cards)]
-    healthy = [group(Resource.MEM, i, units) for i in range(cards)]
+    units = units_of(nodes[0], resource, unit)
+    offered = [group(resource, i, units, is_healthy=False) for i in range(cards)]
+    healthy = [group(resource, i, units) for i in range(cards)]
 
-    predicted = list_message_bytes(Resource.MEM, nodes, unit)
+    predicted = list_message_bytes(resource, nodes, unit)
 
     assert predicted == len(encode_list(offered))
     assert len(encode_list(healthy)) == predicted - 2 * units * cards

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_device_plugin.domain.models.profiles_by_label import (
+from gpu_device_plugin.domain.models.pod_admission import (
     Expression,
     LabelSelector,
     Operator,

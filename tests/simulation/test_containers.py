@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode, cdi_spec
 
 MARKS = "/var/run/nvidia-container-devices"
 

@@ -1,6 +1,6 @@
 """Names, labels and values of the metrics are an interface; what is gone leaves no series."""
 
-from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.domain.node.state import UnitCount
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
 GOLDEN = """\

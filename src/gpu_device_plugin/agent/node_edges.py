@@ -24,9 +24,8 @@ from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.node.pods import PodKey, PodRequest, known_here
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
-from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
-from gpu_device_plugin.kubelet.podresources import PodResources, PodsApi
+from gpu_device_plugin.kubelet.podresources import FILE_NAME, PodResources, PodsApi, read_checkpoint
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
@@ -105,8 +104,7 @@ def simulated_driver(settings: Settings) -> tuple[Mount, ...]:
     if not settings.simulator_dir:
         return ()
     # Not at the top: an agent with real cards does not load the simulation.
-    from gpu_device_plugin.simulation.containers import driver_mounts
-    from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
+    from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode, driver_mounts
 
     return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))
 

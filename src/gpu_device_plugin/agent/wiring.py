@@ -58,8 +58,7 @@ from gpu_device_plugin.disk.state_file import (
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.domain.node.pools import Pool
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import NodeState, Pool
 from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes, merge
 from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules

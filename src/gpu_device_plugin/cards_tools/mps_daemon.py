@@ -17,13 +17,12 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.cards_tools.mig_apply import InUseError, refuse_where_hidden
-from gpu_device_plugin.disk.mps_lock import ModesFile, ServingLock
+from gpu_device_plugin.disk.locks import ModesFile, ServingLock
 from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import Configuration, SharingKind
 from gpu_device_plugin.domain.nvidia.mps import ASK, Server, pipe_directory, served_text, servers
-from gpu_device_plugin.domain.nvidia.offers import offers
-from gpu_device_plugin.domain.nvidia.replicas import device_of
+from gpu_device_plugin.domain.nvidia.offers import device_of, offers
 from gpu_device_plugin.errors import EdgeError, GpuPluginError, NvmlError, StorageError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import pods_with_gpus
 from gpu_device_plugin.nvml.card_session import EXCLUSIVE_PROCESS, CardSession, session

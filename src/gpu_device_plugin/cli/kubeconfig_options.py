@@ -98,7 +98,7 @@ class KubeconfigChoice:
     def api(self) -> "ApiServer":
         """The API server."""
         from gpu_device_plugin.kubernetes.client.api import ApiServer
-        from gpu_device_plugin.kubernetes.client.kubeconfig import read_context
+        from gpu_device_plugin.kubernetes.client.credentials import read_context
 
         files = self._files()
         if files:
@@ -121,13 +121,13 @@ class KubeconfigChoice:
 
     def namespace(self) -> str:
         """The namespace of the context."""
-        from gpu_device_plugin.kubernetes.client.kubeconfig import read_context
+        from gpu_device_plugin.kubernetes.client.credentials import read_context
 
         files = self._files()
         return (read_context(files, self.context).namespace if files else "") or "default"
 
     def _files(self) -> tuple[Path, ...]:
-        from gpu_device_plugin.kubernetes.client.kubeconfig import usual_files
+        from gpu_device_plugin.kubernetes.client.credentials import usual_files
 
         return usual_files(self.kubeconfig, os.environ, Path.home())
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu_device_plugin.cli.program import Number
-from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node_profiles import MOST_CARDS, profile_names
 from gpu_device_plugin.simulation.simulated_node import (
     DEFAULT_STATE,
@@ -19,6 +18,7 @@ from gpu_device_plugin.simulation.simulated_node import (
     SimulatedCard,
     SimulatedNode,
     SimulatedNodeView,
+    cdi_spec,
 )
 
 _MIB = 1024 * 1024

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_device_plugin.domain.fractions.card_limits import most_pods
 from gpu_device_plugin.domain.fractions.fragmentation import (
     CPU_LEVEL_MILLI,
     CPU_PER_CARD,
@@ -32,7 +31,7 @@ from gpu_device_plugin.domain.fractions.node_fit import (
     RequestChecks,
 )
 from gpu_device_plugin.domain.fractions.placement import scores_by_fullness
-from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.domain.fractions.room import Room, most_pods
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.node_annotations import NodeOffer

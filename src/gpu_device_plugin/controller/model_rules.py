@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, Catalogue, series_change
-from gpu_device_plugin.domain.models.profiles_by_label import ProfileRule
+from gpu_device_plugin.domain.models.pod_admission import ProfileRule
 from gpu_device_plugin.errors import ClusterError, ConfigError, clip
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read

@@ -13,8 +13,7 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Scheme, WeChooseDevices
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRequest
-from gpu_device_plugin.domain.node.pools import Pool
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import NodeState, Pool
 from gpu_device_plugin.domain.nvidia.configuration import Configuration
 from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.errors import RequestError, StateError

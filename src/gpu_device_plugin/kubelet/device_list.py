@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from gpu_device_plugin.domain.node.pools import DeviceGroup
+from gpu_device_plugin.domain.node.state import DeviceGroup
 
 HEALTHY = b"Healthy"
 UNHEALTHY = b"Unhealthy"

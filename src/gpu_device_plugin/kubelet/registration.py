@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import structlog
 
-from gpu_device_plugin.domain.node.pools import DeviceGroup
+from gpu_device_plugin.domain.node.state import DeviceGroup
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import DeviceList

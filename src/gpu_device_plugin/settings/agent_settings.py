@@ -31,9 +31,9 @@ from gpu_device_plugin.settings.setting import (
     directory,
     load,
     optional_directory,
+    parse_yaml,
     setting,
 )
-from gpu_device_plugin.settings.yaml_text import parse_yaml
 
 _CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
 
@@ -49,9 +49,6 @@ def xid_choice(text: str) -> XidChoice:
     """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
 
     What is malformed names none, as there.
-
-    >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
-    True
     """
     parts = [part.strip() for part in text.lower().split(",") if part.strip()]
     words = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) < 10)]

@@ -10,7 +10,7 @@ from importlib import resources
 import msgspec
 
 from gpu_device_plugin.domain.models.model_catalogue import Catalogue, Series
-from gpu_device_plugin.domain.models.profiles_by_label import (
+from gpu_device_plugin.domain.models.pod_admission import (
     Expression,
     LabelSelector,
     Operator,
@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.models.profiles_by_label import (
     check_rules,
 )
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.settings.yaml_text import parse_yaml
+from gpu_device_plugin.settings.setting import parse_yaml
 
 
 class _Series(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

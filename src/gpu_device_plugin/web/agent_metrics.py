@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.grant import Enforcers
-from gpu_device_plugin.domain.node.pools import UnitCount
+from gpu_device_plugin.domain.node.state import UnitCount
 from gpu_device_plugin.web.http_server import Page
 
 _Moment = TypeVar("_Moment")

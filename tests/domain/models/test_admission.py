@@ -11,9 +11,10 @@ from gpu_device_plugin.domain.models.pod_admission import (
     Admitted,
     Applicant,
     Denied,
+    LabelSelector,
+    ProfileRule,
     admit,
 )
-from gpu_device_plugin.domain.models.profiles_by_label import LabelSelector, ProfileRule
 
 T4 = Series("T4", ("Tesla T4",), ("535.161.08", "570.133.20", "525.105.17"), "535.161.08")
 P16EN = Series("P16EN", (), ("1.4.1", "1.5.0", "1.5.1"), "1.4.1")

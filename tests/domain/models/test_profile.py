@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_device_plugin.domain.models.profiles_by_label import (
+from gpu_device_plugin.domain.models.pod_admission import (
     Effect,
     Expression,
     LabelSelector,

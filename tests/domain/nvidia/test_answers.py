@@ -26,8 +26,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.nvidia.nvidia_scheme import answer
-from gpu_device_plugin.domain.nvidia.offers import offers
-from gpu_device_plugin.domain.nvidia.replicas import Offered
+from gpu_device_plugin.domain.nvidia.offers import Offered, offers
 
 ENVVAR, MOUNTS = ListStrategy.ENVVAR, ListStrategy.VOLUME_MOUNTS
 ANNOTATIONS, CRI = ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI

@@ -74,6 +74,7 @@ def test_other_devices_are_refused(given: object) -> None:
         ("Tesla", "Tesla V100-SXM2-16GB", False),
         ("V100*", "Tesla V100-SXM2-16GB", False),
         ("*V100*", "Tesla V100-SXM2-16GB", True),
+        ("NVIDIA A100*40GB", "NVIDIA-A100-SXM4-40GB", True),
         ("1g.5gb", "1g.5gb+me", False),
         ("1g.5gb+me", "1g.5gb+me", True),
         ("*A100*80GB", "NVIDIA A100-SXM4-40GB", False),

@@ -18,8 +18,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.nvidia.offers import offers
-from gpu_device_plugin.domain.nvidia.replicas import device_of
+from gpu_device_plugin.domain.nvidia.offers import device_of, offers
 
 SINGLE, MIXED = MigStrategy.SINGLE, MigStrategy.MIXED
 MPS = SharingKind.MPS

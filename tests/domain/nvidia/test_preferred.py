@@ -15,8 +15,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.nvidia.offers import offers
-from gpu_device_plugin.domain.nvidia.replicas import Offered, choose_preferred
+from gpu_device_plugin.domain.nvidia.offers import Offered, choose_preferred, offers
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 DISTRIBUTED, PACKED = AllocationPolicy.DISTRIBUTED, AllocationPolicy.PACKED

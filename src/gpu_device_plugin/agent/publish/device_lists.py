@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from gpu_device_plugin.agent.state.node_store import Signal
-from gpu_device_plugin.domain.node.pools import Pool
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import NodeState, Pool
 from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, EndpointState
 
 

@@ -40,8 +40,7 @@ from gpu_device_plugin.domain.node.labels import NODE_LABELS, DriverVersions, no
 from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCER
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.domain.node.pools import UnitCount
-from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.node.state import NodeState, StateReader, UnitCount
 from gpu_device_plugin.domain.scheme_registry import Schemes, merge
 from gpu_device_plugin.kubernetes.objects.events import time_stamp
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot

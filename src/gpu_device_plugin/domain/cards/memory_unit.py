@@ -32,11 +32,7 @@ class MemoryUnit(Enum):
 
     @classmethod
     def of_mib(cls, mib: int) -> "MemoryUnit":
-        """The unit of that size, as grants tell it; StateError if there is none.
-
-        >>> MemoryUnit.of_mib(128).value
-        '128MiB'
-        """
+        """The unit of that size, as grants tell it; StateError if there is none."""
         for unit in cls:
             if unit.mib == mib:
                 return unit

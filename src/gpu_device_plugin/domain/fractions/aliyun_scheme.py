@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
-from gpu_device_plugin.domain.fractions.card_limits import check_message, most_pods
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions
 from gpu_device_plugin.domain.fractions.demands import (
     asked_text,
@@ -18,6 +17,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
     check_ids,
     fraction_of,
+    is_bare,
     of_record,
     to_record,
     units_per_card,
@@ -25,11 +25,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, Ask, Known, check
-from gpu_device_plugin.domain.fractions.slice_edits import (
-    device_nodes,
-    environment,
-    isolation_mounts,
-)
+from gpu_device_plugin.domain.fractions.room import check_message, most_pods
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
@@ -43,9 +39,18 @@ from gpu_device_plugin.domain.grants.call_state import Reservation
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.claims import MAX_SLOTS, AllocatedDevice, Capacity
 from gpu_device_plugin.domain.grants.container_edits import (
+    CARDS_DIR,
+    CONFIG_DIR,
+    LIBRARY_FILE,
+    PRELOAD_FILE,
+    REGION_FILE,
+    SELFTEST_FILE,
+    VISIBLE_DEVICES,
     ContainerEdits,
     DeviceAccess,
+    DeviceNode,
     ListStrategy,
+    Mount,
     Paths,
 )
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, Share
@@ -54,9 +59,67 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, NewGrant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRequest
-from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool, UnitCount
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool, UnitCount
 from gpu_device_plugin.errors import RequestError
+
+
+def environment(
+    grant: Grant, cards: Sequence[Card], state: NodeState, access: DeviceAccess
+) -> dict[str, str]:
+    """The cards, and figures for applications (R-550)."""
+    fraction = fraction_of(grant)
+    envs = {
+        VISIBLE_DEVICES: access.visible(card.uuid for card in cards),
+        "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),
+        # Applications divide CONTAINER by DEV (R-551): of unequal cards the larger is the safe one.
+        "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(fraction.unit) for card in cards)),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(units_per_card(grant)),
+        "ALIYUN_COM_GPU_MEM_POD": str(fraction.pod_units),
+    }
+    if is_bare(grant) and state.wants_isolation:
+        envs["CGPU_DISABLE"] = "true"
+    if grant.is_isolated:
+        envs["NVIDIA_DRIVER_CAPABILITIES"] = state.driver_capabilities
+    return envs
+
+
+def isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
+    """The limits, what the container writes, and the library."""
+    if not grant.is_isolated:
+        return ()
+    mine = f"{paths.run_dir}/slices/{grant.slice_id}"
+    library = f"{paths.library_dir}/{paths.library_version}"
+    return (
+        Mount(CONFIG_DIR, f"{mine}/config", is_read_only=True),
+        Mount(REGION_FILE, f"{mine}/region", is_read_only=False),
+        *(mount for uuid in grant.devices for mount in _activity(uuid, grant.slice_id, paths)),
+        Mount(LIBRARY_FILE, f"{library}/libgpuslice.so", is_read_only=True),
+        Mount(PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
+        *(
+            (Mount(SELFTEST_FILE, f"{library}/gpu-selftest", is_read_only=True),)
+            if paths.has_selftest
+            else ()
+        ),
+    )
+
+
+def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
+    """The activity files of a card, read-only, and over them the slice's own, writable."""
+    inside, outside = f"{CARDS_DIR}/{uuid}", f"{paths.run_dir}/cards/{uuid}"
+    return (
+        Mount(inside, outside, is_read_only=True),
+        Mount(f"{inside}/{slice_id}", f"{outside}/{slice_id}", is_read_only=False),
+    )
+
+
+def device_nodes(
+    cards: Sequence[Card], access: DeviceAccess, paths: Paths
+) -> tuple[DeviceNode, ...]:
+    """The nodes of the cards and of the driver, where answers pass them."""
+    if not access.passes_nodes or access.is_cdi_only:
+        return ()
+    nodes = (*(f"/dev/nvidia{card.minor}" for card in cards), *paths.control_devices)
+    return tuple(DeviceNode(path, path, "rw") for path in nodes)
 
 
 class AliyunScheme(FractionDecisions):

@@ -64,10 +64,6 @@ def translate_amounts(
 ) -> Translated:
     """What a container asks by a dialect; a part of a unit counts as a whole one.
 
-    >>> asked = {"koordinator.sh/gpu-memory": 2 << 30}
-    >>> translate_amounts(KOORDINATOR, asked, MemoryUnit.GIB, set).amounts
-    {'aliyun.com/gpu-mem': 2}
-
     `sizes` are the different numbers of units that cards of the cluster have: a ratio is of these.
     """
     memory, ratio, core, cards = _of_all_cards(dialect, amounts)

@@ -50,13 +50,7 @@ class NodeRoom:
 
     @property
     def fragmentation(self) -> float:
-        """Card time that is free and serves none of the pods that come, in milli, on average.
-
-        >>> NodeRoom(PLENTY_CPU_MILLI, (450,)).fragmentation
-        270.0
-        >>> NodeRoom(1300, (450,)).fragmentation
-        405.0
-        """
+        """Card time that is free and serves none of the pods that come, in milli, on average."""
         lost = LOST_OF_FREE[min(max(0, self.cpu_milli // CPU_LEVEL_MILLI), TENTHS)]
         return sum([lost[free] for free in self.cards]) / TENTHS
 

@@ -56,13 +56,7 @@ def resources_of(mode: NodeMode) -> tuple[Resource, ...]:
 # A decision reads every id of the node, and they are the same each time.
 @lru_cache(maxsize=16384)
 def parse_unit_id(text: str) -> UnitId | None:
-    """The unit that an id names, or None for any other id.
-
-    >>> parse_unit_id("m3a7")
-    UnitId(resource=<Resource.MEM: 'aliyun.com/gpu-mem'>, card=3, unit=367)
-    >>> parse_unit_id("GPU-0") is None
-    True
-    """
+    """The unit that an id names, or None for any other id."""
     resource = _BY_LETTER.get(text[:1])
     digits = text[1:]
     if resource is None or not 2 <= len(digits) <= 7 or digits.strip(_DIGITS):
@@ -143,9 +137,6 @@ def slice_mib(card: Card, units: Units, unit: MemoryUnit) -> MiB:
 
     DoesNotFitError if the card does not have that many units. R-129: 2 of 15 units of a V100 with
     16160 MiB show as 2154 MiB.
-
-    >>> slice_mib(Card("GPU-0", 0, 0, 0, "Tesla-V100", 16160), 2, MemoryUnit.GIB)
-    2154
     """
     capacity = card.capacity(unit)
     if not 1 <= units <= capacity:

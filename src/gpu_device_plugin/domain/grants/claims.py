@@ -9,8 +9,7 @@ from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import ObjectRef, PodRef
-from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool
 from gpu_device_plugin.errors import DoesNotFitError
 
 DRIVER = "gpu-device-plugin"

@@ -143,9 +143,6 @@ def slice_of_mounts(mounts: Mapping[str, str]) -> MountedSlice:
     """The slice that an answer in the checkpoint names.
 
     `mounts` are container path -> host path, as in the kubelet's checkpoint.
-
-    >>> slice_of_mounts({CONFIG_DIR: "/run/x/slices/s1/config", PRELOAD_FILE: "/l/0.1/ld.so.preload"})
-    MountedSlice(slice_id='s1', library_version='0.1')
     """
     config = mounts.get(CONFIG_DIR, "").split("/")
     preload = mounts.get(PRELOAD_FILE, "").split("/")
@@ -172,14 +169,7 @@ def limits_text(
     policy: ComputePolicy = ComputePolicy.FIXED,
     enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY,
 ) -> str:
-    r"""The `limits` file that the isolation library reads: one line per card.
-
-    >>> print(limits_text("s1", [CardLimit("GPU-a", 2258632704, 30)]), end="")
-    version=1
-    slice=s1
-    policy=fixed
-    device=GPU-a memory_bytes=2258632704 core_percent=30
-    """
+    """The `limits` file that the isolation library reads: one line per card."""
     text = f"version={LIMITS_VERSION}\nslice={slice_id}\npolicy={policy}\n"
     if enforcer is not MemoryEnforcer.LIBRARY:  # which versions of before expect
         text += f"memory_enforcer={enforcer}\n"

@@ -164,13 +164,7 @@ def _usual(by_card: Mapping[CardIndex, UnitsAndPercent]) -> tuple[Enforcers, ...
 
 
 def parse_holdings(text: str) -> Mapping[str, Holding]:
-    """What each pod holds, by uid; nothing where `text` is none that an agent writes.
-
-    >>> parse_holdings(holdings_annotation({"u1": Holding({0: UnitsAndPercent(2, 30)})}))["u1"].by_card
-    {0: UnitsAndPercent(units=2, percent=30)}
-    >>> parse_holdings('{"version":1,"pods":{"u1":{"slices":{"0":[-2,30]}}}}')
-    {}
-    """
+    """What each pod holds, by uid; nothing where `text` is none that an agent writes."""
     pods = json_object(text, MOST_ON_A_NODE).get("pods")
     read = {uid: _read(entry) for uid, entry in pods.items()} if isinstance(pods, dict) else {}
     return {uid: holding for uid, holding in read.items() if holding is not None}

@@ -358,11 +358,7 @@ def served_mode(text: str) -> str:
 
 
 def holds_by_claims(text: str) -> bool:
-    """Whether pods hold cards of a node by claims, by its annotation of cards.
-
-    >>> holds_by_claims('{"cards":[{"claimed":{"pods":2,"units":4,"percent":60}},{}]}')
-    True
-    """
+    """Whether pods hold cards of a node by claims, by its annotation of cards."""
     cards = json_object(text).get("cards")
     return isinstance(cards, list) and any(
         "claimed" in card for card in cards if isinstance(card, dict)

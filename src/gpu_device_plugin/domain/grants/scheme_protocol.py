@@ -15,8 +15,7 @@ from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRequest
-from gpu_device_plugin.domain.node.pools import Pool, UnitCount
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import NodeState, Pool, UnitCount
 
 
 class GrantedIn(NamedTuple):

@@ -54,9 +54,6 @@ class Catalogue:
     def series_of(self, models: Iterable[str]) -> str:
         """The series of a node with these cards, or "" if they are of none, or not of one alone.
 
-        >>> Catalogue({"T4": Series("T4", ("Tesla T4",))}).series_of(["Tesla-T4", "Tesla-T4"])
-        'T4'
-
         `models` are names from NVML, as they are or as label values.
         """
         found = {self._by_card.get(label_value(model), "") for model in models}

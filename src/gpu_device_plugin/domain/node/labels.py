@@ -52,10 +52,6 @@ def node_labels(cards: Sequence[Card], driver_version: str, cuda_version: str) -
 
     A node of unlike cards is described by its largest group of equal ones, of equal groups by
     the one with the lowest index. Sizes are a card's, in MiB.
-
-    >>> cards = [Card("GPU-0", 0, 0, 0, "Tesla M40", 12209)]
-    >>> node_labels(cards, "450.102.04", "")["aliyun.accelerator/nvidia_mem"]
-    '12209MiB'
     """
     driver = label_value(driver_version)
     values = {DRIVER_LABEL: driver, ACS_DRIVER_LABEL: driver, CUDA_LABEL: label_value(cuda_version)}
@@ -72,11 +68,7 @@ def node_labels(cards: Sequence[Card], driver_version: str, cuda_version: str) -
 
 
 def label_value(text: str) -> str:
-    """The nearest text that Kubernetes takes as a label's value; spaces become hyphens.
-
-    >>> label_value("NVIDIA A100-SXM4-40GB (rev. 2)")
-    'NVIDIA-A100-SXM4-40GB-rev.-2'
-    """
+    """The nearest text that Kubernetes takes as a label's value; spaces become hyphens."""
     kept = re.sub(r"[^A-Za-z0-9._-]", "", re.sub(r"\s+", "-", text.strip()))
     return kept.strip("._-")[:_LONGEST_VALUE].strip("._-")
 

@@ -1,4 +1,4 @@
-"""The node state: what the agent knows of its node, as one immutable value."""
+"""The node state, what the agent knows of its node, as one immutable value; and what it offers the kubelet: pools of units."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -136,3 +136,30 @@ class NodeState:
 
 
 StateReader = Callable[[], NodeState]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Units that lie on one device and are offered alike; their ids are as the kubelet counts them."""
+
+    ids: tuple[str, ...]
+    is_healthy: bool = True
+    card: str = ""
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCount:
+    """Units of one resource on one card, free and held; `resource` is the kubelet's name."""
+
+    resource: str
+    free: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Everything of one resource that this node has, healthy or not."""
+
+    resource: str
+    groups: tuple[DeviceGroup, ...] = ()

@@ -10,8 +10,7 @@ from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import GPU, Configuration, MigStrategy
 from gpu_device_plugin.domain.nvidia.mps import limit_to_served
-from gpu_device_plugin.domain.nvidia.offers import Offers, offers
-from gpu_device_plugin.domain.nvidia.replicas import Offered, device_of
+from gpu_device_plugin.domain.nvidia.offers import Offered, Offers, device_of, offers
 
 _TWO_MEANINGS = (
     f"{GPU} would be MIG instances on a node whose other cards are divided; give the instances another "

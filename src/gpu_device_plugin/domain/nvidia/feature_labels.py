@@ -73,11 +73,7 @@ def _trim_ends(value: str) -> str:
 
 
 def family(capability: tuple[int, int]) -> str:
-    """The architecture (R-745).
-
-    >>> family((8, 9))
-    'ada-lovelace'
-    """
+    """The architecture (R-745)."""
     major, minor = capability
     if major in _SPLIT_FAMILIES:
         first, older, newer = _SPLIT_FAMILIES[major]

@@ -27,13 +27,7 @@ PCI_POINTS: Mapping[int, int] = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
 
 
 def points_of(level: int, nvlinks: int) -> int:
-    """The points of two cards' links.
-
-    `level` is an nvmlGpuTopologyLevel_t, -1 unknown.
-
-    >>> points_of(30, 2)
-    230
-    """
+    """The points of two cards' links. `level` is an nvmlGpuTopologyLevel_t, -1 unknown."""
     return PCI_POINTS.get(level, 0) + nvlinks * NVLINK_POINTS
 
 

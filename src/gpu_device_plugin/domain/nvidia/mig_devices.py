@@ -159,11 +159,7 @@ def wrong_profile(cards: Sequence[Card], asked: str) -> str:
 
 
 def resource_of(profile: str) -> str:
-    """The resource of a profile under strategy mixed (R-706).
-
-    >>> resource_of("1g.5gb+me")
-    'nvidia.com/mig-1g.5gb.me'
-    """
+    """The resource of a profile under strategy mixed (R-706)."""
     return f"{PREFIX}mig-{profile.replace('+', '.')}"
 
 

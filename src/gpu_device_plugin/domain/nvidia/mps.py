@@ -7,8 +7,7 @@ from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.node.state import ANY_CARD
 from gpu_device_plugin.domain.nvidia.configuration import Configuration, SharingKind
-from gpu_device_plugin.domain.nvidia.offers import Offers
-from gpu_device_plugin.domain.nvidia.replicas import Offered
+from gpu_device_plugin.domain.nvidia.offers import Offered, Offers
 
 _CONTAINER_ROOT = "/mps"
 _MIB_SUFFIX = "M"
@@ -43,11 +42,7 @@ class Server:
 
 
 def servers(resources: Mapping[str, tuple[Offered, ...]]) -> tuple[Server, ...]:
-    """A server for each resource that has replicas.
-
-    >>> servers({})
-    ()
-    """
+    """A server for each resource that has replicas."""
     found = []
     for resource, devices in resources.items():
         shared = [device for device in devices if device.replicas > 1]

@@ -24,8 +24,7 @@ from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevice
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.pods import ContainerKind
-from gpu_device_plugin.domain.node.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     PREFIX,
@@ -45,8 +44,7 @@ from gpu_device_plugin.domain.nvidia.effective_configuration import (
 from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, cut_obstacle, resource_of
 from gpu_device_plugin.domain.nvidia.mps import as_client
-from gpu_device_plugin.domain.nvidia.offers import Offers
-from gpu_device_plugin.domain.nvidia.replicas import Offered, choose_preferred, device_of
+from gpu_device_plugin.domain.nvidia.offers import Offered, Offers, choose_preferred, device_of
 from gpu_device_plugin.errors import RequestError
 
 

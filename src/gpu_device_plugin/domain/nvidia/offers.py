@@ -1,13 +1,209 @@
 """What a node offers under NVIDIA's names: its cards and a configuration, turned into resources."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.nvidia.configuration import GPU, Configuration, MigStrategy, Pattern
+from gpu_device_plugin.domain.cards.card import Card, Instance
+from gpu_device_plugin.domain.nvidia.configuration import (
+    GPU,
+    AllocationPolicy,
+    Configuration,
+    MigStrategy,
+    Pattern,
+    SharedResource,
+    Sharing,
+    SharingKind,
+)
+from gpu_device_plugin.domain.nvidia.links import best_linked
 from gpu_device_plugin.domain.nvidia.mig_devices import resource_of
-from gpu_device_plugin.domain.nvidia.replicas import Offered, Resources, replicate
-from gpu_device_plugin.errors import LayoutError
+from gpu_device_plugin.errors import DoesNotFitError, LayoutError, RequestError
+
+_REPLICA = "::"
+_TURING = (7, 5)
+_MOST_REPLICAS, _MOST_REPLICAS_OLD = 48, 16
+_MOST_DEVICES = 30_000
+"""A list of so many is about 2 MiB, half of what a kubelet takes in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One device of a resource as the kubelet counts it: `GPU-…` or `MIG-…`, with `::<n>` for a replica."""
+
+    id: str
+    card: Card
+    instance: Instance | None = None
+    replicas: int = 1
+
+    @property
+    def uuid(self) -> str:
+        """The card's or instance's UUID, without the replica."""
+        return self.id.partition(_REPLICA)[0]
+
+    @property
+    def index(self) -> str:
+        """As NVIDIA's runtime takes it: `0`, or `0:1` for an instance."""
+        own = "" if self.instance is None else f":{self.instance.index}"
+        return f"{self.card.index}{own}"
+
+
+Resources = Mapping[str, tuple[Offered, ...]]
+
+
+def device_of(unit: str) -> str:
+    """The UUID of the card or instance that a unit is of."""
+    return unit.partition(_REPLICA)[0]
+
+
+def replicate(plain: Mapping[str, list[Offered]], sharing: Sharing, notes: list[str]) -> Resources:
+    """The devices with those of each entry of `sharing` replaced by their replicas; adds to `notes`."""
+    found = {name: list(devices) for name, devices in plain.items()}
+    shared: dict[str, list[Offered]] = {}
+    taken: set[str] = set()
+    for entry in sharing.resources:
+        chosen = _choose(entry, plain.get(entry.name, []), taken, notes)
+        uuids = {device.id for device in chosen}
+        if uuids & taken:
+            raise LayoutError(
+                f"{entry.name}: device {min(uuids & taken)} is replicated by two entries of sharing"
+            )
+        taken |= uuids
+        for device in chosen:
+            _check_replicas(entry, device, sharing.kind)
+        name = sharing.new_name(entry)
+        count = len(shared.get(name, [])) + len(chosen) * entry.replicas
+        if count > _MOST_DEVICES:
+            raise LayoutError(
+                f"{name}: {count} replicas are more than a kubelet takes ({_MOST_DEVICES} of one resource)"
+            )
+        if chosen:
+            found[entry.name] = [each for each in found[entry.name] if each.id not in uuids]
+            shared.setdefault(name, []).extend(
+                Offered(f"{device.id}{_REPLICA}{n}", device.card, device.instance, entry.replicas)
+                for device in chosen
+                for n in range(entry.replicas)
+            )
+    for name, replicas in shared.items():
+        found[name] = [*found.get(name, []), *replicas]
+    return {name: tuple(devices) for name, devices in sorted(found.items()) if devices}
+
+
+def _choose(
+    entry: SharedResource, there: Sequence[Offered], taken: Collection[str], notes: list[str]
+) -> list[Offered]:
+    """The devices that an entry replicates; none of a resource that this node does not have.
+
+    One that is not there may be lost, and must not take the others out of service: a note says so.
+    """
+    wanted = entry.devices
+    if not there or wanted.is_all:
+        return list(there)
+    if wanted.count:
+        if wanted.count > len(there):
+            notes.append(
+                f"{entry.name}: requested {wanted.count} devices to be replicated, but only "
+                f"{len(there)} devices available"
+            )
+        return list(there[: wanted.count])
+    found: dict[str, Offered] = {}
+    for reference in wanted.references:
+        device = next((each for each in there if reference in {each.uuid, each.index}), None)
+        device = device or _find_lost(reference, [d for d in there if d.id not in {*taken, *found}])
+        if device is None:
+            kind = "with UUID" if "-" in reference else "at index"
+            shown = ", ".join(each.index for each in there if each.card.is_shown)
+            notes.append(f"{entry.name}: no matching device {kind}: {reference}; it has {shown}")
+        else:
+            found[device.id] = device
+    return list(found.values())
+
+
+def _find_lost(reference: str, there: Iterable[Offered]) -> Offered | None:
+    """The device of a card that NVML shows no more, for an index that no card has now.
+
+    One lost card must not take the others out of service. Its number is the index that it had, but on
+    nodes where a card was replaced.
+    """
+    place, _, part = reference.partition(":")
+    if not place.isdecimal():
+        return None
+    lost = [
+        each for each in there if not each.card.is_shown and each.index.partition(":")[2] == part
+    ]
+    return next((each for each in lost if each.card.number == int(place)), next(iter(lost), None))
+
+
+def _check_replicas(entry: SharedResource, device: Offered, kind: SharingKind) -> None:
+    """MPS has a limit of clients, and knows no MIG (R-704)."""
+    if kind is not SharingKind.MPS:
+        return
+    if device.instance is not None:
+        raise LayoutError(f"{entry.name}: MPS sharing is not supported for MIG devices")
+    is_new = device.card.hardware.compute_capability >= _TURING
+    most = _MOST_REPLICAS if is_new else _MOST_REPLICAS_OLD
+    if entry.replicas > most:
+        raise LayoutError(
+            f"{entry.name}: maximum allowed replicas exceeded: {entry.replicas} > {most} on card "
+            f"{device.card.index}"
+        )
+
+
+def choose_preferred(
+    offered: Sequence[Offered],
+    available: Collection[str],
+    must_include: Collection[str],
+    size: int,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """Exactly `size` ids, those of `must_include` first.
+
+    Whole cards are chosen by their links; replicas and instances one after the other from the
+    card with the fewest taken (distributed) or with the most (packed).
+
+    `available` is in no order; `policy` is for replicas and instances.
+
+    Raises:
+        RequestError: An id is not one of this resource.
+        DoesNotFitError: There are too few.
+    """
+    known = {device.id for device in offered}
+    unknown = sorted((set(available) | set(must_include)) - known)
+    if unknown:
+        raise RequestError(f"unknown device: {', '.join(unknown)}", reason="UnknownDevice")
+    usable = set(available) | set(must_include)
+    free = [device for device in offered if device.id in usable]
+    if len(free) < size:
+        raise DoesNotFitError(
+            f"not enough available devices to satisfy allocation: {size} asked, {len(free)} free",
+            reason="NoDevice",
+        )
+    if all(device.replicas == 1 and device.instance is None for device in free):
+        points = {device.id: device.card.hardware.links for device in free}
+        return best_linked(points, list(points), [i for i in points if i in must_include], size)
+    return _over_cards(offered, free, must_include, size, policy)
+
+
+def _over_cards(
+    offered: Sequence[Offered],
+    free: Sequence[Offered],
+    must_include: Collection[str],
+    size: int,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """One after the other; ties go to a card that this call has picked least, then to the lowest."""
+    candidates = [device for device in free if device.id not in must_include]
+    taken = Counter(device.card.uuid for device in offered)
+    taken.subtract(device.card.uuid for device in candidates)
+    sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
+    given = [device for device in free if device.id in must_include]
+    chosen, picked = [d.id for d in given], Counter(d.card.uuid for d in given)
+    while len(chosen) < size:
+        first = min(candidates, key=lambda d: (sign * taken[d.card.uuid], picked[d.card.uuid]))
+        candidates.remove(first)
+        taken[first.card.uuid] += 1
+        picked[first.card.uuid] += 1
+        chosen.append(first.id)
+    return tuple(chosen)
 
 
 @dataclass(frozen=True, slots=True)

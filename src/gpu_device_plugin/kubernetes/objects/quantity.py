@@ -20,14 +20,10 @@ def whole_number(text: str) -> int:
     The API server admits only whole amounts of an extended resource, in any notation
     (`2`, `2k`, `2e3`, `2000m`), and keeps the notation.
 
-    Raises:
-        ClusterError: `text` is no quantity, or one beyond 64 bits.
+    ClusterError: `text` is no quantity, or one beyond 64 bits.
 
     Source:
         k8s.io/apimachinery, `resource.Quantity`: grammar in its comment, `Value()`.
-
-    >>> [whole_number(text) for text in ("2", "2k", "1Ki", "2e3", "2000m", "1500m")]
-    [2, 2000, 1024, 2000, 2, 2]
     """
     return _scale(text, 1)
 
@@ -36,8 +32,7 @@ def whole_number(text: str) -> int:
 def milli(text: str) -> int:
     """The quantity in thousandths, rounded up, as the scheduler counts processors.
 
-    Raises:
-        ClusterError: `text` is no quantity, or its thousandths are beyond 64 bits.
+    ClusterError: `text` is no quantity, or its thousandths are beyond 64 bits.
 
     >>> [milli(text) for text in ("2", "100m", "1.5", "1u")]
     [2000, 100, 1500, 1]

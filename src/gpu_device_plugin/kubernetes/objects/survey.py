@@ -8,10 +8,9 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from gpu_device_plugin.domain.models.profiles_by_label import Expression, Operator
+from gpu_device_plugin.domain.models.pod_admission import Expression, Operator
 from gpu_device_plugin.errors import ClusterError, ConfigError
-from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
-from gpu_device_plugin.kubernetes.client.api_connections import connection_error
+from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request, connection_error
 from gpu_device_plugin.kubernetes.client.listing import check_answer, list_items, read_object
 from gpu_device_plugin.kubernetes.client.wire import Bare, NamedEntry, ObjectMeta
 from gpu_device_plugin.kubernetes.objects.survey_objects import (
