@@ -175,7 +175,7 @@ _UNLOADED = "unloaded"
 _CURES = {
     Recovery.PROBE: "the card is offered again when its probes stay clean, or after "
     "`gpu-device-plugin recover` in the agent's container",
-    Recovery.RESET: "reset the card with `nvidia-smi --gpu-reset`, or reboot the node",
+    Recovery.RESET: "reboot the node, or end the agent and reset the card (docs/tasks/sick-card.md)",
     Recovery.INVENTORY: "",  # the text has it
 }
 _BUS = f"check power and riser, and reset the card; {_CURES[Recovery.PROBE]}"
