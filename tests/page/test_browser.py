@@ -156,6 +156,19 @@ async def test_filters_leave_the_waiting_pods_that_match(seen: Seen) -> None:
     await typed(tab, "namespace", "")
     await typed(tab, "text", "big")
     await becomes(tab, waiting, "batch/big-1")
+    await typed(tab, "text", "")
+
+    for n in range(60):
+        more = place(pod(f"many-{n}", 16, 30), "aaa", "Pending")
+        await server.put(f"/api/v1/namespaces/aaa/pods/many-{n}", more)
+    told = "document.querySelector('#unplaced h2').textContent"
+    rest = "document.querySelector('#unplaced .hint').textContent"
+    await becomes(tab, told, "Without a card: 63 pods")
+    await becomes(tab, rest, "and 13 more")
+    await typed(tab, "namespace", "late")
+    await becomes(tab, waiting, "late/late-2")
+    await becomes(tab, told, "Without a card")
+    await becomes(tab, rest, "")
 
 
 async def test_who_has_room_is_answered_card_by_card(seen: Seen) -> None:

@@ -108,7 +108,7 @@ class PageParts:
 _ONCE = ("summary", "legend", "unplaced", "totals")
 _LEAST_SECONDS_BETWEEN = 0.25
 _MOST_SCOPES = 64
-_MOST_WITHOUT_CARD = 50
+_MOST_WITHOUT_CARD = 400
 _MOST_VERDICTS = 20
 _MOST_IN_LEGEND = 16
 _MOST_SAID = 5

@@ -52,6 +52,21 @@ function dim(node, want) {
   }
 }
 
+// The pods without a card that are looked for; the server sends no more than some, and says how many are beyond them.
+function listWaiting(unplaced, want) {
+  const asked = all("li", unplaced).filter((each) => {
+    each.hidden = true;
+    return isOfPod(find("[data-pod]", each).dataset.pod, want, false);
+  });
+  unplaced.hidden = !asked.length;
+  if (unplaced.hidden) return;
+  for (const each of asked.slice(0, 50)) each.hidden = false;
+  const beyond = Number(unplaced.dataset.beyond), count = asked.length + (want.text || want.namespace ? 0 : beyond);
+  find("h2", unplaced).textContent = `Without a card${count > 1 ? `: ${count} pods` : ""}`;
+  const rest = [count > 50 && `and ${count - 50} more`, count === asked.length && beyond && `${beyond} more are not searched`];
+  find(".hint", unplaced).textContent = rest.filter(Boolean).join("; ");
+}
+
 function filter() {
   const want = wanted(), isPlain = !want.text && !want.namespace && !asksRoom(want);
   shown = arranged(want).filter((node) => {
@@ -60,12 +75,8 @@ function filter() {
     return !node.hidden;
   });
   for (const each of all(".group", nodes)) each.hidden = !shown.some((node) => placeOf(node, want) === each.dataset.place);
-  for (const each of all("#unplaced li")) {
-    const pod = find("[data-pod]", each)?.dataset.pod;
-    each.hidden = pod !== undefined && !isOfPod(pod, want, false);
-  }
   const unplaced = find("#unplaced");
-  unplaced.hidden = !find("li:not([hidden])", unplaced);
+  listWaiting(unplaced, want);
   rove([...(unplaced.hidden ? [] : [unplaced]), ...shown]);
   const total = all(".node", nodes).length;
   const found = shown.flatMap((node) => all(".room", node)).length;
