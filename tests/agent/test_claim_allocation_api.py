@@ -22,12 +22,6 @@ from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
 from gpu_device_plugin.kubelet.dra_server import HEALTH_NAMES
 
 
-@pytest.fixture(name="tmp_path")
-def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Names of sockets are at most 107 characters long."""
-    return tmp_path_factory.mktemp("n")
-
-
 @dataclass
 class Refusing(ClaimsOnly):
     """An API server that takes no offers, and never took one."""
@@ -42,8 +36,8 @@ class Refusing(ClaimsOnly):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return node_at(tmp_path, ClaimsOnly())
+def node(short_dir: Path) -> Node:
+    return node_at(short_dir, ClaimsOnly())
 
 
 @asynccontextmanager
@@ -137,14 +131,14 @@ async def test_a_claim_beyond_its_card_waits_until_the_other_one_is_given_back(n
 
 
 async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
-    node: Node, tmp_path: Path
+    node: Node, short_dir: Path
 ) -> None:
     """After a boot the directory of CDI files is empty; what was half given back is removed."""
     await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 0))
     (node.cdi / "gpu-device-plugin-uid-a.json").unlink()
     (node.cdi / "gpu-device-plugin-uid-gone.json").write_text("{}")
     (node.cdi / "nvidia.json").write_text("{}")
-    later = node_at(tmp_path, node.cluster)
+    later = node_at(short_dir, node.cluster)
     await later.wiring.ledger_store.load(0.0)
     async with serving_claims(later):
         await until(lambda: later.files == ["nvidia", "uid-a"])
@@ -235,9 +229,9 @@ async def test_while_a_claim_is_not_prepared_the_cluster_is_not_read_at_every_ch
 
 
 async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
-    node: Node, tmp_path: Path
+    node: Node, short_dir: Path
 ) -> None:
-    (tmp_path / "cdi").write_text("")
+    (short_dir / "cdi").write_text("")
     with pytest.raises(NodeError, match="cannot be written"):
         await node.wiring.claim_endpoint.prepare(node.cluster.allocate("early", 1))
     async with serving_claims(node):
@@ -246,7 +240,7 @@ async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
         await until(lambda: node.offered() == {"gpu-0": fault, "gpu-1": fault})
         with pytest.raises(DoesNotFitError, match="unhealthy"):
             await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 0))
-        (tmp_path / "cdi").unlink()
+        (short_dir / "cdi").unlink()
         node.wiring.claim_endpoint.changed(None)
         await until(lambda: not node.wiring.node_store.read().faults)
 
@@ -269,22 +263,22 @@ def apis(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
 
 
 async def test_the_label_decides_and_an_unknown_allocation_api_keeps_the_old_one(
-    tmp_path: Path,
+    short_dir: Path,
 ) -> None:
     """A kubelet without it, or a mode of whole cards: the device plugin serves."""
-    node = node_at(tmp_path, ClaimsOnly(), AllocationApi.DEVICE_PLUGIN)
+    node = node_at(short_dir, ClaimsOnly(), AllocationApi.DEVICE_PLUGIN)
 
     assert apis(node, "dra", "window", "device-plugin", "window") == [
         "dra", "dra", "device-plugin", "device-plugin",
     ]  # fmt: skip
     assert apis(node, "dra", version="v1.35.4") == ["device-plugin"]
-    whole = node_at(tmp_path, ClaimsOnly())
+    whole = node_at(short_dir, ClaimsOnly())
     whole.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "default"})
     assert whole.wiring.node_store.read().allocation_api is AllocationApi.DEVICE_PLUGIN
 
 
 async def test_an_unknown_allocation_api_keeps_the_old_one_over_a_restart(
-    node: Node, tmp_path: Path
+    node: Node, short_dir: Path
 ) -> None:
     """The record of a release that did not remember it counts as the device plugin."""
     labels = {"ack.node.gpu.schedule": "core_mem"}
@@ -292,7 +286,7 @@ async def test_an_unknown_allocation_api_keeps_the_old_one_over_a_restart(
     node.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "window"})
     await node.wiring.writer.run(lambda: None)  # it writes in turn
 
-    later = node_at(tmp_path, node.cluster, AllocationApi.DEVICE_PLUGIN)
+    later = node_at(short_dir, node.cluster, AllocationApi.DEVICE_PLUGIN)
     await later.wiring.mode.load(0.0, None)
     assert later.wiring.node_store.read().allocation_api is AllocationApi.DRA
     later.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "window"})
@@ -300,11 +294,11 @@ async def test_an_unknown_allocation_api_keeps_the_old_one_over_a_restart(
 
 
 async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_change_of_allocation_api(
-    tmp_path: Path,
+    short_dir: Path,
 ) -> None:
     """The device plugin serves until it takes them; nobody has to set the label again."""
     cluster = Refusing()
-    node = node_at(tmp_path, cluster, AllocationApi.DEVICE_PLUGIN)
+    node = node_at(short_dir, cluster, AllocationApi.DEVICE_PLUGIN)
     node.wiring.claim_endpoint.handover.ask_seconds = 0.02
     apis_seen: list[AllocationApi] = []
     async with serving_claims(node):

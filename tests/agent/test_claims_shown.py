@@ -17,16 +17,10 @@ from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, 
 from gpu_device_plugin.errors import DoesNotFitError
 
 
-@pytest.fixture(name="tmp_path")
-def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Names of sockets are at most 107 characters long."""
-    return tmp_path_factory.mktemp("n")
-
-
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+async def node(short_dir: Path) -> AsyncIterator[Node]:
     """An agent that publishes."""
-    made = node_at(tmp_path, ClaimsOnly())
+    made = node_at(short_dir, ClaimsOnly())
     task = asyncio.ensure_future(made.wiring.publisher.run())
     yield made
     task.cancel()

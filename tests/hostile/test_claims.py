@@ -164,9 +164,9 @@ async def test_lists_and_texts_of_a_claim_are_bounded_where_they_are_read() -> N
 
 
 @pytest.fixture
-async def agent(tmp_path_factory: pytest.TempPathFactory) -> Node:
-    """An agent whose cards are given by claims; names of sockets are at most 107 characters long."""
-    return node_at(tmp_path_factory.mktemp("n"), ClaimsOnly())
+async def agent(short_dir: Path) -> Node:
+    """An agent whose cards are given by claims."""
+    return node_at(short_dir, ClaimsOnly())
 
 
 def change(agent: Node, **changed: Any) -> None:

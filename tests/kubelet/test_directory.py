@@ -1,7 +1,6 @@
 """The promise: a resource has a socket of its own that Linux takes, however long its name is."""
 
 import socket
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,17 @@ LONGEST_KUBELET_DIR = 63
 LONGEST = f"nvidia.com/{'g' * 52}.shared"
 
 
-def test_the_socket_of_a_long_name_can_be_bound() -> None:
+def test_the_socket_of_a_long_name_can_be_bound(short_dir: Path) -> None:
     """63 characters and `.shared`, below the longest `--kubelet-dir` that the settings take."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:
-        kubelet_dir = Path(place).joinpath("d" * (LONGEST_KUBELET_DIR - len(place) - 1))
-        directory = PluginDirectory(kubelet_dir / "device-plugins")
-        directory.path.mkdir(parents=True)
-        paths = {directory.fresh_socket(name) for name in (LONGEST, LONGEST, f"{LONGEST}d")}
+    kubelet_dir = short_dir / ("d" * (LONGEST_KUBELET_DIR - len(str(short_dir)) - 1))
+    directory = PluginDirectory(kubelet_dir / "device-plugins")
+    directory.path.mkdir(parents=True)
+    paths = {directory.fresh_socket(name) for name in (LONGEST, LONGEST, f"{LONGEST}d")}
 
-        assert len(paths) == 3
-        for path in paths:
-            with socket.socket(socket.AF_UNIX) as server:
-                server.bind(str(path))
+    assert len(paths) == 3
+    for path in paths:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
 
 
 def test_a_kubelet_dir_too_long_for_a_socket_below_it_is_refused() -> None:

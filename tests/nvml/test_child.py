@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.nvml.conftest import Start
-from tests.nvml.watch import PATIENT, is_alive, until
+from tests.nvml.watch import PATIENT, is_alive
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.nvml_reports import Inventory, Probe
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -74,7 +75,7 @@ async def test_the_child_is_gone_two_seconds_after_its_parent_was_killed(
     parent.kill()
     await parent.wait()
     try:
-        await until(lambda: not is_alive(pid), seconds=2)
+        await until(lambda: not is_alive(pid), 2)
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

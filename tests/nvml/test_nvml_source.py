@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.nvml.conftest import Start
-from tests.nvml.watch import HURRIED, PATIENT, is_alive, until
+from tests.nvml.watch import HURRIED, PATIENT, is_alive
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.nvml_reports import (
     Answered,
@@ -179,7 +180,7 @@ async def test_a_child_that_dies_is_replaced_without_news(
     first = watch.source.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    await until(lambda: watch.source.pid not in {None, first})
+    await until(lambda: watch.source.pid not in {None, first}, 40)
     watch.reports.clear()
     await watch.seen(Probe)
     assert watch.source.restarts == 1
@@ -214,4 +215,4 @@ async def test_stopping_ends_the_child_even_while_it_hangs(
     assert pid is not None
     node.hang()
     await watch.stop()
-    await until(lambda: not is_alive(pid), seconds=2)
+    await until(lambda: not is_alive(pid), 2)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.nvml.conftest import Start
 from tests.nvml.other_driver import FIRST, SECOND, OtherDriver
-from tests.nvml.watch import HURRIED, PATIENT, until
+from tests.nvml.watch import HURRIED, PATIENT
+from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.cards.nvml_reports import (
     DriverChanged,
@@ -75,7 +76,7 @@ async def test_a_driver_that_was_too_slow_to_open_is_given_more_time(
     driver.put("hold")
     patience = replace(PATIENT, start_seconds=2, backoff_seconds=0.1)
     watch = start(driver.library, patience, kernel=driver.kernel)
-    await until(lambda: watch.source.restarts >= 2)
+    await until(lambda: watch.source.restarts >= 2, 40)
     assert watch.source.start_seconds > 2
     driver.remove("hold")
     await watch.seen(Inventory)
@@ -91,7 +92,7 @@ async def test_neighbours_of_a_lost_card_are_watched_while_nvml_is_opened_again(
     driver.put("hold")
     driver.put("lost1")
     await watch.seen(Probe, Probe(SECOND, "GPU_IS_LOST").__eq__)
-    await until(lambda: driver.opened == 2)
+    await until(lambda: driver.opened == 2, 40)
     watch.reports.clear()
     for _ in range(5):
         await watch.seen(Probe, CLEAN)
@@ -115,7 +116,7 @@ async def test_a_child_that_hangs_while_its_successor_opens_nvml_is_a_stall_in_t
     await watch.seen(Inventory)
     driver.put("hold")
     driver.put("lost1")
-    await until(lambda: driver.opened == 2)
+    await until(lambda: driver.opened == 2, 40)
     driver.put("hang")
     assert await watch.seen(Stalled) == Stalled(HURRIED.stall_seconds)
 
@@ -142,7 +143,7 @@ async def test_a_successor_that_cannot_open_nvml_leaves_the_child_at_work(
     restarts = watch.source.restarts
     driver.put("hold")
     driver.load_module()
-    await until(lambda: driver.opened >= 3)
+    await until(lambda: driver.opened >= 3, 40)
     await watch.seen(Probe, CLEAN)
     driver.remove("hold")
     assert (await watch.seen(Inventory)).driver_load != first.driver_load

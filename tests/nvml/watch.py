@@ -6,8 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tools.harness import waiting
-
 from gpu_device_plugin.domain.cards.nvml_reports import NvmlReport
 from gpu_device_plugin.nvml.child_process import Kill
 from gpu_device_plugin.nvml.child_process import kill as kill_process
@@ -75,11 +73,6 @@ class Watch:
         self.reports.append(report)
         self._kinds.append(type(report))
         self._news.set()
-
-
-async def until(condition: Callable[[], bool], *, seconds: float = 40) -> None:
-    """Waits for a condition that nothing announces."""
-    await waiting.until(condition, seconds)
 
 
 def is_alive(pid: int) -> bool:

@@ -1,6 +1,4 @@
-"""The device list that a resource offers now, and the streams that send every change of it.
-
-Device lists as the bytes of a ListAndWatchResponse.
+"""The device list that a resource offers now, in bytes, and the streams that send every change of it.
 
 A protobuf message is the concatenation of its fields, so the list of a node is the
 concatenation of its cards' lists. Each card is encoded once and cached; a health change
