@@ -31,7 +31,10 @@ _VARIANT = re.compile(
 """What may differ between rows that stand in one line."""
 _IN_SHORT = (
     ("Allocate, p50", "One Allocate takes {}, one flush of the disk included."),
-    ("a pod's start as a whole, median", "A pod's whole start takes {}."),
+    (
+        "a pod's start as a whole, median",
+        "A pod's whole start takes {} with NVIDIA's plugin and with this one.",
+    ),
     ("exec to first list, median", "An agent that starts again offers its units after {}."),
     ("agent, resident, 109 pods", "The agent of a node with 109 pods uses {} of memory"),
     ("the same, 109 pods", "and, while idle, {} of CPU."),
