@@ -121,7 +121,7 @@ TABLES = {
 def text() -> str:
     """The whole page."""
     parts = [
-        "# Labels and annotations\n\nWritten by `python -m tools.metadata_page`; keys, values and defaults are the code's.\n"
+        "# Labels and annotations\n\nFor operators and authors of pods. Written by `python -m tools.metadata_page`; keys, values and defaults are the code's.\n"
         "The agent undoes changes that others make to what it writes.\n"
     ]
     for heading, rows in TABLES.items():

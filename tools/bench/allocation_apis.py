@@ -65,7 +65,7 @@ the first creation until no pod is without a node. One run of each.
 
 Each further row keeps what the rows before it changed, except percentageOfNodesToScore. The rows after "the recipe" show what the
 rest costs. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default; the others cannot be had with this chart.
-Without the policy for claims kube-scheduler writes the finalizer itself again. The node lifecycle controller is off.
+The node lifecycle controller is off.
 
 Processor time is that of each program from the first creation on, divided by the pods. They share the machine's cores with the client,
 so it bounds the rate. What rewriting costs: {creations} creations each as dry runs (all of admission, no

@@ -24,8 +24,7 @@ Imports (2026-11-23, this machine), in MiB: Python 8, asyncio with TLS 6, struct
 prometheus_client, msgspec and click 5, the agent's own modules and the rest 12.
 
 gRPC's threads and the child, which tells that the driver does not hang, alone take 1.50 (no pods) and 1.58 milli-cores (2026-11-24): more
-than the target. Three threads of gRPC's event engine wake 20 times a second together (strace, 2026-11-23). A process with three
-grpc.aio servers and nothing else wakes 5 times a second. The rest is the agent's own timers, which were not measured one by one: each
+than the target. The rest is the agent's own timers, which were not measured one by one: each
 second the kubelet's directory and the child, every 5 s node and cards, every 30 s the reconciler."""
 
 

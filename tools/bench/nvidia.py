@@ -32,8 +32,8 @@ sharing:
 """
 _TITLE = "NVIDIA's device plugin beside the agent"
 _METHOD = f"""\
-The same whole cards offered by NVIDIA's plugin (k8s-device-plugin {NVIDIA}, in Go) and by the agent in mode `default` (in Python). The last
-row is what a user waits for. The agent's memory and CPU include its NVML child, metrics, Events and a watch of the API server, which
+The same whole cards offered by NVIDIA's plugin (k8s-device-plugin {NVIDIA}, in Go) and by the agent in mode `default` (in Python), in this
+order in each row. The last row is what a user waits for. The agent's memory and CPU include its NVML child, metrics, Events and a watch of the API server, which
 NVIDIA's plugin does not have.
 
 Both run at once on the same 8 simulated A100 of a DGX, each with a stand-in kubelet of its own. NVIDIA's is built from Go modules
@@ -179,7 +179,4 @@ def _row(what: str, pair: Two, unit: str, digits: int) -> Row:
     """NVIDIA's figure, this plugin's, and their ratio."""
     theirs, ours = pair
     ratio = f" ({ours / theirs:.2f} x)" if theirs else ""
-    said = (
-        f"{theirs:.{digits}f} {unit} with NVIDIA's plugin, {ours:.{digits}f} {unit} with this one"
-    )
-    return shown(what, said + ratio)
+    return shown(what, f"{theirs:.{digits}f} and {ours:.{digits}f} {unit}{ratio}")

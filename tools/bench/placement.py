@@ -23,9 +23,8 @@ How much of a cluster's cards is allocated after pods of all sizes have come; mo
 ![allocated against arrived](placement.svg)
 
 The list is filled up with draws from itself to 130 % of the cluster's cards, and shuffled. Pods arrive one by one, are placed or
-dropped, and never leave. The figures are what is allocated when 100 % and 130 % have arrived: medians of the seeds 42 to 51, which are
-Python's and not the paper's. Random, BestFit and FGD are written again here, to check this replay against the paper. They place every
-pod, also those without cards.
+dropped, and never leave. The figures, when 100 % and 130 % have arrived, are medians of the seeds 42 to 51, which are
+Python's and not the paper's. Random, BestFit and FGD are written again here, to check this replay against the paper.
 
 The controller is a process of its own, asked over HTTP as kube-scheduler asks it: filter and prioritize for each pod, then bind. It does
 not know which pods will come. kube-scheduler is played: to the controller's points (weight 1) it adds LeastAllocated and

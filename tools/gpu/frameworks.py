@@ -31,7 +31,7 @@ _IMPORT_SECONDS = 120.0
 METHOD = """\
 Whether PyTorch keeps to its slice of memory, gets its share of time, and computes the same.
 
-PyTorch of the machine's own interpreter (PYTHON_GPU, else python3). Memory: tensors of 64, 16, 10, then 1 MiB until
+Memory: tensors of 64, 16, 10, then 1 MiB until
 torch.cuda.OutOfMemoryError; mem_get_info, pynvml and nvidia-smi are asked in the same slice. Time: random bf16 matrices; work completed
 against the same program without the library right before. A card that is always busy with them lowers its clock, so a slice
 completes more than its share of that. Results are compared with double precision."""
@@ -42,7 +42,7 @@ of 16 layers that writes one token after another. Work completed against the sam
 
 VLLM_METHOD = """\
 vLLM's offline engine with a llama of 16 layers and random weights, 16 requests of 64 tokens at a time; tokens against the
-same without the library, right before. This chapter has never run: no card with vLLM was at hand."""
+same without the library, right before. No card with vLLM was at hand."""
 
 
 def measure(place: Place) -> list[Row]:
