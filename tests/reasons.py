@@ -20,7 +20,7 @@ POSITIONS = {
     "EventNote": 1,
     "Fault": 0,
     "Outage": 0,
-    "Change": 3,
+    "Change": 2,
     "Rule": 2,
 }
 WORD = re.compile(r"[A-Z][A-Za-z0-9]*")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.controller.replica import Running, a_controller
 from tests.domain.words import grant
 from tests.held import changed
@@ -97,18 +98,18 @@ ON_CARD_2 = [(15, 100)] * 2 + [(7, 70)] + [(15, 100)] * (CARDS - 3)
     ids=str,
 )
 async def test_a_pod_whose_annotations_do_not_agree_with_its_spec_counts_by_its_spec(
-    tmp_path: Path, wrong: dict[str, str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, wrong: dict[str, str]
 ) -> None:
     """On the card that the node's policy would choose; and the log says so, once."""
-    async with a_controller(tmp_path, (node("n1", CARDS),), (forged(**wrong),)) as found:
-        assert free(found) == WITHOUT
-        await found.put(forged(other="x", **wrong))
-        await found.put(pod("q", 1, 5, on="n1"))
-        await until(lambda: len(found.controller.ledger.holds("n1")) == 2)
+    with capture_logs() as log:
+        async with a_controller(tmp_path, (node("n1", CARDS),), (forged(**wrong),)) as found:
+            assert free(found) == WITHOUT
+            await found.put(forged(other="x", **wrong))
+            await found.put(pod("q", 1, 5, on="n1"))
+            await until(lambda: len(found.controller.ledger.holds("n1")) == 2)
 
-    lines = [line for line in capsys.readouterr().out.splitlines() if "do not agree" in line]
-    assert len(lines) == 1
-    assert "ns/greedy" in lines[0]
+    (told,) = [str(line) for line in log if "do not agree" in str(line)]
+    assert "ns/greedy" in told
 
 
 @pytest.mark.parametrize("is_named", [False, True])

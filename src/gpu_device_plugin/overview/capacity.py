@@ -40,7 +40,7 @@ def capacities(
 
     Each asks for memory units over all `cards` and percent of one card's compute (0: none). A node
     that is cordoned or not ready takes none, nor does one that cannot be read.
-    ConfigError: No pod may ask for that percentage.
+    ConfigError: No pod may ask for so many percent.
     """
     if percent % CORE_STEP_PERCENT:
         wanted = f"wanted a multiple of {CORE_STEP_PERCENT}"
