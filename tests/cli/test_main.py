@@ -173,9 +173,16 @@ def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
     ],
 )
 def test_a_wrong_word_is_named_and_is_exit_code_2(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    named: str,
 ) -> None:
     """Flag, value, file or argument; the line that says so begins with the program's name."""
+    monkeypatch.setenv(
+        "GPU_DEVICE_PLUGIN_STATE_DIR", str(tmp_path)
+    )  # that of an agent here is taken
     code, _, errors = run(capsys, *words)
 
     assert code == 2, errors
