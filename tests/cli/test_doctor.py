@@ -148,6 +148,49 @@ async def test_a_report_is_told_until_what_it_tells_has_ended(
     assert ("node gpu-a reported " in await found(cluster)) is not is_over
 
 
+async def report(cluster: Cluster, at: int, kind: str, reason: str, message: str) -> None:
+    """An Event of node gpu-a, at that second."""
+    event = {
+        "involvedObject": {"kind": "Node", "name": "gpu-a", "namespace": "default"},
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": f"2026-11-22T04:00:0{at}Z",
+        "reportingComponent": "gpu-device-plugin",
+    }
+    await cluster.server.put(f"/api/v1/namespaces/default/events/{at}", event)
+
+
+async def test_a_card_out_of_service_is_told_once_with_the_cure_of_its_event(
+    cluster: Cluster,
+) -> None:
+    """Two cards may have the same fault: the end of one's is not the end of the other's."""
+    await agents(cluster)
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3, sick=(0, 1))))
+    await report(cluster, 0, "Warning", "XID79", "card 0 (GPU-gpu-a-0): XID 79; check the riser")
+    await report(cluster, 1, "Warning", "XID79", "card 1 (GPU-gpu-a-1): XID 79; check the riser")
+    await report(cluster, 2, "Normal", "Recovered", "card 1 (GPU-gpu-a-1): healthy again")
+    of_0, of_1 = (await found(cluster)).split("problem ")[1:]
+
+    assert of_0.endswith("-> XID 79; check the riser\n")
+    assert "docs/operations/events.md" in of_1
+    assert "2 problems, 0 notes\n" in of_1
+
+
+async def test_an_outage_of_all_cards_is_the_cure_of_each(cluster: Cluster) -> None:
+    """It is told no second time."""
+    await agents(cluster)
+    away = ready(node("gpu-a", 2, sick=(0, 1)))
+    notes = away["metadata"]["annotations"]
+    notes["gpu-device-plugin/cards"] = notes["gpu-device-plugin/cards"].replace("XID79", "Stalled")
+    await cluster.server.put("/api/v1/nodes/gpu-a", away)
+    await report(cluster, 0, "Warning", "Stalled", "NVML: no answer; see dmesg")
+    said = await found(cluster)
+
+    assert said.count("-> NVML: no answer; see dmesg\n") == 2
+    assert "2 problems, 0 notes\n" in said
+
+
 async def test_nothing_is_told_of_a_node_that_is_gone(cluster: Cluster) -> None:
     """Its Events stay for an hour."""
     await agents(cluster)
