@@ -765,6 +765,21 @@ async def test_inspect_shows_a_node_or_all(cluster: Cluster) -> None:
     assert one.output.startswith("NAME:       gpu-b\n")
 
 
+async def test_inspect_counts_no_whole_cards_and_names_what_it_cannot_read(
+    cluster: Cluster,
+) -> None:
+    """Whole cards are no shared memory; a sum that lacks a node does not look complete."""
+    before = await cluster.run(command=inspect_cgpu)
+    await cluster.server.put("/api/v1/nodes/whole", ready(node("whole", 2, mode="default")))
+    strange = ready(node("strange"))
+    strange["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
+    await cluster.server.put("/api/v1/nodes/strange", strange)
+    found = await cluster.run(command=inspect_cgpu)
+
+    assert (before.stderr, found.stdout) == ("", before.stdout)
+    assert found.stderr == "left out, as their cards cannot be read: strange\n"
+
+
 def test_kubectl_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
     """In the form that kubectl reads: value, tab, help; the last line says what to do besides."""
     complete(["ma"])

@@ -315,10 +315,13 @@ def inspect_cgpu(node: str, *, details: bool, cluster: KubeconfigChoice) -> None
     from gpu_device_plugin.overview.questions import read_cluster
 
     reading = cluster.ask(read_cluster)
-    nodes = _choose_nodes(reading.cards, [node] if node else []).nodes
+    found = _choose_nodes(reading.cards, [node] if node else [])
     table = inspection.details if details else inspection.summary
     addresses = {node.metadata.name: node.address for node in reading.nodes}
-    click.echo(table([each for each in nodes if each.units], addresses), nl=False)
+    shared = [each for each in found.nodes if each.units and not each.is_whole]
+    click.echo(table(shared, addresses), nl=False)
+    if found.unreadable:
+        click.echo(f"left out, as their cards cannot be read: {few(found.unreadable)}", err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
