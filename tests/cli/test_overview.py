@@ -783,7 +783,9 @@ async def test_inspect_counts_no_whole_cards_and_names_what_it_cannot_read(
 def test_kubectl_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
     """In the form that kubectl reads: value, tab, help; the last line says what to do besides."""
     complete(["ma"])
-    assert re.fullmatch(r"map\tShow nodes and cards .*\n:4\n", capsys.readouterr().out)
+    assert re.fullmatch(r"map\tShow cards .*\n:4\n", capsys.readouterr().out)
+    complete([""])
+    assert "..." not in capsys.readouterr().out  # each description is whole
     complete(["map", "--wa"])
     assert capsys.readouterr().out.startswith("--watch\t")
     complete(["map", "-o", ""])
@@ -833,6 +835,10 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
         (main, ["nothing"], 2, "no command 'nothing'"),
         (main, ["mapp"], 2, "no command 'mapp'; did you mean 'map'?"),
         (main, ["map", "--outptu"], 2, "no option '--outptu'; did you mean '--output'?"),
+        (main, ["map", "--bad"], 2, "no option '--bad'\n"),
+        (main, ["why"], 2, "kubectl gpu: [NAMESPACE/]POD is missing\n"),
+        (main, ["totals", "--team-label", "bad label!"], 2, "--team-label: 'bad label!' is not valid"),
+        (main, ["page", "--team-label", "a/b/c"], 2, "wanted the key of a label, such as team"),
         (main, ["map", "-o", "xml"], 2, "--output: 'xml' is not valid: wanted one of json, yaml,"),
         (main, ["capacity"], 2, "kubectl gpu: UNITS is missing\n"),
         (main, ["capacity", "x"], 2, "UNITS: 'x' is not valid: wanted a whole number from 1 to 1"),
@@ -1028,6 +1034,7 @@ async def test_who_asks_may_be_somebody_else_and_does_not_wait_for_ever(tmp_path
     ("words", "shown"),
     [
         (["map", "gpu-"], ["gpu-a", "gpu-b"]),
+        (["map", "gpu-a", "gpu-"], ["gpu-b"]),
         (["map", "-n", "o"], ["other"]),
         (["why", "ns/b"], ["ns/batch", "ns/big"]),
         (["why", "-n", "ns", "cuda"], ["cuda-sample"]),
@@ -1050,6 +1057,19 @@ async def test_kubectl_completes_names_of_the_cluster(
     assert capsys.readouterr().out.splitlines()[:-1] == shown
     await cluster.server.stop()
     await asyncio.to_thread(complete, words)
+    assert capsys.readouterr().out == ":4\n"
+
+
+def test_kubectl_completes_contexts_of_the_kubeconfig(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A cluster need not answer for that; names may have slashes, as those of clouds do."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    (tmp_path / "config").write_text("contexts: [{name: a/one}, {name: a/two}, {name: b}]")
+    complete(["map", "--context", "a/"])
+    assert capsys.readouterr().out == "a/one\na/two\n:4\n"
+    (tmp_path / "config").write_text("contexts: 1")
+    complete(["map", "--context", ""])
     assert capsys.readouterr().out == ":4\n"
 
 
