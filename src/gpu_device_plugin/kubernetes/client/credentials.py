@@ -76,10 +76,12 @@ def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) 
     tried = listed or [home / ".kube" / "config"]
     found = tuple(path for path in tried if path.is_file())
     if not found and not environment.get("KUBERNETES_SERVICE_HOST"):
-        raise AccessError(
-            f"no kubeconfig: {join_paths(tried)} is not there; name one with --kubeconfig or KUBECONFIG"
-        )
+        raise _no_kubeconfig(f"{join_paths(tried)} is not there")
     return found
+
+
+def _no_kubeconfig(why: str) -> AccessError:
+    return AccessError(f"no kubeconfig: {why}; name one with --kubeconfig or KUBECONFIG")
 
 
 def read_context(files: Sequence[Path], name: str = "") -> Context:
@@ -230,9 +232,7 @@ def in_cluster(environment: Mapping[str, str], directory: Path) -> Credentials:
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise AccessError(
-            "no kubeconfig given, and KUBERNETES_SERVICE_HOST and _PORT are not set: not in a pod"
-        )
+        raise _no_kubeconfig("KUBERNETES_SERVICE_HOST and _PORT are not set, as in a pod")
     name = f"[{host}]" if ":" in host else host
     try:
         tls = _tls(ca_text=(directory / "ca.crt").read_text(encoding="ascii"))
