@@ -139,7 +139,9 @@ async def test_without_a_proof_or_by_choice_the_library_enforces(choice: str) ->
         assert "memory_by" not in told(rig, "cards")
         assert "memory by" not in (await rig.page("readyz"))[1]
         why = "--memory-enforcer library" if choice == "library" else "no probe has run"
-        await rig.until_metric(f'card_memory_enforcer{{card="0",enforcer="library ({why})"', "} 1.0")
+        await rig.until_metric(
+            f'card_memory_enforcer{{card="0",enforcer="library ({why})"', "} 1.0"
+        )
         assert start.cdi_names == frozenset()
         assert cdi_files(rig) == []
 

@@ -45,7 +45,7 @@ async def test_a_list_that_is_forbidden_is_named(cluster: Cluster, path: str, ki
     cluster.server.fault = refusing(path)
     said = await found(cluster)
 
-    assert f"not examined, for want of the right to list them: {kind}\n" in said
+    assert f"not examined, because you may not list them: {kind}\n" in said
     assert "0 problems, 1 note\n" in said
 
 
@@ -120,9 +120,9 @@ async def test_a_fault_is_told_until_it_has_ended(cluster: Cluster, over_at: str
         ("XID79: card 1 (GPU-b-1): XID 79", "Recovered: card 0 (GPU-b-0): healthy again", False),
         ("ModeSwitchRefused: --mode cgpu waits", "ModeSwitched: the node switched", True),
         ("ModeSwitchRefused: --mode cgpu waits", "UnitSwitched: the node switched", False),
-        ("UnknownMode: label pool=x names no mode", "", False),
-        ("UnknownMode: label pool=y names no mode", "", True),
-        ("UnknownMode: label shelf=x names no mode", "", True),
+        ("UnknownMode: label pool=x is not a known mode", "", False),
+        ("UnknownMode: label pool=y is not a known mode", "", True),
+        ("UnknownMode: label shelf=x is not a known mode", "", True),
     ],
 )
 async def test_a_report_is_told_until_what_it_tells_has_ended(
@@ -206,7 +206,7 @@ async def test_without_daemonsets_and_agents_nobody_says_that_none_is_installed(
     said = await found(cluster)
 
     assert "no DaemonSet" not in said
-    assert "right to list them: DaemonSets\n" in said
+    assert "not list them: DaemonSets\n" in said
 
 
 async def test_what_another_vendor_refused_is_not_counted(cluster: Cluster) -> None:
@@ -217,10 +217,10 @@ async def test_what_another_vendor_refused_is_not_counted(cluster: Cluster) -> N
     other["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
     await cluster.add(other, "Failed", **refusal)
     await cluster.add(pod("far", 2, 30, on="cpu"), "Failed", **refusal)
-    assert "refused at their start" not in await found(cluster)
+    assert "refused at admission" not in await found(cluster)
 
     await cluster.add(pod("near", 2, 30, on="gpu-a"), "Failed", **refusal)
-    assert "refused at their start: 1 pod\n" in await found(cluster)
+    assert "refused at admission: 1 pod\n" in await found(cluster)
 
 
 async def test_a_mark_of_an_earlier_installation_does_not_count(cluster: Cluster) -> None:

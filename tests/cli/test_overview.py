@@ -822,7 +822,7 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
     for program, words, code, text in (
         (main, ["map", "gpu-x"], 3, "no node gpu-x publishes cards; nodes that do: gpu-a, gpu-b"),
         (main_inspect, ["gpu-x"], 3, "kubectl inspect cgpu: no node gpu-x publishes cards"),
-        (main, ["why", "ns/nobody"], 3, "no pod ns/nobody, and no Event tells of one"),
+        (main, ["why", "ns/nobody"], 3, "no pod ns/nobody, and no Event about one"),
         (main, ["why", "pod/big"], 3, "it is NAMESPACE/POD, or -n NAMESPACE POD"),
         (main, ["why", "ns/big#x"], 2, "'big#x' is no name that a namespace or a pod can have"),
         (main, ["why", "../big"], 2, "'..' is no name that a namespace or a pod can have"),
@@ -837,7 +837,12 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
         (main, ["map", "--outptu"], 2, "no option '--outptu'; did you mean '--output'?"),
         (main, ["map", "--bad"], 2, "no option '--bad'\n"),
         (main, ["why"], 2, "kubectl gpu: [NAMESPACE/]POD is missing\n"),
-        (main, ["totals", "--team-label", "bad label!"], 2, "--team-label: 'bad label!' is not valid"),
+        (
+            main,
+            ["totals", "--team-label", "bad label!"],
+            2,
+            "--team-label: 'bad label!' is not valid",
+        ),
         (main, ["page", "--team-label", "a/b/c"], 2, "wanted the key of a label, such as team"),
         (main, ["map", "-o", "xml"], 2, "--output: 'xml' is not valid: wanted one of json, yaml,"),
         (main, ["capacity"], 2, "kubectl gpu: UNITS is missing\n"),
@@ -914,7 +919,7 @@ async def test_a_list_whose_version_is_gone_is_read_from_its_start_again(cluster
 async def test_without_the_right_to_list_events_a_pod_that_is_gone_cannot_be_told(
     cluster: Cluster,
 ) -> None:
-    """It does not say that no Event tells of one: it could not look."""
+    """It does not say that there is no Event about one: it could not look."""
     cluster.server.fault = lambda asked: status(403, "no") if "/events" in asked.path else None
     with pytest.raises(AccessError, match="no pod ns/nobody; you may not list Events"):
         await cluster.run("why", "ns/nobody")

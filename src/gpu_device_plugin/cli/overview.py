@@ -192,7 +192,7 @@ def why(pod: str, listing: Listing) -> None:
         if found is None:
             # As `kubectl get -o name` names pods, the type was taken for the namespace.
             hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
-            raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
+            raise NotKnownError(f"no pod {where}/{name}, and no Event about one{hint}")
         found = replace(found, nodes=tuple(sorted(found.nodes, key=lambda each: not each.is_fit)))
         return VerbResult(asdict(found), lambda screen: screen.story(found))
 

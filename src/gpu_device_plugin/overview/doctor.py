@@ -204,7 +204,7 @@ def _versions(facts: Installation) -> Iterator[Finding]:
             yield note(
                 f"DaemonSet {each.metadata.namespace}/{each.metadata.name} is of version "
                 f"{each.version}, this program of {facts.version}",
-                "install the same version of both; what one writes the other may not know",
+                "install the same version of both: one may not understand what the other writes",
             )
 
 
@@ -276,7 +276,7 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
     if asked is None:
         known = " or ".join(AllocationApi)
         yield problem(
-            f"node {name}: the label {ALLOCATION_API_LABEL}={label} names no allocation API",
+            f"node {name}: the label {ALLOCATION_API_LABEL}={label} is not a known allocation API",
             f"kubectl label node {name} --overwrite {ALLOCATION_API_LABEL}=API, which is {known}",
         )
     elif asked is AllocationApi.DRA and not _gives_by_claims(view):
@@ -424,7 +424,7 @@ def _refused(facts: Installation) -> Iterator[Finding]:
     if asking:
         first = asking[-1].metadata
         yield note(
-            f"refused at their start: {count_noun(len(asking), 'pod')}",
+            f"refused at admission: {count_noun(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
 
@@ -432,7 +432,7 @@ def _refused(facts: Installation) -> Iterator[Finding]:
 def _unexamined(facts: Installation) -> Iterator[Finding]:
     if facts.unexamined:
         yield note(
-            f"not examined, for want of the right to list them: {few(facts.unexamined)}",
+            f"not examined, because you may not list them: {few(facts.unexamined)}",
             "ask somebody who may list them to run this, or for that right (docs/kubectl.md)",
         )
 
