@@ -129,14 +129,19 @@ async def test_readyz_node_annotations_and_metrics_name_the_enforcers() -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "library"])
 async def test_without_a_proof_or_by_choice_the_library_enforces(choice: str) -> None:
-    """And the answer is that of a node with an older driver."""
+    """And the answer is that of a node with an older driver: nothing is told of it but a metric."""
     async with node(choice, is_proven=choice == "library") as rig:
         await rig.admit("p", slice_of(2, 30))
         start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
 
         assert rig.grant("p").memory_enforcer is MemoryEnforcer.LIBRARY
         await until(lambda: told(rig, "cards"), 20)
-        assert ("--memory-enforcer library" in told(rig, "cards")) is (choice == "library")
+        assert "memory_by" not in told(rig, "cards")
+        assert "memory by" not in (await rig.page("readyz"))[1]
+        why = "--memory-enforcer library" if choice == "library" else "no probe has run"
+        await rig.until_metric(
+            f'card_memory_enforcer{{card="0",enforcer="library ({why})"', "} 1.0"
+        )
         assert start.cdi_names == frozenset()
         assert cdi_files(rig) == []
 

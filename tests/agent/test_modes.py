@@ -149,7 +149,7 @@ async def test_a_pods_own_placement_stands_over_its_nodes() -> None:
         wrong = await rig.admit(
             "c", slice_of(2, 10), annotations={"gpu-device-plugin/placement": "tidy"}
         )
-        assert "gpu-device-plugin/placement=tidy names no policy" in wrong.message
+        assert "gpu-device-plugin/placement=tidy is not a known policy" in wrong.message
 
 
 async def test_128_mib_units_are_served_in_every_mode() -> None:

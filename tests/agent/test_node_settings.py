@@ -72,13 +72,13 @@ async def test_a_label_that_names_no_settings_stops_the_start_and_not_a_running_
         await rig.stop_agent()
         await rig.start_agent(node_settings_dir=directory)
         assert await rig.exit_code() == 2
-        assert "names no settings" in rig.log.read_text()
+        assert "matches no settings" in rig.log.read_text()
 
 
 def test_what_is_there_is_named(tmp_path: Path) -> None:
     settings = Settings(node_name="n1", node_settings_dir=str(tmp_path))
     assert file_of(settings, "") is None
-    with pytest.raises(ConfigError, match=r"settings=a of node n1 names no settings; .* none"):
+    with pytest.raises(ConfigError, match=r"settings=a of node n1 matches no settings; .* none"):
         file_of(settings, "a")
     for name in ("node-b.yaml", "node-c.yaml", "config.yaml"):
         (tmp_path / name).touch()

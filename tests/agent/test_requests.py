@@ -155,7 +155,7 @@ async def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
         text = (await rig.admit("d", slice_of(14, 10))).message
         assert "card 1: held by a pod that wants no other beside it" in text
         wrong = await rig.admit("wrong", slice_of(1, 5), labels={"ack.gpushare.placement": "whole"})
-        assert "label ack.gpushare.placement=whole names no placement" in wrong.message
+        assert "label ack.gpushare.placement=whole is not a known placement" in wrong.message
 
 
 async def test_the_seventeenth_pod_of_a_cgpu_card_goes_elsewhere_without_isolation_too() -> None:

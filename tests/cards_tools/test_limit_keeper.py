@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.conftest import MakeNode
 from tests.isolation.test_limit_hook import cgroup_tree
 from tools.harness.cluster.waiting import wait_for
@@ -271,13 +272,18 @@ def test_a_pid_that_has_become_anothers_limits_nobody(place: Place) -> None:
 
 
 async def test_it_probes_at_its_start_and_when_it_is_asked(place: Place) -> None:
-    """The report is for the agent."""
+    """The report is for the agent; the log has it in fields."""
     report = place.run / "driver-limits"
-    async with place.keeper() as told:
-        assert report.read_text().startswith("driver=615.71.09\ndevice=GPU-")
-        place.node.upgrade_driver("620.10")
-        assert await told("probe") == {}
-        assert report.read_text().startswith("driver=620.10\n")
+    uuids = {card.uuid for card in place.node.view().cards}
+    with capture_logs() as logs:
+        async with place.keeper() as told:
+            probed = logs[0]
+            assert probed["event"] == "driver limits probed"
+            assert (probed["backends"].keys(), probed["missing"]) == (uuids, "")
+            assert report.read_text().startswith("driver=615.71.09\ndevice=GPU-")
+            place.node.upgrade_driver("620.10")
+            assert await told("probe") == {}
+            assert report.read_text().startswith("driver=620.10\n")
 
 
 async def test_it_ends_where_its_library_is_of_another_driver(place: Place) -> None:

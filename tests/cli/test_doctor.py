@@ -45,7 +45,7 @@ async def test_a_list_that_is_forbidden_is_named(cluster: Cluster, path: str, ki
     cluster.server.fault = refusing(path)
     said = await found(cluster)
 
-    assert f"not examined, for want of the right to list them: {kind}\n" in said
+    assert f"not examined, because you may not list them: {kind}\n" in said
     assert "0 problems, 1 note\n" in said
 
 
@@ -120,9 +120,9 @@ async def test_a_fault_is_told_until_it_has_ended(cluster: Cluster, over_at: str
         ("XID79: card 1 (GPU-b-1): XID 79", "Recovered: card 0 (GPU-b-0): healthy again", False),
         ("ModeSwitchRefused: --mode cgpu waits", "ModeSwitched: the node switched", True),
         ("ModeSwitchRefused: --mode cgpu waits", "UnitSwitched: the node switched", False),
-        ("UnknownMode: label pool=x names no mode", "", False),
-        ("UnknownMode: label pool=y names no mode", "", True),
-        ("UnknownMode: label shelf=x names no mode", "", True),
+        ("UnknownMode: label pool=x is not a known mode", "", False),
+        ("UnknownMode: label pool=y is not a known mode", "", True),
+        ("UnknownMode: label shelf=x is not a known mode", "", True),
     ],
 )
 async def test_a_report_is_told_until_what_it_tells_has_ended(
@@ -148,6 +148,49 @@ async def test_a_report_is_told_until_what_it_tells_has_ended(
     assert ("node gpu-a reported " in await found(cluster)) is not is_over
 
 
+async def report(cluster: Cluster, at: int, kind: str, reason: str, message: str) -> None:
+    """An Event of node gpu-a, at that second."""
+    event = {
+        "involvedObject": {"kind": "Node", "name": "gpu-a", "namespace": "default"},
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": f"2026-11-22T04:00:0{at}Z",
+        "reportingComponent": "gpu-device-plugin",
+    }
+    await cluster.server.put(f"/api/v1/namespaces/default/events/{at}", event)
+
+
+async def test_a_card_out_of_service_is_told_once_with_the_cure_of_its_event(
+    cluster: Cluster,
+) -> None:
+    """Two cards may have the same fault: the end of one's is not the end of the other's."""
+    await agents(cluster)
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3, sick=(0, 1))))
+    await report(cluster, 0, "Warning", "XID79", "card 0 (GPU-gpu-a-0): XID 79; check the riser")
+    await report(cluster, 1, "Warning", "XID79", "card 1 (GPU-gpu-a-1): XID 79; check the riser")
+    await report(cluster, 2, "Normal", "Recovered", "card 1 (GPU-gpu-a-1): healthy again")
+    of_0, of_1 = (await found(cluster)).split("problem ")[1:]
+
+    assert of_0.endswith("-> XID 79; check the riser\n")
+    assert "docs/operations/events.md" in of_1
+    assert "2 problems, 0 notes\n" in of_1
+
+
+async def test_an_outage_of_all_cards_is_the_cure_of_each(cluster: Cluster) -> None:
+    """It is told no second time."""
+    await agents(cluster)
+    away = ready(node("gpu-a", 2, sick=(0, 1)))
+    notes = away["metadata"]["annotations"]
+    notes["gpu-device-plugin/cards"] = notes["gpu-device-plugin/cards"].replace("XID79", "Stalled")
+    await cluster.server.put("/api/v1/nodes/gpu-a", away)
+    await report(cluster, 0, "Warning", "Stalled", "NVML: no answer; see dmesg")
+    said = await found(cluster)
+
+    assert said.count("-> NVML: no answer; see dmesg\n") == 2
+    assert "2 problems, 0 notes\n" in said
+
+
 async def test_nothing_is_told_of_a_node_that_is_gone(cluster: Cluster) -> None:
     """Its Events stay for an hour."""
     await agents(cluster)
@@ -163,7 +206,7 @@ async def test_without_daemonsets_and_agents_nobody_says_that_none_is_installed(
     said = await found(cluster)
 
     assert "no DaemonSet" not in said
-    assert "right to list them: DaemonSets\n" in said
+    assert "not list them: DaemonSets\n" in said
 
 
 async def test_what_another_vendor_refused_is_not_counted(cluster: Cluster) -> None:
@@ -174,10 +217,10 @@ async def test_what_another_vendor_refused_is_not_counted(cluster: Cluster) -> N
     other["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
     await cluster.add(other, "Failed", **refusal)
     await cluster.add(pod("far", 2, 30, on="cpu"), "Failed", **refusal)
-    assert "refused at their start" not in await found(cluster)
+    assert "refused at admission" not in await found(cluster)
 
     await cluster.add(pod("near", 2, 30, on="gpu-a"), "Failed", **refusal)
-    assert "refused at their start: 1 pod\n" in await found(cluster)
+    assert "refused at admission: 1 pod\n" in await found(cluster)
 
 
 async def test_a_mark_of_an_earlier_installation_does_not_count(cluster: Cluster) -> None:

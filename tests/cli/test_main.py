@@ -144,7 +144,8 @@ def test_the_help_of_the_agent_has_its_own_settings_before_nvidias() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("agent", "--bogus"), "--bogus"),
+        (("agent", "--bogus"), "no option '--bogus'\n"),
+        (("agent", "--mod"), "no option '--mod'; did you mean '--mode'?\n"),
         (("bogus",), "bogus"),
         (("simulat",), "no command 'simulat'; did you mean 'simulate'?"),
         (("check-upgrade",), "--mode is missing: wanted one of core_mem, cgpu,"),

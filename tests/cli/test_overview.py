@@ -765,10 +765,27 @@ async def test_inspect_shows_a_node_or_all(cluster: Cluster) -> None:
     assert one.output.startswith("NAME:       gpu-b\n")
 
 
+async def test_inspect_counts_no_whole_cards_and_names_what_it_cannot_read(
+    cluster: Cluster,
+) -> None:
+    """Whole cards are no shared memory; a sum that lacks a node does not look complete."""
+    before = await cluster.run(command=inspect_cgpu)
+    await cluster.server.put("/api/v1/nodes/whole", ready(node("whole", 2, mode="default")))
+    strange = ready(node("strange"))
+    strange["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
+    await cluster.server.put("/api/v1/nodes/strange", strange)
+    found = await cluster.run(command=inspect_cgpu)
+
+    assert (before.stderr, found.stdout) == ("", before.stdout)
+    assert found.stderr == "left out, as their cards cannot be read: strange\n"
+
+
 def test_kubectl_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
     """In the form that kubectl reads: value, tab, help; the last line says what to do besides."""
     complete(["ma"])
-    assert re.fullmatch(r"map\tShow nodes and cards .*\n:4\n", capsys.readouterr().out)
+    assert re.fullmatch(r"map\tShow cards .*\n:4\n", capsys.readouterr().out)
+    complete([""])
+    assert "..." not in capsys.readouterr().out  # each description is whole
     complete(["map", "--wa"])
     assert capsys.readouterr().out.startswith("--watch\t")
     complete(["map", "-o", ""])
@@ -805,7 +822,7 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
     for program, words, code, text in (
         (main, ["map", "gpu-x"], 3, "no node gpu-x publishes cards; nodes that do: gpu-a, gpu-b"),
         (main_inspect, ["gpu-x"], 3, "kubectl inspect cgpu: no node gpu-x publishes cards"),
-        (main, ["why", "ns/nobody"], 3, "no pod ns/nobody, and no Event tells of one"),
+        (main, ["why", "ns/nobody"], 3, "no pod ns/nobody, and no Event about one"),
         (main, ["why", "pod/big"], 3, "it is NAMESPACE/POD, or -n NAMESPACE POD"),
         (main, ["why", "ns/big#x"], 2, "'big#x' is no name that a namespace or a pod can have"),
         (main, ["why", "../big"], 2, "'..' is no name that a namespace or a pod can have"),
@@ -818,6 +835,15 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
         (main, ["nothing"], 2, "no command 'nothing'"),
         (main, ["mapp"], 2, "no command 'mapp'; did you mean 'map'?"),
         (main, ["map", "--outptu"], 2, "no option '--outptu'; did you mean '--output'?"),
+        (main, ["map", "--bad"], 2, "no option '--bad'\n"),
+        (main, ["why"], 2, "kubectl gpu: [NAMESPACE/]POD is missing\n"),
+        (
+            main,
+            ["totals", "--team-label", "bad label!"],
+            2,
+            "--team-label: 'bad label!' is not valid",
+        ),
+        (main, ["page", "--team-label", "a/b/c"], 2, "wanted the key of a label, such as team"),
         (main, ["map", "-o", "xml"], 2, "--output: 'xml' is not valid: wanted one of json, yaml,"),
         (main, ["capacity"], 2, "kubectl gpu: UNITS is missing\n"),
         (main, ["capacity", "x"], 2, "UNITS: 'x' is not valid: wanted a whole number from 1 to 1"),
@@ -893,7 +919,7 @@ async def test_a_list_whose_version_is_gone_is_read_from_its_start_again(cluster
 async def test_without_the_right_to_list_events_a_pod_that_is_gone_cannot_be_told(
     cluster: Cluster,
 ) -> None:
-    """It does not say that no Event tells of one: it could not look."""
+    """It does not say that there is no Event about one: it could not look."""
     cluster.server.fault = lambda asked: status(403, "no") if "/events" in asked.path else None
     with pytest.raises(AccessError, match="no pod ns/nobody; you may not list Events"):
         await cluster.run("why", "ns/nobody")
@@ -1013,6 +1039,7 @@ async def test_who_asks_may_be_somebody_else_and_does_not_wait_for_ever(tmp_path
     ("words", "shown"),
     [
         (["map", "gpu-"], ["gpu-a", "gpu-b"]),
+        (["map", "gpu-a", "gpu-"], ["gpu-b"]),
         (["map", "-n", "o"], ["other"]),
         (["why", "ns/b"], ["ns/batch", "ns/big"]),
         (["why", "-n", "ns", "cuda"], ["cuda-sample"]),
@@ -1035,6 +1062,19 @@ async def test_kubectl_completes_names_of_the_cluster(
     assert capsys.readouterr().out.splitlines()[:-1] == shown
     await cluster.server.stop()
     await asyncio.to_thread(complete, words)
+    assert capsys.readouterr().out == ":4\n"
+
+
+def test_kubectl_completes_contexts_of_the_kubeconfig(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A cluster need not answer for that; names may have slashes, as those of clouds do."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    (tmp_path / "config").write_text("contexts: [{name: a/one}, {name: a/two}, {name: b}]")
+    complete(["map", "--context", "a/"])
+    assert capsys.readouterr().out == "a/one\na/two\n:4\n"
+    (tmp_path / "config").write_text("contexts: 1")
+    complete(["map", "--context", ""])
     assert capsys.readouterr().out == ":4\n"
 
 

@@ -275,7 +275,7 @@ async def test_doctor_names_a_node_that_has_not_the_allocation_api_that_its_labe
     await installed.server.put("/api/v1/nodes/back", back)
 
     assert await of_apis(installed) == [
-        ("problem", "node odd: the label gpu-device-plugin/allocation-api=window names no allocation API"),
+        ("problem", "node odd: the label gpu-device-plugin/allocation-api=window is not a known allocation API"),
         ("problem", "node old asks for claims (gpu-device-plugin/allocation-api=dra), and its agent serves "
                     "the device plugin"),
         ("note", "node back goes back to the device plugin; claims still have 1 of its 2 cards"),

@@ -36,7 +36,7 @@ async def test_an_unknown_placement_is_a_rule_and_no_lack_of_room(cluster: Clust
     asking = pod("odd", 2, 30, annotations={"gpu-device-plugin/placement": "tightly"})
     found = await why(cluster, asking)
 
-    assert "placement=tightly names no policy. Known: binpack" in found
+    assert "placement=tightly is not a known policy. Known: binpack" in found
     assert "no node takes the pod as it is" in found
     assert LESS not in found
 
@@ -225,7 +225,9 @@ async def test_a_node_that_is_gone_or_not_ready_is_named(cluster: Cluster, phase
         {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
     ]
     await cluster.server.put("/api/v1/nodes/gpu-a", away)
-    assert "its node gpu-a is not ready: Kubelet stopped posting" in await why(cluster, mine, phase)
+    found = await why(cluster, mine, phase)
+    assert "its node gpu-a is not ready: Kubelet stopped posting" in found
+    assert "may be out of date" in " ".join(found.split())
     await cluster.server.delete("/api/v1/nodes/gpu-a")
     found = await why(cluster, mine, phase)
 

@@ -108,7 +108,7 @@ def test_an_unknown_label_keeps_the_old_mode_and_says_so(current: NodeMode | Non
 
     assert decision.value is (current or NodeMode.CGPU)
     assert (decision.is_switch_refused, decision.note_reason) == (False, "UnknownMode")
-    assert "core-mem names no mode" in (decision.note or "")
+    assert "core-mem is not a known mode" in (decision.note or "")
 
 
 def test_a_switch_waits_for_the_pods_that_hold_slices() -> None:

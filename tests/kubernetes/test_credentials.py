@@ -209,8 +209,9 @@ async def test_a_kubeconfig_that_cannot_be_used_is_named(
 
 
 def test_outside_a_pod_there_is_no_service_account(tmp_path: Path) -> None:
-    """The text says what is missing."""
-    with pytest.raises(ClusterError, match="KUBERNETES_SERVICE_HOST"):
+    """The text says what is missing, and what to do, in the words of `usual_files`."""
+    cure = "; name one with --kubeconfig or KUBECONFIG"
+    with pytest.raises(ClusterError, match=f"no kubeconfig: KUBERNETES_SERVICE_HOST .*{cure}"):
         in_cluster({}, tmp_path)
     with pytest.raises(ClusterError, match=r"ca\.crt"):
         in_cluster({"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "443"}, tmp_path)

@@ -27,7 +27,7 @@ def test_the_flag_comes_before_the_variable_and_the_variable_before_the_home(
 def test_without_a_file_a_pod_uses_its_service_account_and_a_person_is_told(tmp_path: Path) -> None:
     """The error names what was tried."""
     assert usual_files(None, {"KUBERNETES_SERVICE_HOST": "::1"}, tmp_path) == ()
-    with pytest.raises(AccessError, match=rf"{tmp_path}/\.kube/config is not there"):
+    with pytest.raises(AccessError, match=rf"{tmp_path}/\.kube/config is not there; name one"):
         usual_files(None, {}, tmp_path)
 
 

@@ -260,7 +260,7 @@ async def test_a_pods_story_is_that_of_why(cluster: Cluster) -> None:
     assert refused.index('summary class="fits"') < refused.index('summary class="lacks"')
     assert "<html" in alone
     assert "has no card with room for it" in alone
-    assert "no pod ns/nobody, and no Event tells of one" in missing
+    assert "no pod ns/nobody, and no Event about one" in missing
 
 
 async def test_a_story_that_the_api_server_does_not_tell_says_so(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, NONE,
 from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.disk.slice_files import place_of
 from gpu_device_plugin.domain.grants.cdi_spec import HOOK
+from gpu_device_plugin.domain.node.memory_enforcer import read_report
 from gpu_device_plugin.errors import EdgeError
 
 _MISMATCH = "nvmlInit_v2 answers 18 "
@@ -72,7 +73,7 @@ class LimitKeeper:
         report = self.run_dir / "driver-limits"
         await self._hook("--probe", str(report))
         text = report.read_text(errors="replace") if report.is_file() else ""
-        _log.info("driver limits probed", report=text)
+        _log.info("driver limits probed", **asdict(read_report(text, "")))
         if _MISMATCH in text and not self._ended.done():
             self._ended.set_exception(
                 EdgeError(f"{text.strip()}: ending, for the new driver's library")
@@ -115,7 +116,7 @@ class LimitKeeper:
                 return NONE
             slice_ = ("--slice", str(directory), "--repair", "--process", held)
             told = await self._hook(*slice_, process=process)
-            _log.info("driver limit asked for", slice=directory.name, pid=pid, report=told)
+            _log.info("driver limit asked for", slice=directory.name, pid=pid, answer=told)
             return told
 
     async def _hook(self, *arguments: str, process: int | None = None) -> str:

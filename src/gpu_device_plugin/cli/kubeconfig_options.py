@@ -46,6 +46,16 @@ class _Seconds(click.ParamType[float]):
         return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
 
 
+def _suggest_context(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    from gpu_device_plugin.kubernetes.client.credentials import context_names
+
+    try:
+        names = context_names(KubeconfigChoice.taken_from(dict(ctx.params)).files())
+    except GpuPluginError:
+        return []
+    return [name for name in names if name.startswith(begun)]
+
+
 _OPTIONS = (
     click.option(
         "--kubeconfig",
@@ -54,7 +64,11 @@ _OPTIONS = (
         help="Default: the files of KUBECONFIG, else ~/.kube/config, else the pod's service account.",
     ),
     click.option(
-        "--context", metavar="NAME", default="", help="Default: the kubeconfig's current context."
+        "--context",
+        metavar="NAME",
+        default="",
+        shell_complete=_suggest_context,
+        help="Default: the kubeconfig's current context.",
     ),
     click.option("--as", "acting_as", metavar="USER", default="", help="Impersonate this user."),
     click.option(
@@ -100,7 +114,7 @@ class KubeconfigChoice:
         from gpu_device_plugin.kubernetes.client.api import ApiServer
         from gpu_device_plugin.kubernetes.client.credentials import read_context
 
-        files = self._files()
+        files = self.files()
         if files:
             read_context(files, self.context)
         return ApiServer.reached_by(
@@ -123,10 +137,11 @@ class KubeconfigChoice:
         """The namespace of the context."""
         from gpu_device_plugin.kubernetes.client.credentials import read_context
 
-        files = self._files()
+        files = self.files()
         return (read_context(files, self.context).namespace if files else "") or "default"
 
-    def _files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[Path, ...]:
+        """The kubeconfigs, as `usual_files` finds them."""
         from gpu_device_plugin.kubernetes.client.credentials import usual_files
 
         return usual_files(self.kubeconfig, os.environ, Path.home())
@@ -237,7 +252,7 @@ async def ask_again(
 def suggest(path: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Completion by names of a list of the API server; none where it does not answer at once."""
 
-    def names(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    def names(ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
         from gpu_device_plugin.kubernetes.objects.survey import Survey
 
         options = {**ctx.params, "request_seconds": _COMPLETION_SECONDS}
@@ -250,7 +265,8 @@ def suggest(path: str) -> Callable[[click.Context, click.Parameter, str], list[s
         except GpuPluginError:
             return []
         whole = (before + slash + name for name in sorted(found))
-        return [name for name in whole if name.startswith(begun)]
+        given = ctx.params[param.name or ""] if param.nargs < 0 else ()
+        return [name for name in whole if name.startswith(begun) and name not in given]
 
     return names
 

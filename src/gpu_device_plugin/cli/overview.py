@@ -25,7 +25,7 @@ from gpu_device_plugin.cli.kubeconfig_options import (
     listing,
     suggest,
 )
-from gpu_device_plugin.cli.page import page
+from gpu_device_plugin.cli.page import page, team_label_option
 from gpu_device_plugin.cli.program import Number, run_program
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.errors import ConfigError, NotKnownError
@@ -104,7 +104,7 @@ def gpu() -> None:
 @click.argument("nodes", nargs=-1, metavar="[NODE]...", shell_complete=_NODES)
 @listing("-n -A -l -o -w", "nodes")
 def card_map(nodes: Sequence[str], listing: Listing) -> None:
-    """Show nodes and cards as bars, with the pods that hold them.
+    """Show cards as bars, with the pods on them.
 
     In a bar each letter is a pod, `.` is free, `?` is requested by a pod that has no card yet, and
     `x` is out of service. Pods that share a whole card or its replicas get equal parts of the bar.
@@ -178,9 +178,10 @@ def top(prometheus: str | None, listing: Listing) -> None:
 @click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=_PODS)
 @listing("-n -o -w", formats=("json", "yaml"), usual="that of the context")
 def why(pod: str, listing: Listing) -> None:
-    """Show why a pod is pending, was refused, or runs where it does.
+    """Explain why a pod is pending or was refused.
 
-    For each node and card it shows what is free, what is missing, and what would fit.
+    For each node and card it shows what is free, what is missing, and what would fit; of a pod
+    that runs, what it holds.
     """
     from gpu_device_plugin.overview.questions import read_story
 
@@ -191,7 +192,7 @@ def why(pod: str, listing: Listing) -> None:
         if found is None:
             # As `kubectl get -o name` names pods, the type was taken for the namespace.
             hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
-            raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
+            raise NotKnownError(f"no pod {where}/{name}, and no Event about one{hint}")
         found = replace(found, nodes=tuple(sorted(found.nodes, key=lambda each: not each.is_fit)))
         return VerbResult(asdict(found), lambda screen: screen.story(found))
 
@@ -201,7 +202,7 @@ def why(pod: str, listing: Listing) -> None:
 @gpu.command()
 @listing("-o", formats=("json", "yaml"))
 def doctor(listing: Listing) -> None:
-    """Look for problems of the installation, and name their cures.
+    """Look for problems, and name their cures.
 
     It finds agents that are missing or not ready, versions that differ, cards out of service,
     other device plugins, missing policies and RuntimeClasses, and faults that agents reported as
@@ -232,7 +233,7 @@ def doctor(listing: Listing) -> None:
 )
 @listing("-l -o", "nodes")
 def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
-    """Show how many more pods of one size fit, and where.
+    """Show how many more pods of one size fit.
 
     Each pod asks for UNITS of memory and PERCENT of compute, a multiple of 5. A node that is
     cordoned or not ready takes none. Only cards are counted, not CPU, memory or taints of the
@@ -258,10 +259,10 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
 
 
 @gpu.command()
-@click.option("--team-label", metavar="KEY", default="", help="Count by this label of the pods.")
+@team_label_option
 @listing("-n -A -l -o", "pods")
 def totals(team_label: str, listing: Listing) -> None:
-    """Show what the pods of each namespace or team hold.
+    """Show what each namespace or team holds.
 
     The one that holds most comes first.
     """
@@ -315,10 +316,13 @@ def inspect_cgpu(node: str, *, details: bool, cluster: KubeconfigChoice) -> None
     from gpu_device_plugin.overview.questions import read_cluster
 
     reading = cluster.ask(read_cluster)
-    nodes = _choose_nodes(reading.cards, [node] if node else []).nodes
+    found = _choose_nodes(reading.cards, [node] if node else [])
     table = inspection.details if details else inspection.summary
     addresses = {node.metadata.name: node.address for node in reading.nodes}
-    click.echo(table([each for each in nodes if each.units], addresses), nl=False)
+    shared = [each for each in found.nodes if each.units and not each.is_whole]
+    click.echo(table(shared, addresses), nl=False)
+    if found.unreadable:
+        click.echo(f"left out, as their cards cannot be read: {few(found.unreadable)}", err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

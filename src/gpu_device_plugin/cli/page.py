@@ -7,7 +7,25 @@ import click
 
 from gpu_device_plugin.cli.kubeconfig_options import Listing, listing
 from gpu_device_plugin.cli.program import until_sigterm
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ConfigError, clip
+
+
+def _label_key(text: str) -> str:
+    from gpu_device_plugin.domain.models.pod_admission import is_label_key
+
+    if text and not is_label_key(text):
+        wanted = "wanted the key of a label, such as team or example.com/team"
+        raise click.BadParameter(f"{clip(text)!r} is not valid: {wanted}")
+    return text
+
+
+team_label_option = click.option(
+    "--team-label",
+    metavar="KEY",
+    type=_label_key,
+    default="",
+    help="Count by this label of the pods, for instance team.",
+)
 
 
 @click.command()
@@ -30,12 +48,7 @@ from gpu_device_plugin.errors import ConfigError
     default="",
     help="Link pods and nodes to this dashboard, whose variables are namespace and node.",
 )
-@click.option(
-    "--team-label",
-    metavar="KEY",
-    default="",
-    help="Count totals by this label of the pods too, for instance team.",
-)
+@team_label_option
 @click.option("--name", metavar="NAME", default="", help="Name of the cluster in the heading.")
 @click.option(
     "--tls-cert-file",
@@ -52,9 +65,9 @@ def page(
     listing: Listing,
     **shown: str,
 ) -> None:
-    """Show nodes, cards and slices in a browser, until Ctrl-C.
+    """Show nodes, cards and slices in a browser.
 
-    It only reads, with the rights of your kubeconfig: list and watch nodes and pods, get pods,
+    It ends with Ctrl-C. It only reads, with the rights of your kubeconfig: list and watch nodes and pods, get pods,
     list Events. On a loopback address everybody on this machine may look. On any other address
     each request needs a bearer token whose owner may list nodes, pods and Events (TokenReview and
     SubjectAccessReview).

@@ -81,17 +81,17 @@ def _text(error: click.ClickException) -> str:
         names = getattr(error.ctx.command, "list_commands", lambda _: ())(error.ctx)
         text = f"no command {error.command_name!r}"
         near = get_close_matches(error.command_name, names)
-    elif isinstance(error, click.NoSuchOption):
-        text, near = f"no option {error.option_name!r}", error.possibilities or ()
+    elif isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        text, params = f"no option {error.option_name!r}", error.ctx.command.params
+        known = {name.lstrip("-"): name for param in params for name in param.opts}
+        near = [known[n] for n in get_close_matches(error.option_name.lstrip("-"), known)]
     elif isinstance(error, click.UsageError):
         text = text[:1].lower() + text[1:].rstrip(".")
     return text + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
 
 
 def _bad(error: click.BadParameter, param: click.Parameter) -> str:
-    name = (
-        param.opts[-1] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
-    )
+    name = param.opts[-1] if isinstance(param, click.Option) else param.human_readable_name
     choices = param.type.choices if isinstance(param.type, click.Choice) else ()
     wanted = f": wanted one of {', '.join(map(str, choices))}" if choices else ""
     if isinstance(error, click.MissingParameter):

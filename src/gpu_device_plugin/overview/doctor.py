@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_whole
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.survey import AgentSet
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
-from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, asking_of
+from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, asking_of
 
 _COMPONENT = "gpu-device-plugin"
 _IS_OVER = "Over"  # a reason with it is the Event that the fault has ended
@@ -28,9 +28,11 @@ _ENDS = {
     "WithdrawalEnded": ("WithdrawalWaits",),
 }
 _TOLD = {"RunDirectoryShared"}  # nothing is wrong, and it can be better
+_CARD_TEXT = re.compile(r"^(?:card \d+ \()?((?:GPU|MIG)-[^\s:)]+)\)?: ")
 _LABEL_TEXT = re.compile(r"label ([^\s=]+)=(\S*) ")
 _SLICES_POLICY = "-slices"
 _OFFERED_AS = ("aliyun.com/gpu", "nvidia.com/")
+_EVENTS = "docs/operations/events.md says what it means and what to do"
 _LABEL = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
 
 
@@ -202,18 +204,20 @@ def _versions(facts: Installation) -> Iterator[Finding]:
             yield note(
                 f"DaemonSet {each.metadata.namespace}/{each.metadata.name} is of version "
                 f"{each.version}, this program of {facts.version}",
-                "install the same version of both; what one writes the other may not know",
+                "install the same version of both: one may not understand what the other writes",
             )
 
 
 def _cards(facts: Installation) -> Iterator[Finding]:
+    reported = _reports(facts)
     for view in facts.cards.nodes:
         for card in view.cards:
             if not card.is_healthy:
+                found = (e.message for e in reported if _is_of_card(e, view.name, card))
                 yield problem(
                     f"card {card.index} ({card.uuid}) of node {view.name} is out of service"
                     + (f": {card.fault}" if card.fault else ""),
-                    f"kubectl describe node {view.name} names the fault; docs/operations/events.md",
+                    "; ".join(_CARD_TEXT.sub("", text) for text in found) or _EVENTS,
                 )
     units = {view.unit_mib for view in facts.cards.nodes}
     if len(units) > 1:
@@ -272,7 +276,7 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
     if asked is None:
         known = " or ".join(AllocationApi)
         yield problem(
-            f"node {name}: the label {ALLOCATION_API_LABEL}={label} names no allocation API",
+            f"node {name}: the label {ALLOCATION_API_LABEL}={label} is not a known allocation API",
             f"kubectl label node {name} --overwrite {ALLOCATION_API_LABEL}=API, which is {known}",
         )
     elif asked is AllocationApi.DRA and not _gives_by_claims(view):
@@ -358,36 +362,48 @@ def _marks(facts: Installation) -> Iterator[Finding]:
         )
 
 
-def _node_events(facts: Installation) -> Iterator[Finding]:
+def _reports(facts: Installation) -> Sequence[Event]:
     """What agents have reported as Events of their nodes, and have not said to be over."""
     nodes = {node.metadata.name: node for node in facts.nodes}  # an Event outlives its node
-    last: dict[tuple[str, str], Event] = {}
+    last: dict[tuple[str, str, str], Event] = {}
     for event in facts.node_events or ():
         if event.reporter != _COMPONENT or event.about not in nodes:
             continue
         if event.type == "Warning" or event.reason in _TOLD:
-            last[(event.about, event.reason)] = event
+            last[event.about, event.reason, _card(event)] = event
         else:
             last = {key: each for key, each in last.items() if not _ends(event, each)}
-    for (node, reason), event in sorted(last.items()):
-        if not _is_of_former_label(event, nodes[node]):
-            text = f"node {node} reported {reason} at {event.at}: {event.message}"
-            yield note(text, f"docs/troubleshooting.md, {reason}")
+    found = (event for _, event in sorted(last.items()))
+    return [event for event in found if not _is_of_former_label(event, nodes[event.about])]
+
+
+def _node_events(facts: Installation) -> Iterator[Finding]:
+    """Those that are not the cure of a card's problem."""
+    sick = [(v.name, card) for v in facts.cards.nodes for card in v.cards if not card.is_healthy]
+    for event in _reports(facts):
+        if not any(_is_of_card(event, name, card) for name, card in sick):
+            text = f"node {event.about} reported {event.reason} at {event.at}: {event.message}"
+            yield note(text, _EVENTS)
+
+
+def _is_of_card(event: Event, node: str, card: CardView) -> bool:
+    """Whether it tells why the card is out of service, alone or with all of the node's."""
+    uuid = _card(event)
+    is_of_all = not uuid and event.reason == card.fault.partition(" ")[0]
+    return event.about == node and (uuid == card.uuid or is_of_all)
 
 
 def _ends(good: Event, bad: Event) -> bool:
     """Whether an Event says that what another one reported is over."""
-    if good.about != bad.about:
-        return False
-    if good.reason == _RECOVERED:
-        return _card(good) == _card(bad)
     ended = _ENDS.get(good.reason, (good.reason.removesuffix(_IS_OVER),))
-    return bad.reason in ended
+    is_of_reason = good.reason == _RECOVERED or bad.reason in ended
+    return is_of_reason and good.about == bad.about and _card(good) == _card(bad)
 
 
 def _card(event: Event) -> str:
-    """The card's UUID, with which a report about a card begins, in brackets where it has an index."""
-    return event.message.partition(": ")[0].rpartition("(")[2].rstrip(")")
+    """The UUID of the card that it is about, or ""."""
+    found = _CARD_TEXT.match(event.message)
+    return found[1] if found else ""
 
 
 def _is_of_former_label(event: Event, node: SurveyedNode) -> bool:
@@ -408,7 +424,7 @@ def _refused(facts: Installation) -> Iterator[Finding]:
     if asking:
         first = asking[-1].metadata
         yield note(
-            f"refused at their start: {count_noun(len(asking), 'pod')}",
+            f"refused at admission: {count_noun(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
 
@@ -416,7 +432,7 @@ def _refused(facts: Installation) -> Iterator[Finding]:
 def _unexamined(facts: Installation) -> Iterator[Finding]:
     if facts.unexamined:
         yield note(
-            f"not examined, for want of the right to list them: {few(facts.unexamined)}",
+            f"not examined, because you may not list them: {few(facts.unexamined)}",
             "ask somebody who may list them to run this, or for that right (docs/kubectl.md)",
         )
 

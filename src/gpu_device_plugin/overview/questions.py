@@ -91,7 +91,7 @@ async def read_story(
     name: str,
     nodes: Callable[[], Awaitable[NodesAndFacts]] | None = None,
 ) -> PodStory | None:
-    """What is known of a pod, or None where there is none and no Event tells of one; AccessError: Events could.
+    """What is known of a pod, or None where there is none and no Event about one; AccessError: Events may not be listed.
 
     `nodes` has the nodes with cards and all nodes by name; None lists nodes and pods.
     """
@@ -102,7 +102,7 @@ async def read_story(
     )
     if pod is None and events is None:
         raise AccessError(
-            f"no pod {namespace}/{name}; you may not list Events in its namespace, which could tell of one that is gone"
+            f"no pod {namespace}/{name}; you may not list Events in its namespace, so a deleted pod cannot be shown"
         )
     if pod is None:
         messages = tuple(event_line(event) for event in events or ())

@@ -104,8 +104,8 @@ def _of_node(name: str, now: Situation) -> tuple[str, ...]:
         return ()
     why = node.readiness_text or "its kubelet does not say why"
     return (
-        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What was "
-        f"said of it is from before",
+        f"its node {name} is not ready: {why}; `kubectl describe node {name}`. What "
+        f"is shown of the pod may be out of date",
     )
 
 

@@ -196,7 +196,9 @@ class ModeFollower:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
         policy = self.settings.placement if text is None else parse_policy(text)
         kept, known = self.node_store.read().policy, ", ".join(PlacementPolicy)
-        wrong = f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}"
+        wrong = (
+            f"label {PLACEMENT_LABEL}={text} is not a known policy; keeping {kept}. Known: {known}"
+        )
         self._note("placement", "UnknownPlacement", wrong if policy is None else None)
         return policy or kept
 
@@ -206,7 +208,7 @@ class ModeFollower:
         is_wrong = text is not None and wanted is None
         wrong = (
             f"label {MAX_PODS_LABEL}: value({text}) of max pod per device is invalid,it must be >= 0; "
-            f"it stays {'without limit' if kept is None else kept}"
+            f"keeping {'no limit' if kept is None else kept}"
         )
         self._note("max pods", "BadMaxPods", wrong if is_wrong else None)
         return kept if is_wrong else wanted
@@ -215,7 +217,7 @@ class ModeFollower:
         text = (self._labels or {}).get(COMPUTE_POLICY_KEY)
         wanted = node_compute_policy(text, self.settings.compute_policy)
         kept = self.node_store.read().compute_policy
-        wrong = f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. Known: {KNOWN_POLICIES}"
+        wrong = f"label {COMPUTE_POLICY_KEY}={text} is not a known policy; keeping {kept}. Known: {KNOWN_POLICIES}"
         self._note("compute policy", "UnknownComputePolicy", wrong if wanted is None else None)
         return wanted or kept
 
@@ -224,7 +226,7 @@ class ModeFollower:
         wanted = self.settings.memory_enforcer if text is None else None
         wanted = next((each for each in known if each == text), wanted)
         kept = self.node_store.read().memory_choice
-        wrong = f"label {MEMORY_ENFORCER_LABEL}={text} names no memory enforcer; it stays {kept}. Known: {', '.join(known)}"
+        wrong = f"label {MEMORY_ENFORCER_LABEL}={text} is not a known memory enforcer; keeping {kept}. Known: {', '.join(known)}"
         self._note("memory enforcer", "UnknownMemoryEnforcer", wrong if wanted is None else None)
         return wanted or kept
 
@@ -279,7 +281,7 @@ class AllocationApiChoice:
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
         """The allocation API that serves now."""
         wanted = parse_allocation_api(text or self.settings.allocation_api)
-        wrong = f"label {ALLOCATION_API_LABEL}={text} names no allocation API; it stays {self.kept}. Known: {', '.join(AllocationApi)}"
+        wrong = f"label {ALLOCATION_API_LABEL}={text} is not a known allocation API; keeping {self.kept}. Known: {', '.join(AllocationApi)}"
         self._note("unknown allocation API", "UnknownAllocationApi", None if wanted else wrong)
         if wanted is not AllocationApi.DRA:
             self.refused = ""

@@ -62,7 +62,7 @@ def file_of(settings: Settings, label: str) -> Path | None:
     names = [path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for path in there]
     if label not in names:
         raise ConfigError(
-            f"label {SETTINGS_LABEL}={label} of node {settings.node_name} names no settings; "
+            f"label {SETTINGS_LABEL}={label} of node {settings.node_name} matches no settings; "
             f"{directory} has: {', '.join(names) or 'none'}"
         )
     return there[names.index(label)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists
-from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCER
+from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCERS
 from gpu_device_plugin.domain.node.modes import is_served
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
 from gpu_device_plugin.web.http_server import ReadyState
@@ -72,6 +72,6 @@ class Readiness:
             if c.uuid in state.unhealthy
         )
         by = {state.memory_by(card.uuid) for card in state.cards if state.isolates}
-        enforced = "".join(f"; memory by {each}" for each in sorted(by - {USUAL_ENFORCER}))
+        enforced = "".join(f"; memory by {each}" for each in sorted(by - USUAL_ENFORCERS))
         tail = f"; out: {out}" if out else ""
         return ReadyState(is_ready=True, text=f"ready: mode {state.mode}, {served}{enforced}{tail}")

@@ -37,7 +37,7 @@ from gpu_device_plugin.domain.models.model_catalogue import (
 )
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.labels import NODE_LABELS, DriverVersions, node_labels
-from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCER
+from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCERS
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader, UnitCount
@@ -366,7 +366,7 @@ def _faults(state: NodeState) -> Iterable[tuple[str, str]]:
 
 def _unusual_enforcers(state: NodeState) -> Iterable[tuple[str, str]]:
     for card in () if is_whole(state.terms.mode) else state.cards:
-        if (found := state.memory_by(card.uuid)) != USUAL_ENFORCER:
+        if (found := state.memory_by(card.uuid)) not in USUAL_ENFORCERS:
             yield card.uuid, found
 
 

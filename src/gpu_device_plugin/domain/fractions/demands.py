@@ -58,7 +58,7 @@ def policy_of(pod: PodRequest | None, default: PlacementPolicy) -> PlacementPoli
     policy = default if asked is None else parse_policy(asked)
     if policy is None:
         raise RequestError(
-            f"pod {pod.ref if pod else ''}: annotation {PLACEMENT_ANNOTATION}={asked} names no policy. "
+            f"pod {pod.ref if pod else ''}: annotation {PLACEMENT_ANNOTATION}={asked} is not a known policy. "
             f"Known: {', '.join(PlacementPolicy)}",
             reason="UnknownPlacement",
         )

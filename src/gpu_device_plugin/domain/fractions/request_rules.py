@@ -144,7 +144,7 @@ RULES = (
          "{ask.units_per_card:.1f}; with label aliyun.com/gpu-count={ask.cards} ask a multiple of "
          "{ask.cards}"),
     Rule(Known.SPEC, lambda ask: ask.card_label not in (None, WHOLE_CARD), "UnknownPlacement",
-         "label ack.gpushare.placement={ask.card_label} names no placement. Known: "
+         "label ack.gpushare.placement={ask.card_label} is not a known placement. Known: "
          + WHOLE_CARD),
     Rule(Known.LATE, lambda ask: ask.mem and ask.cards_held != ask.cards, "CardCountUnknown",
          f"its label asks for {{ask.cards}} cards, the slice is on {{ask.cards_held}}, {_AWAY}"),

@@ -115,19 +115,20 @@ def check_rules(rules: Sequence[ProfileRule]) -> None:
         if not rule.name:
             raise ConfigError(f"selectors[{place}]: name is empty")
         for key, value in rule.labels.items():
-            if not (_is_key(key) and (not value or _is_name(value))):
+            if not (is_label_key(key) and (not value or _is_name(value))):
                 raise ConfigError(
                     f"selectors[{place}]: {clip(key)!r}: {clip(value)!r} cannot be a label"
                 )
         for key in rule.annotations:
             # Kubernetes checks these in lower case.
-            if not _is_key(key.lower()):
+            if not is_label_key(key.lower()):
                 raise ConfigError(
                     f"selectors[{place}]: {clip(key)!r} cannot be the key of an annotation"
                 )
 
 
-def _is_key(text: str) -> bool:
+def is_label_key(text: str) -> bool:
+    """Whether Kubernetes takes it as the key of a label."""
     prefix, slash, name = text.rpartition("/")
     is_prefix = len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix) is not None
     return _is_name(name) and (not slash or is_prefix)

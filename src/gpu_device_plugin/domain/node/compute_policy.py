@@ -63,8 +63,8 @@ def pod_compute_policy(
     found = policy if asked is None else parse_compute_policy(asked)
     if spec is not None and found is None:
         raise RequestError(
-            f"pod {spec.ref} on node {node}: annotation {COMPUTE_POLICY_KEY}={asked} names no "
-            f"policy; known: {KNOWN_POLICIES}",
+            f"pod {spec.ref} on node {node}: annotation {COMPUTE_POLICY_KEY}={asked} is not "
+            f"a known policy; known: {KNOWN_POLICIES}",
             reason="UnknownComputePolicy",
         )
     return found or policy

@@ -31,8 +31,9 @@ class LimitBy(StrEnum):
 
 
 _UNPROBED = "no probe has run"
-USUAL_ENFORCER = f"library ({_UNPROBED})"
-"""Who enforces memory where nothing has been set up for it; not told in annotations."""
+_CHOSEN = f"--memory-enforcer {EnforcerChoice.LIBRARY}"
+USUAL_ENFORCERS = frozenset({f"library ({_UNPROBED})", f"library ({_CHOSEN})"})
+"""Who enforces memory where the driver is neither set up for it nor wanted; only metrics tell it."""
 _SAID = ("driver=", "reason=")
 
 
@@ -95,7 +96,7 @@ def why_library(
     "its parts of the cards differ in size, and NVIDIA's hook has one size for all"
     """
     if choice is EnforcerChoice.LIBRARY:
-        return f"--memory-enforcer {choice}"
+        return _CHOSEN
     if why := unproven(limits, sizes):
         return why
     if len(set(sizes.values())) > 1:

@@ -110,7 +110,7 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     if wanted is None:
         return SwitchDecision(
             current or fallback,
-            note=f"{asked} names no mode; the node stays in {current or fallback}. "
+            note=f"{asked} is not a known mode; keeping {current or fallback}. "
             f"Known: {', '.join(NodeMode)}",
             note_reason="UnknownMode",
         )

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,19 +76,18 @@ def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) 
     tried = listed or [home / ".kube" / "config"]
     found = tuple(path for path in tried if path.is_file())
     if not found and not environment.get("KUBERNETES_SERVICE_HOST"):
-        raise AccessError(
-            f"no kubeconfig: {join_paths(tried)} is not there; name one with --kubeconfig or KUBECONFIG"
-        )
+        raise _no_kubeconfig(f"{join_paths(tried)} is not there")
     return found
+
+
+def _no_kubeconfig(why: str) -> AccessError:
+    return AccessError(f"no kubeconfig: {why}; name one with --kubeconfig or KUBECONFIG")
 
 
 def read_context(files: Sequence[Path], name: str = "") -> Context:
     """A context of these files, by default the first `current-context`; AccessError if missing."""
+    configs = _decoded(files)
     try:
-        configs = []
-        for path in files:
-            found = msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig | None)
-            configs.append((found or _Kubeconfig(), path.resolve().parent))  # a file may be empty
         current = next((c.current_context for c, _ in configs if c.current_context), "")
         contexts = [(each, base) for c, base in configs for each in c.contexts or ()]
         clusters = [(each, base) for c, base in configs for each in c.clusters or ()]
@@ -104,9 +104,24 @@ def read_context(files: Sequence[Path], name: str = "") -> Context:
             _check_url("proxy-url", found.values["proxy-url"], "http://HOST:3128")
         _check_login_plugin(user.values.get("exec"))
         return Context(found, user, str(context.get("namespace") or ""))
+    except AccessError as error:
+        raise AccessError(f"kubeconfig {join_paths(files)}: {one_line(error)}") from error
+
+
+def context_names(files: Sequence[Path]) -> Sequence[str]:
+    """The names of all contexts of these files; AccessError where they cannot be read."""
+    return [each.name for config, _ in _decoded(files) for each in config.contexts or ()]
+
+
+def _decoded(files: Sequence[Path]) -> Sequence[tuple[_Kubeconfig, Path]]:
+    """Each file with the directory that its paths are relative to."""
+    try:
+        # A file may be empty.
+        decode = partial(msgspec.yaml.decode, type=_Kubeconfig | None)
+        return [(decode(f.read_bytes()) or _Kubeconfig(), f.resolve().parent) for f in files]
     except OSError as error:
         raise AccessError(f"kubeconfig {error.filename}: {error.strerror}") from error
-    except (msgspec.MsgspecError, AccessError) as error:
+    except msgspec.MsgspecError as error:
         raise AccessError(f"kubeconfig {join_paths(files)}: {one_line(error)}") from error
 
 
@@ -217,9 +232,7 @@ def in_cluster(environment: Mapping[str, str], directory: Path) -> Credentials:
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise AccessError(
-            "no kubeconfig given, and KUBERNETES_SERVICE_HOST and _PORT are not set: not in a pod"
-        )
+        raise _no_kubeconfig("KUBERNETES_SERVICE_HOST and _PORT are not set, as in a pod")
     name = f"[{host}]" if ":" in host else host
     try:
         tls = _tls(ca_text=(directory / "ca.crt").read_text(encoding="ascii"))

@@ -209,7 +209,7 @@ class PageServer(HttpListener):
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         story = (await self._shown(request)).pod(namespace, name)
-        missing = f"no pod {namespace}/{name}, and no Event tells of one"
+        missing = f"no pod {namespace}/{name}, and no Event about one"
         return await self._story(request, story, missing)
 
     async def _node(self, request: web.Request) -> web.Response:
