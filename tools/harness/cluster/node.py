@@ -31,13 +31,12 @@ FIXED_DIRECTORIES = {
 }
 # and those that a boot finds empty.
 VOLATILE_DIRECTORIES = {
-    "shims": Path("/run/containerd"),
+    "containerd": Path("/run/containerd"),
     "crio": crio.RUN,
     "network-namespaces": Path("/var/run/netns"),
     AGENT_RUN: Path("/run/gpu-device-plugin"),
 }
-CONTAINERD_STATE = "containerd-state"
-CONTAINERD_OCI_ROOT = VOLATILE_DIRECTORIES["shims"] / "runc" / "k8s.io"
+CONTAINERD_OCI_ROOT = VOLATILE_DIRECTORIES["containerd"] / "runc" / "k8s.io"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAXIMUM_PODS = 250
 # The other kind copies an image's files for each container, and needs nothing of the kernel.
@@ -170,7 +169,7 @@ class Node:
         wait_for("no container runs", lambda: not self._containers(), 30)
         self.runtime.kill()
         self._socket.unlink()
-        for name in (*VOLATILE_DIRECTORIES, CONTAINERD_STATE):
+        for name in VOLATILE_DIRECTORIES:
             self._empty(self._file(name))
 
     def power_on(self) -> None:
@@ -223,7 +222,8 @@ class Node:
             if roots.intersection(Path(mount).parents):
                 command_output([*self.place.enter, "umount", "--lazy", mount])
         for entry in directory.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            is_tree = entry.is_dir() and not entry.is_symlink()
+            shutil.rmtree(entry) if is_tree else entry.unlink()
 
     def containerd_command(self, *arguments: str) -> str:
         """Ask this node's containerd with its own client."""
@@ -301,7 +301,7 @@ class Node:
             return self._store.settings(self._socket, self._file("networks"), self.cdi_directory)
         return f"""version = 3
 root = "{self._file("containerd-root")}"
-state = "{self._file(CONTAINERD_STATE)}"
+state = "{VOLATILE_DIRECTORIES["containerd"]}"
 disabled_plugins = ["io.containerd.nri.v1.nri"]
 [grpc]
   address = "{self._socket}"
