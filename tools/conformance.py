@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.harness.cluster.binaries import CONTAINERD
+from tools.harness.cluster.crio import CRIO
 from tools.harness.cluster.oci_runtimes import CRUN, RUNC
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +25,8 @@ PARTS = [
 CGROUP = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1 hybrid"
 # User-mode Linux, by which a machine of v1 runs the rows of v2.
 UML = os.environ.get("UML", "")
+# What CRI chooses, and which version that is.
+RUNTIMES = {"containerd": ("containerd", CONTAINERD), "CRI-O": ("crio", CRIO)}
 OCI_VERSIONS = {"runc": RUNC, "crun": CRUN}
 NOT_RUN = "not run: "
 _SUMMARY = re.compile(
@@ -64,8 +67,6 @@ def count_runs(page: str) -> str:
 
 def why_not(row: Row) -> str:
     """Why this machine cannot run it; empty if it can."""
-    if row.runtime != "containerd":
-        return "the tests' nodes run containerd only ([CRI-O](#cri-o))"
     if row.cgroup != CGROUP and not (UML and row.cgroup == "v2"):
         return f"the machine has cgroup {CGROUP}"
     return ""
@@ -73,7 +74,8 @@ def why_not(row: Row) -> str:
 
 def run(row: Row, commit: str) -> str:
     """Run the tests; when, where, with what, and what came of it."""
-    chosen = {"KUBE": row.kubernetes, "OCI_RUNTIME": row.oci, "DRIVER": row.driver}
+    cri, cri_version = RUNTIMES[row.runtime]
+    chosen = {"KUBE": row.kubernetes, "CRI": cri, "OCI_RUNTIME": row.oci, "DRIVER": row.driver}
     environment = {**os.environ, "GPU_DEVICE_PLUGIN_UPGRADE": "1", **chosen}
     subprocess.run(["tests/e2e/install.sh"], cwd=ROOT, env=environment, check=True)
     command, kernel = ["tests/e2e/run.sh", *PARTS], platform.release()
@@ -86,7 +88,7 @@ def run(row: Row, commit: str) -> str:
     found, bad = _SUMMARY.search(done.stdout), ", ".join(_BAD.findall(done.stdout))
     result = found[1] if found else f"no test ended; exit code {done.returncode}"
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {kernel}"
-    versions = f"containerd {CONTAINERD}, {row.oci} {OCI_VERSIONS[row.oci]}"
+    versions = f"{row.runtime} {cri_version}, {row.oci} {OCI_VERSIONS[row.oci]}"
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return f"{today}, {commit}, {machine}, {versions}: {result}{bad and f' ({bad})'}"
 

@@ -39,7 +39,7 @@ class AgentImage:
 
     def load_into(self, node: Node) -> None:
         """Make it known to a node."""
-        node.load_archive(self.archive)
+        node.load_archive(self.archive, self.reference)
 
 
 def agent_image(network: int, checkout: Path = ROOT) -> AgentImage:

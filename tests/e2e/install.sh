@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what `make e2e` needs: Debian packages, then Kubernetes, containerd and an OCI runtime, built
 # into a cache outside the tree. Seconds when everything is there already.
-# KUBE chooses the Kubernetes version, OCI_RUNTIME runc or crun.
+# KUBE chooses the Kubernetes version, OCI_RUNTIME runc or crun, CRI containerd or crio.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -19,6 +19,10 @@ if [ "${OCI_RUNTIME-}" = crun ]; then
     want make make
     want /usr/include/sys/capability.h libcap-dev
     want /usr/include/yajl/yajl_parse.h libyajl-dev
+fi
+if [ "${CRI-}" = crio ]; then
+    want conmon conmon
+    want skopeo skopeo
 fi
 want /usr/lib/cni/ptp containernetworking-plugins
 want busybox busybox-static
@@ -44,4 +48,5 @@ fi
 python=.venv/bin/python
 [ -x "$python" ] || python=python3
 "$python" -m tools.harness.cluster.oci_runtimes
+"$python" -m tools.harness.cluster.crio
 exec "$python" -m tools.harness.cluster.binaries

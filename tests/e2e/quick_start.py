@@ -39,9 +39,7 @@ def without_gpus(driver_version: str) -> str:
 
 def load_images(cluster: Cluster, agent: AgentImage, nvidia_smi: NvidiaSmi, *names: str) -> None:
     """What `kind load` would do: the agent's image under its name there, and nvidia-smi's under these."""
-    cluster.node.containerd_command(
-        "images", "tag", "--force", agent.reference, f"{BUILT}:{agent.tag}"
-    )
+    cluster.node.tag(agent.reference, f"{BUILT}:{agent.tag}")
     libraries = [native_library(name) for name in ("libnvidia-ml.so.1", "libgpuslice.so")]
     with tempfile.TemporaryDirectory() as place:
         base, _ = cuda_images(compile_program(Path(place)), [nvidia_smi.path, *libraries])

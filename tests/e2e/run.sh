@@ -23,9 +23,9 @@ fi
 # restarts the first node's kubelet comes last.
 second=(tests/e2e/test_{lifecycle,extender,image,quickstart,nvidia,moving_in}.py)
 
-# The only thing that outlives the namespaces. A group with a process in it stays: another containerd's.
+# The only thing that outlives the namespaces. A group with a process in it stays: another runtime's.
 remove_empty_cgroups() {
-    find /sys/fs/cgroup -depth -path '*/k8s.io*' -type d -exec rmdir {} + 2>/dev/null || true
+    find /sys/fs/cgroup -depth -regex '.*/\(k8s\.io\|crio\).*' -type d -exec rmdir {} + 2>/dev/null || true
 }
 
 # A way out, for the one test that downloads something: the network that we leave here.

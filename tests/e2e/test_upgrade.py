@@ -55,8 +55,7 @@ def life(
     """Both images on the first node, and the release before at work there."""
     old = agent_image(int(os.environ["GPU_DEVICE_PLUGIN_E2E_NETWORK"]), checkout_before)
     old.load_into(cluster.node)
-    tagged = (old.reference, f"{old.repository}:{TAG}")
-    cluster.node.containerd_command("images", "tag", "--force", *tagged)
+    cluster.node.tag(old.reference, f"{old.repository}:{TAG}")
     new: AgentImage = request.getfixturevalue("agent_image")
     new.load_into(cluster.node)  # both say the same version until the first release
     libraries = take_libraries(new, tmp_path_factory.mktemp("libraries"))

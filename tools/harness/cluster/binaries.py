@@ -105,9 +105,13 @@ def provide_helm() -> Path:
 
 def provide_cert_manager() -> Path:
     """Where the files of cert-manager stand, after they were fetched where that was due."""
-    cache, module = cache_directory(), "github.com/cert-manager/cert-manager"
-    with one_builder(cache / "cert-manager"):
-        return Path(_download(cache, module, CERT_MANAGER)["Dir"])
+    with one_builder(cache_directory() / "cert-manager"):
+        return source_of("github.com/cert-manager/cert-manager", CERT_MANAGER)
+
+
+def source_of(module: str, version: str) -> Path:
+    """Where the files of a Go module stand, after they were fetched where that was due."""
+    return Path(_download(cache_directory(), module, version)["Dir"])
 
 
 def _helm_flags(module: str) -> str:
@@ -255,8 +259,12 @@ def _workspace(
     with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as name:
         workspace = Path(name)
         (workspace / "go.mod").write_text("module cluster\n")
-        go_mod = _download(workspace, module, version)["GoMod"]
-        described = _go(workspace, "mod", "edit", "-json", go_mod)
+        fetched = _download(workspace, module, version)
+        # Go asks the checksum database, which fails now and then too, only for what this lacks.
+        sums = Path(fetched["Dir"]) / "go.sum"
+        if sums.exists():
+            shutil.copyfile(sums, workspace / "go.sum")
+        described = _go(workspace, "mod", "edit", "-json", fetched["GoMod"])
         lines = module_file(module, version, json.loads(described))
         lines += [f"replace {one} => {one} v{other}" for one, other in (replaced or {}).items()]
         (workspace / "go.mod").write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""One node of the cluster: containerd, a kubelet and kube-proxy."""
+"""One node of the cluster: containerd or CRI-O, a kubelet and kube-proxy."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.harness.cluster import crio
 from tools.harness.cluster.binaries import Binaries
 from tools.harness.cluster.credentials import PROXY, Credentials, node_user
 from tools.harness.cluster.images import PAUSE, Image, write_archive
@@ -30,15 +31,17 @@ FIXED_DIRECTORIES = {
 }
 # and those that a boot finds empty.
 VOLATILE_DIRECTORIES = {
-    "shims": Path("/run/containerd"),
+    "containerd": Path("/run/containerd"),
+    "crio": crio.RUN,
     "network-namespaces": Path("/var/run/netns"),
     AGENT_RUN: Path("/run/gpu-device-plugin"),
 }
-CONTAINERD_STATE = "containerd-state"
+CONTAINERD_OCI_ROOT = VOLATILE_DIRECTORIES["containerd"] / "runc" / "k8s.io"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAXIMUM_PODS = 250
-# The other one copies an image's files for each container, and needs nothing of the kernel.
-SNAPSHOTTER = "overlayfs" if "overlay" in Path("/proc/filesystems").read_text() else "native"
+# The other kind copies an image's files for each container, and needs nothing of the kernel.
+HAS_OVERLAY = "overlay" in Path("/proc/filesystems").read_text()
+SNAPSHOTTER, STORAGE_DRIVER = ("overlayfs", "overlay") if HAS_OVERLAY else ("native", "vfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class NodePlace:
         name: Of the Node object.
         address: Of the machine that the node would be.
         pods: The range of its pods' addresses.
-        directory: What kubelet and containerd keep.
+        directory: What kubelet and runtime keep.
         logs: What they say.
         enter: The command that enters the node's namespaces; empty: it has those of the tests.
     """
@@ -63,21 +66,19 @@ class NodePlace:
 
 
 class Node:
-    """containerd, the kubelet and kube-proxy of one node."""
+    """containerd or CRI-O, the kubelet and kube-proxy of one node."""
 
     def __init__(self, place: NodePlace, binaries: Binaries, credentials: Credentials) -> None:
         self.place = place
         self.name = place.name
         self._binaries = binaries
         self._credentials = credentials
-        self._socket = place.directory / "containerd.sock"
+        self._socket = place.directory / "runtime.sock"
         self._loaded: dict[str, Image] = {}
-        self.containerd = self._program(
-            "containerd",
-            binaries.containerd / "containerd",
-            "--config",
-            self._file("containerd.toml"),
-        )
+        self._store = crio.Store(self._file("crio-root"), STORAGE_DRIVER, place.enter)
+        self._is_crio = crio.is_chosen()
+        runtime = crio.provide_crio() if self._is_crio else binaries.containerd / "containerd"
+        self.runtime = self._program(runtime.name, runtime, "--config", self._file("runtime.toml"))
         self.kubelet = self._program("kubelet", binaries.kubernetes / "kubelet", *self._flags())
         proxy = binaries.kubernetes / "kube-proxy"
         self.proxy = self._program("kube-proxy", proxy, *self._proxy_flags())
@@ -85,7 +86,7 @@ class Node:
     @property
     def programs(self) -> tuple[Program, ...]:
         """All of them, in the order of their start."""
-        return (self.containerd, self.kubelet, self.proxy)
+        return (self.runtime, self.kubelet, self.proxy)
 
     @property
     def kubelet_directory(self) -> Path:
@@ -94,7 +95,7 @@ class Node:
 
     @property
     def cdi_directory(self) -> Path:
-        """Where containerd finds CDI files."""
+        """Where the runtime finds CDI files."""
         return self._file("cdi")
 
     @property
@@ -103,17 +104,19 @@ class Node:
         return self.place.directory / "static-pods"
 
     def start(self, images: Sequence[Image]) -> None:
-        """Start containerd, give it the images, and start the kubelet."""
+        """Start the runtime, give it the images, and start the kubelet."""
         for name, target in {**FIXED_DIRECTORIES, **VOLATILE_DIRECTORIES}.items():
             overlay(target, self.place.directory / name, self.place.enter)
+        if self._is_crio:
+            crio.hide_unmounted_cgroups(self._file("cgroups"), self.place.enter)
         self.static_pods.mkdir()
-        self._file("containerd.toml").write_text(self._containerd_settings())
+        self._file("runtime.toml").write_text(self._runtime_settings())
         self._file("kubelet.json").write_text(json.dumps(self._kubelet_settings()))
         networks = self._file("networks")
         networks.mkdir()
         (networks / "10-e2e.conflist").write_text(json.dumps(_network(self.place.pods)))
-        self.containerd.start()
-        wait_for("containerd answers", self._containerd_answers, 30)
+        self.runtime.start()
+        wait_for("the runtime answers", self._runtime_answers, 30)
         for image in images:
             self.load(image)
         self.kubelet.start()
@@ -125,18 +128,28 @@ class Node:
             return
         archive = self._file("image.tar")
         write_archive(image, archive)
-        self.load_archive(archive)
+        self.load_archive(archive, image.reference, "docker-archive")
         archive.unlink()
         self._loaded[image.reference] = image
 
-    def load_archive(self, archive: Path) -> None:
-        """Make an image known to this node that stands in an archive, of Docker's or OCI's kind."""
-        self.containerd_command(
-            "images", "import", "--local", "--snapshotter", SNAPSHOTTER, str(archive)
-        )
+    def load_archive(self, archive: Path, reference: str, kind: str = "oci-archive") -> None:
+        """Make the image of this name in an archive known to this node, as skopeo calls its kind."""
+        if self._is_crio:
+            self._store.copy(f"{kind}:{archive}:{reference}", reference)
+        else:
+            self.containerd_command(
+                "images", "import", "--local", "--snapshotter", SNAPSHOTTER, str(archive)
+            )
+
+    def tag(self, reference: str, other: str) -> None:
+        """Give an image that this node has another name too."""
+        if self._is_crio:
+            self._store.copy(f"{self._store.place}{reference}", other)
+        else:
+            self.containerd_command("images", "tag", "--force", reference, other)
 
     def add_cdi_spec(self, name: str, content: str) -> None:
-        """Make devices known to containerd, which looks at the directory for every container."""
+        """Make devices known to the runtime, which looks at the directory for every container."""
         self.cdi_directory.mkdir(exist_ok=True)
         (self.cdi_directory / f"{name}.json").write_text(content)
 
@@ -153,10 +166,10 @@ class Node:
         self.proxy.kill()
         self.kubelet.kill()
         self._kill_containers()
-        wait_for("no container runs", lambda: not self._running_containers(), 30)
-        self.containerd.kill()
+        wait_for("no container runs", lambda: not self._containers(), 30)
+        self.runtime.kill()
         self._socket.unlink()
-        for name in (*VOLATILE_DIRECTORIES, CONTAINERD_STATE):
+        for name in VOLATILE_DIRECTORIES:
             self._empty(self._file(name))
 
     def power_on(self) -> None:
@@ -166,30 +179,39 @@ class Node:
         # A user namespace may mount /proc where one that nothing covers is there already.
         uncovered_proc(self._file("proc"), self.place.enter)
         overlay_file(BOOT_ID, boot_id, self.place.enter)
-        self.containerd.start()
-        wait_for("containerd answers", self._containerd_answers, 30)
+        self.runtime.start()
+        wait_for("the runtime answers", self._runtime_answers, 30)
         self.kubelet.start()
         self.proxy.start()
 
     def stop(self) -> None:
-        """Stop kube-proxy and the kubelet, then every container, then containerd."""
+        """Stop kube-proxy and the kubelet, then every container, then the runtime."""
         self.proxy.stop()
         self.kubelet.stop()
-        if self.containerd.running():
+        if self.runtime.running():
             self._kill_containers()
-        self.containerd.stop()
+        self.runtime.stop()
 
     def _kill_containers(self) -> None:
-        for task in self.containerd_command("tasks", "ls", "-q").split():
+        for identity in self._containers():
             try:
-                self.containerd_command("tasks", "kill", "-s", "SIGKILL", task)
+                self._oci_command("kill", identity, "KILL")
             except ProgramError:
                 # It may have ended with its sandbox, which was killed before it.
-                if task in self.containerd_command("tasks", "ls", "-q").split():
+                if identity in self._containers():
                     raise
 
-    def _running_containers(self) -> bool:
-        return "RUNNING" in self.containerd_command("tasks", "ls")
+    def _containers(self) -> Sequence[str]:
+        """The ids of those that have not ended."""
+        told = json.loads(self._oci_command("list", "--format", "json")) or []
+        return [str(each["id"]) for each in told if each["status"] != "stopped"]
+
+    def _oci_command(self, *arguments: str) -> str:
+        """Ask this node's OCI runtime about the containers of containerd or CRI-O."""
+        root = crio.OCI_ROOT if self._is_crio else CONTAINERD_OCI_ROOT
+        command_output([*self.place.enter, "mkdir", "-p", str(root)])
+        command = [*self.place.enter, str(oci_runtime()), "--root", str(root), *arguments]
+        return command_output(command)
 
     def _empty(self, directory: Path) -> None:
         """Network namespaces and root file systems are mounts of the node's namespace."""
@@ -200,7 +222,8 @@ class Node:
             if roots.intersection(Path(mount).parents):
                 command_output([*self.place.enter, "umount", "--lazy", mount])
         for entry in directory.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            is_tree = entry.is_dir() and not entry.is_symlink()
+            shutil.rmtree(entry) if is_tree else entry.unlink()
 
     def containerd_command(self, *arguments: str) -> str:
         """Ask this node's containerd with its own client."""
@@ -208,8 +231,8 @@ class Node:
         command = [*self.place.enter, client, "-a", str(self._socket), "-n", "k8s.io", *arguments]
         return command_output(command)
 
-    def _containerd_answers(self) -> bool:
-        self.containerd.check()
+    def _runtime_answers(self) -> bool:
+        self.runtime.check()
         return self._socket.exists()
 
     def _file(self, name: str) -> Path:
@@ -273,10 +296,12 @@ class Node:
             "imageGCHighThresholdPercent": 100,
         }
 
-    def _containerd_settings(self) -> str:
+    def _runtime_settings(self) -> str:
+        if self._is_crio:
+            return self._store.settings(self._socket, self._file("networks"), self.cdi_directory)
         return f"""version = 3
 root = "{self._file("containerd-root")}"
-state = "{self._file(CONTAINERD_STATE)}"
+state = "{VOLATILE_DIRECTORIES["containerd"]}"
 disabled_plugins = ["io.containerd.nri.v1.nri"]
 [grpc]
   address = "{self._socket}"
