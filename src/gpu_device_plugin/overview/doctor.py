@@ -216,11 +216,10 @@ def _cards(facts: Installation) -> Iterator[Finding]:
                 found = (e.message for e in reported if _is_of_card(e, view.name, card))
                 yield problem(
                     f"card {card.index} ({card.uuid}) of node {view.name} is out of service"
-                    + (f": {card.fault}" if card.fault else ""),
+                    f"{card.fault and f': {card.fault}'}",
                     "; ".join(_CARD_TEXT.sub("", text) for text in found) or _EVENTS,
                 )
-    units = {view.unit_mib for view in facts.cards.nodes}
-    if len(units) > 1:
+    if len(units := {view.unit_mib for view in facts.cards.nodes}) > 1:
         yield note(
             f"nodes count in different memory units: {few(f'{unit} MiB' for unit in sorted(units))}",
             f"give pods a nodeSelector ({MODE_LABEL}), for the same amount means different sizes",
@@ -369,12 +368,14 @@ def _reports(facts: Installation) -> Sequence[Event]:
     for event in facts.node_events or ():
         if event.reporter != _COMPONENT or event.about not in nodes:
             continue
+        label = _LABEL_TEXT.match(event.message)
+        if label and nodes[event.about].labels.get(label[1]) != label[2]:
+            continue  # the node has another one since
         if event.type == "Warning" or event.reason in _TOLD:
             last[event.about, event.reason, _card(event)] = event
         else:
             last = {key: each for key, each in last.items() if not _ends(event, each)}
-    found = (event for _, event in sorted(last.items()))
-    return [event for event in found if not _is_of_former_label(event, nodes[event.about])]
+    return [event for _, event in sorted(last.items())]
 
 
 def _node_events(facts: Installation) -> Iterator[Finding]:
@@ -388,9 +389,8 @@ def _node_events(facts: Installation) -> Iterator[Finding]:
 
 def _is_of_card(event: Event, node: str, card: CardView) -> bool:
     """Whether it tells why the card is out of service, alone or with all of the node's."""
-    uuid = _card(event)
-    is_of_all = not uuid and event.reason == card.fault.partition(" ")[0]
-    return event.about == node and (uuid == card.uuid or is_of_all)
+    uuid, reason = _card(event), card.fault.partition(" ")[0]
+    return event.about == node and (uuid == card.uuid if uuid else event.reason == reason)
 
 
 def _ends(good: Event, bad: Event) -> bool:
@@ -402,14 +402,7 @@ def _ends(good: Event, bad: Event) -> bool:
 
 def _card(event: Event) -> str:
     """The UUID of the card that it is about, or ""."""
-    found = _CARD_TEXT.match(event.message)
-    return found[1] if found else ""
-
-
-def _is_of_former_label(event: Event, node: SurveyedNode) -> bool:
-    """Whether it complains of a label that the node has no longer."""
-    found = _LABEL_TEXT.match(event.message)
-    return found is not None and node.labels.get(found[1]) != found[2]
+    return found[1] if (found := _CARD_TEXT.match(event.message)) else ""
 
 
 def _refused(facts: Installation) -> Iterator[Finding]:
