@@ -156,19 +156,27 @@ async def test_filters_leave_the_waiting_pods_that_match(seen: Seen) -> None:
     await typed(tab, "namespace", "")
     await typed(tab, "text", "big")
     await becomes(tab, waiting, "batch/big-1")
-    await typed(tab, "text", "")
 
-    for n in range(60):
+
+async def test_of_many_waiting_pods_some_of_each_namespace_are_searched(seen: Seen) -> None:
+    """The heading counts those that match, and a line says how many more there are."""
+    server, tab, _ = seen
+    for n in range(250):
         more = place(pod(f"many-{n}", 16, 30), "aaa", "Pending")
         await server.put(f"/api/v1/namespaces/aaa/pods/many-{n}", more)
+    shown = "document.querySelectorAll('#unplaced li:not([hidden])').length"
     told = "document.querySelector('#unplaced h2').textContent"
     rest = "document.querySelector('#unplaced .hint').textContent"
-    await becomes(tab, told, "Without a card: 63 pods")
-    await becomes(tab, rest, "and 13 more")
-    await typed(tab, "namespace", "late")
-    await becomes(tab, waiting, "late/late-2")
+    await becomes(tab, told, "Without a card: 252 pods")
+    await becomes(tab, rest, "and 202 more")
+    await becomes(tab, shown, 50)
+    await typed(tab, "namespace", "batch")
+    await becomes(tab, shown, 1)
     await becomes(tab, told, "Without a card")
-    await becomes(tab, rest, "")
+    await becomes(tab, rest, "52 more are not searched")
+    await typed(tab, "text", "nobody")
+    await becomes(tab, shown, 0)
+    await becomes(tab, rest, "52 more are not searched")
 
 
 async def test_who_has_room_is_answered_card_by_card(seen: Seen) -> None:

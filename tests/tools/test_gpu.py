@@ -234,13 +234,15 @@ def test_a_twentieth_of_the_throughput_may_be_lost(ratio: float, *, is_met: bool
 
 
 def test_rows_that_differ_in_their_cap_alone_stand_in_one_line_of_the_table() -> None:
-    """With every figure; it is missed where one of them is."""
+    """With every figure; it is missed where one of them is, also beside one without a verdict."""
     shares = [compute.share_row("a stream", cap, part) for cap, part in ((10, 0.1), (30, 0.4))]
+    shares += [replace(shares[1], what="a stream, 50 %: the card's time", is_met=None)]
     others = [Row("the same", "", figure) for figure in ("1 s", "2 s")]
     text = chapter_text(Chapter("Shares", "What for.", (*shares, *others)))
 
     told = (
-        "a stream, 10 %, 30 %: the card's time | 10 ± 2 %; 30 ± 2 % | 10.0 %, 40.0 % | **missed** |"
+        "a stream, 10 %, 30 %, 50 %: the card's time | 10 ± 2 %; 30 ± 2 % | 10.0 %, 40.0 %, 40.0 % "
+        "| **missed** |"
     )
     assert f"| {told}\n" in text
     assert "| the same |  | 1 s |  |\n| the same |  | 2 s |  |\n" in text

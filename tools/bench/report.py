@@ -164,5 +164,5 @@ def folded(rows: Sequence[Row]) -> Iterator[Row]:
             f"{before}{', '.join(name for name, _ in same)}{after}",
             "; ".join(dict.fromkeys(row.target for _, row in same)),
             figures[0] if len(set(figures)) == 1 else ", ".join(figures),
-            None if None in verdicts else all(verdicts),
+            False if False in verdicts else None if None in verdicts else True,
         )

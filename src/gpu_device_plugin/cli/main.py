@@ -114,7 +114,7 @@ def agent(config: Path | None, **flags: object) -> None:
         give_up_sys_admin()
     from gpu_device_plugin.agent.run_agent import run_agent
 
-    _warn_of_unknown(os.environ)
+    _warn_of_unknown(os.environ)  # before an error that it may explain
     settings, chosen = load_settings(flags, os.environ, config), ""
     configure_logs(settings.log_level.value, settings.log_format)
     if settings.node_settings_dir and not settings.standalone:

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from gpu_device_plugin.overview.slice_use import (
 )
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
-from gpu_device_plugin.page.rows import Colours, NodeRow, Uses, node_row, pod_row, use_lines
+from gpu_device_plugin.page.rows import Colours, NodeRow, PodRow, Uses, node_row, pod_row, use_lines
 from gpu_device_plugin.web.http_server import ReadyState
 from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
 
@@ -108,7 +108,7 @@ class PageParts:
 _ONCE = ("summary", "legend", "unplaced", "totals")
 _LEAST_SECONDS_BETWEEN = 0.25
 _MOST_SCOPES = 64
-_MOST_WITHOUT_CARD = 400
+_MOST_WITHOUT_CARD = 200
 _MOST_VERDICTS = 20
 _MOST_IN_LEGEND = 16
 _MOST_SAID = 5
@@ -259,7 +259,16 @@ class Drawing:
         )
         pods = [pod_row(pod, is_refused=False) for pod in waiting]
         pods += [pod_row(pod, is_refused=True) for pod in refused]
-        return self._html.render("unplaced", pods=pods, most=_MOST_WITHOUT_CARD)
+        turns = Counter[str]()
+
+        def turn(pod: PodRow) -> int:
+            turns[pod.namespace] += 1
+            return turns[pod.namespace]
+
+        # Some of each namespace, however many pods of another one wait.
+        sent = set(sorted(pods, key=turn)[:_MOST_WITHOUT_CARD])
+        shown = [pod for pod in pods if pod in sent]
+        return self._html.render("unplaced", pods=shown, count=len(pods))
 
     def _legend(self) -> str:
         names = sorted({name for names in self._held.values() for name in names})

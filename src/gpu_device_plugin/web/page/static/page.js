@@ -58,12 +58,13 @@ function listWaiting(unplaced, want) {
     each.hidden = true;
     return isOfPod(find("[data-pod]", each).dataset.pod, want, false);
   });
-  unplaced.hidden = !asked.length;
+  const beyond = Number(unplaced.dataset.beyond ?? 0), isSearch = want.text || want.namespace;
+  unplaced.hidden = !asked.length && !beyond;
   if (unplaced.hidden) return;
   for (const each of asked.slice(0, 50)) each.hidden = false;
-  const beyond = Number(unplaced.dataset.beyond), count = asked.length + (want.text || want.namespace ? 0 : beyond);
+  const count = asked.length + (isSearch ? 0 : beyond);
   find("h2", unplaced).textContent = `Without a card${count > 1 ? `: ${count} pods` : ""}`;
-  const rest = [count > 50 && `and ${count - 50} more`, count === asked.length && beyond && `${beyond} more are not searched`];
+  const rest = [count > 50 && `and ${count - 50} more`, isSearch && beyond && `${beyond} more are not searched`];
   find(".hint", unplaced).textContent = rest.filter(Boolean).join("; ");
 }
 
