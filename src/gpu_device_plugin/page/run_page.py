@@ -125,7 +125,7 @@ _NODES_CURE = (
     "--resource=nodes` and `kubectl create clusterrolebinding gpu-page --clusterrole=gpu-page "
     "--user=USER`"
 )
-_PODS_CURE = "name a namespace whose pods and Events you may list, with `--namespace`"
+_PODS_CURE = "name a namespace whose pods you may list and watch, with `--namespace`"
 
 
 async def _check(api: ApiServer, namespace: str) -> None:
