@@ -239,11 +239,13 @@ def capacity(units: int, percent: int, cards: int, listing: Listing) -> None:
     cordoned or not ready takes none. Only cards are counted, not CPU, memory or taints of the
     nodes. `-o name` names only nodes that take at least one.
     """
-    from gpu_device_plugin.overview.capacity import capacities
+    from gpu_device_plugin.overview.capacity import capacities, one_more
+
+    pod = one_more(units, percent, cards)
 
     async def read(api: "ApiServer") -> VerbResult:
         shown = await _read_nodes(api, listing)
-        found = capacities(shown, units, percent, cards)
+        found = capacities(shown, pod)
         over = f" over {cards} cards" if cards > 1 else ""
         compute = f" and {percent} %" if percent else ""
         asked = f"{count_noun(units, 'unit')}{compute}{over}"

@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, RequestError
-from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, rule_text
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, closed_text, rule_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,14 @@ class NodeCapacity:
     then: str
 
 
-def _pod(units: int, percent: int, cards: int) -> PodRequest:
+def one_more(units: int, percent: int, cards: int) -> PodRequest:
+    """A pod of one container: memory units over all `cards`, percent of one card's compute (0: none).
+
+    ConfigError: No pod may ask for so many percent.
+    """
+    if percent % CORE_STEP_PERCENT:
+        wanted = f"wanted a multiple of {CORE_STEP_PERCENT}"
+        raise ConfigError(f"PERCENT: {percent} is not valid: {wanted}")
     amounts = {Resource.MEM.value: units, Resource.CORE.value: percent}
     asked = {resource: amount for resource, amount in amounts.items() if amount}
     container = ContainerRequest("main", ContainerKind.APP, 0, asked)
@@ -33,29 +40,21 @@ def _pod(units: int, percent: int, cards: int) -> PodRequest:
     return PodRequest(PodRef("", "one-more", "one-more"), (container,), card_count_label=label)
 
 
-def capacities(
-    cluster: ClusterCards, units: int, percent: int, cards: int
-) -> tuple[NodeCapacity, ...]:
-    """For each node, how many pods of one container fit beside what it holds, the most first.
+def capacities(cluster: ClusterCards, pod: PodRequest) -> tuple[NodeCapacity, ...]:
+    """For each node, how many such pods fit beside what it holds, the most first.
 
-    Each asks for memory units over all `cards` and percent of one card's compute (0: none). A node
-    that is cordoned or not ready takes none, nor does one that cannot be read.
-    ConfigError: No pod may ask for so many percent.
+    A node that is cordoned or not ready takes none, nor does one that cannot be read.
     """
-    if percent % CORE_STEP_PERCENT:
-        wanted = f"wanted a multiple of {CORE_STEP_PERCENT}"
-        raise ConfigError(f"PERCENT: {percent} is not valid: {wanted}")
     found = [
         NodeCapacity(name, 0, f"unreadable: {why}") for name, why in cluster.unreadable.items()
     ]
-    pod = _pod(units, percent, cards)
     found += (_capacity(node, pod) for node in cluster.nodes)
     return tuple(sorted(found, key=lambda each: (-each.pods, each.node)))
 
 
 def _capacity(node: NodeCards, pod: PodRequest) -> NodeCapacity:
     if node.marks:
-        return NodeCapacity(node.name, 0, f"the node is {' and '.join(node.marks)}")
+        return NodeCapacity(node.name, 0, closed_text(node.marks))
     rooms: Sequence[Room] = node.rooms
     policy = node.offer.policy or PlacementPolicy.BINPACK
     count = 0

@@ -385,6 +385,11 @@ def allocation_api_text(by_claims: int, cards: int) -> str:
     return f", {which}given by claims" if by_claims else ""
 
 
+def closed_text(marks: Sequence[str]) -> str:
+    """Why no new pod goes to a node that has these marks."""
+    return f"the node is {' and '.join(marks)}"
+
+
 def rule_text(error: RequestError) -> str:
     """The rule that refuses a request, and the cure; without the pod, the node and what is asked."""
     return str(error).partition("): ")[2] or str(error)

@@ -27,7 +27,13 @@ from gpu_device_plugin.kubernetes.objects.pod_spec import (
     device_count,
 )
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, rule_text
+from gpu_device_plugin.overview.node_cards import (
+    CardView,
+    ClusterCards,
+    NodeCards,
+    closed_text,
+    rule_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +282,7 @@ def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
     if node.marks:
         asks_why = f"`kubectl describe node {name}` says why it is not ready"
         cure = f"`kubectl uncordon {name}`" if node.is_ready else asks_why
-        return _Closed(f"the node is {' and '.join(node.marks)}", cure)
+        return _Closed(closed_text(node.marks), cure)
     for key, value in sorted((pod.spec.node_selector or {}).items()):
         if node.labels.get(key) != value:
             label = f"`kubectl label node {name} {key}={value}`, or "
