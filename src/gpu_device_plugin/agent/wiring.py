@@ -278,7 +278,6 @@ class Wiring:
         self.registrations.changed.subscribe(self._endpoint_changed)
 
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
-        """What the device plugin offers beside the claims."""
         pools, ledger = self.schemes.pools(state), self.ledger_store.ledger
         return pools_behind(pools, state.allocation_api, ledger, self.claim_endpoint.withheld)
 

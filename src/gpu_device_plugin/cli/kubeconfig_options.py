@@ -105,12 +105,10 @@ class KubeconfigChoice:
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> Self:
-        """Those of a command's options, which lose them."""
         given = {each.name: options.pop(each.name, None) for each in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in given.items() if value})
 
     def api(self) -> "ApiServer":
-        """The API server."""
         from gpu_device_plugin.kubernetes.client.api import ApiServer
         from gpu_device_plugin.kubernetes.client.credentials import read_context
 
@@ -134,7 +132,6 @@ class KubeconfigChoice:
         return asyncio.run(ask())
 
     def namespace(self) -> str:
-        """The namespace of the context."""
         from gpu_device_plugin.kubernetes.client.credentials import read_context
 
         files = self.files()
@@ -184,12 +181,10 @@ class Listing:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the text has all that there is."""
         return self.output == "wide"
 
     @property
     def scope(self) -> str:
-        """Which pods are asked for, after the noun."""
         labelled = " with these labels" if self.labels else ""
         return (f" of namespace {self.namespace}" if self.namespace else "") + labelled
 

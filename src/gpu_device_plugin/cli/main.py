@@ -61,7 +61,6 @@ class _Program(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, by name."""
         return sorted({*_ELSEWHERE, *super().list_commands(ctx)})
 
 

@@ -46,7 +46,6 @@ class OverviewScreen:
         self._console = console
 
     def cards(self, cluster: ClusterCards, *, is_wide: bool = False) -> None:
-        """Every node's cards with who holds them."""
         for lines in self.drawn_nodes(cluster, is_wide=is_wide):
             self._print(lines)
         self._console.print(Text(cluster.summary))
@@ -127,7 +126,6 @@ class OverviewScreen:
         self._console.print(Text(f"{count_noun(total, 'more pod')} of {asked} {fit}", style="bold"))
 
     def findings(self, found: Sequence[Finding], examined: str) -> None:
-        """What is wrong, each with its cure."""
         for finding in found:
             is_problem = finding.level is Level.PROBLEM
             style = "bold red" if is_problem else "yellow"
@@ -138,7 +136,6 @@ class OverviewScreen:
         self._console.print(f"{examined}: {count_noun(problems, 'problem')}, {notes}")
 
     def story(self, story: PodStory) -> None:
-        """Why a pod is where it is."""
         self._console.print(Text.assemble((story.pod, "bold"), f"  {story.state}"))
         parts = (
             ("asks", story.asks),

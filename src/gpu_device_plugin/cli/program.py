@@ -32,7 +32,6 @@ class Number(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number."""
         try:
             found = self._kind(value)
         except ValueError:

@@ -78,7 +78,6 @@ class Binder:
         self._doubts: dict[PodRef, _Doubt] = {}
 
     async def stop(self) -> None:
-        """Give up asking after bindings that nobody answered."""
         tasks = [doubt.task for doubt in self._doubts.values()]
         for task in tasks:
             task.cancel()

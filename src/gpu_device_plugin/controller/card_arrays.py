@@ -77,7 +77,6 @@ class _Nodes(NamedTuple):
     rules: _Ints
 
     def where(self, mask: _Bools) -> "_Nodes":
-        """Some of them."""
         return self if mask.all() else _Nodes(*(each.compress(mask, -1) for each in self))
 
     def fitting(self, demand: Demand, *, is_bounded: bool = True) -> _Bools:
@@ -313,7 +312,6 @@ class CardArrays:
         return name in self._at
 
     def put(self, offer: NodeOffer, rooms: Sequence[Room], cpu_milli: int) -> None:
-        """A node has this left now."""
         rules = self._rules.setdefault((offer.mode, offer.policy), len(self._examples))
         if rules == len(self._examples):
             self._examples.append(offer)

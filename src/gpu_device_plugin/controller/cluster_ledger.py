@@ -171,7 +171,6 @@ class ClusterLedger:
             self._changed(node)
 
     def rooms(self, node: str) -> tuple[Room, ...]:
-        """What the cards of a node have left."""
         if node not in self._rooms:
             offer = self.offers[node]
             self._rooms[node] = node_rooms(offer, self.holds(node), AllocationApi.DEVICE_PLUGIN)
@@ -189,7 +188,6 @@ class ClusterLedger:
 
     @property
     def reserved(self) -> int:
-        """Pods that are being bound."""
         return len(self._reserved_on)
 
     def checks(self, pod: PodRequest) -> RequestChecks:
@@ -254,7 +252,6 @@ class ClusterLedger:
         )
 
     def _changed(self, node: str) -> None:
-        """Forget what was counted of a node."""
         self._rooms.pop(node, None)
         self._mark_stale(node)
 

@@ -115,12 +115,10 @@ class ModelRules:
 
     @property
     def catalogue(self) -> Catalogue:
-        """Series and drivers."""
         return self._catalogue.value
 
     @property
     def profile(self) -> Sequence[ProfileRule]:
-        """The rules, in order."""
         return self._profile.value
 
     @property
@@ -191,7 +189,6 @@ class SeriesLabels:
         self._mark(name)
 
     def catalogue_changed(self, catalogue: Catalogue) -> None:
-        """The catalogue is loaded, or has changed."""
         self._catalogue = catalogue
         self.all_changed()
 

@@ -93,7 +93,6 @@ class Controller:
         self.pages = WebServer(settings.metrics_address, self._page, self._readiness)
 
     def _view(self) -> View:
-        """What the binder asks."""
         return View(
             self._watch.read,
             self.leadership.standby,
@@ -102,7 +101,6 @@ class Controller:
         )
 
     def _handlers(self, settings: ControllerSettings) -> Handlers:
-        """Who answers what on the address."""
         extender = Extender(self.ledger, settings.filter_keeps)
         dialects = {KOORDINATOR: settings.koordinator.unit, HAMI: settings.hami.unit}
         rules = self.models.rules

@@ -106,7 +106,6 @@ class Extender:
         return found
 
     async def inspect(self, node: str | None) -> tuple[int, bytes]:
-        """The ledger as JSON, and the HTTP status."""
         known = sorted(n for n, offer in self._ledger.offers.items() if resources_of(offer.mode))
         if node is not None and node not in known:
             why = self._ledger.left_out.get(node) or f"no node {node} with slices"

@@ -39,19 +39,16 @@ class CdiFiles:
         return content if isinstance(content, dict) else {}
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's file, if it is there."""
         path = self._path(uid)
         with storage_errors("removed", path):
             path.unlink(missing_ok=True)
 
     def present(self) -> frozenset[str]:
-        """Uids of the claims that have a file."""
         return frozenset(
             path.stem.removeprefix(_PREFIX) for path in self._directory.glob(f"{_PREFIX}*.json")
         )
 
     def check(self) -> str:
-        """Why files cannot be written here, or ""."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -87,7 +87,6 @@ class LibraryVersions:
         return all(_size(f"{directory}/{name}") is not None for name in _NEEDED)
 
     def whole(self) -> Mapping[str, bool]:
-        """The complete versions, and whether each has gpu-selftest."""
         self._keep_open()
         return {
             name: _size(f"{self._directory_text}/{name}/{SELFTEST}") is not None

@@ -74,7 +74,6 @@ class NodeLock:
         self.release()
 
     def release(self) -> None:
-        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -93,7 +93,6 @@ class FileSizes:
             self._watch(path)
 
     def forget(self, slice_id: str) -> None:
-        """The files of a slice are removed."""
         for kept in self._kept.pop(slice_id, {}).values():
             kept.close()
 
@@ -272,7 +271,6 @@ class SliceFiles:
             self.sizes.forget(slice_id)
 
     def present(self) -> frozenset[str]:
-        """Slices that have files on this node."""
         with storage_errors("listed"):
             found = {entry.name for entry in _directories(self._slices)}
             for card in _directories(self._cards):

@@ -36,7 +36,6 @@ class Scope:
     resources: frozenset[str] | None = None
 
     def ledger(self, ledger: Ledger) -> Ledger:
-        """The scheme's own grants."""
         own = self.resources
         if own is None:
             return ledger
@@ -48,7 +47,6 @@ class Scope:
         return own, Ledger() if own is ledger else ledger.release(own.grants)
 
     def specs(self, specs: Mapping[PodKey, PodRequest]) -> Mapping[PodKey, PodRequest]:
-        """Pods with what they ask of the scheme."""
         if self.resources is None:
             return specs
         return {key: self.spec(spec) for key, spec in specs.items()}
@@ -61,7 +59,6 @@ class Scope:
         return replace(spec, containers=tuple(containers))
 
     def pods(self, listed: Sequence[ListedPod]) -> Sequence[ListedPod]:
-        """Pods with what they hold of the scheme."""
         if self.resources is None:
             return listed
         return [
@@ -72,7 +69,6 @@ class Scope:
         ]
 
     def entries(self, entries: Sequence[CheckpointEntry]) -> Sequence[CheckpointEntry]:
-        """What containers hold of the scheme."""
         own = self.resources
         return entries if own is None else [each for each in entries if each.resource in own]
 
@@ -141,7 +137,6 @@ class Schemes:
         """Every resource that this node may ever offer, and no other plugin's; it grows."""
 
     def of(self, resource: str) -> Scheme:
-        """The scheme of a resource."""
         return next((each for each in self.all if resource in each.resources), self.all[0])
 
     def of_grant(self, grant: Grant) -> Scheme:
@@ -149,12 +144,10 @@ class Schemes:
         return self.of(next(iter(grant.units), ""))
 
     def decider(self, grant: Grant) -> WeChooseDevices | None:
-        """The scheme of a grant, if it decides."""
         scheme = self.of_grant(grant)
         return scheme if isinstance(scheme, WeChooseDevices) else None
 
     def recorder(self, resource: str) -> KubeletChoosesDevices | None:
-        """The scheme of a resource, if it records."""
         scheme = self.of(resource)
         return scheme if isinstance(scheme, KubeletChoosesDevices) else None
 

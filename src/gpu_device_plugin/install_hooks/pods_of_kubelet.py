@@ -41,7 +41,6 @@ class GpuResources(Container[str]):
     """The names of everything that stands for a GPU, anyone who offers it."""
 
     def __contains__(self, name: object) -> bool:
-        """Whether it is one."""
         return isinstance(name, str) and name.startswith(("nvidia.com/", "aliyun.com/gpu"))
 
 

@@ -206,7 +206,6 @@ class Uninstall:
         self._summarise()
 
     async def _look(self) -> bool:
-        """Whether all have withdrawn."""
         installation = await self.fleet.installation()
         if installation is None:
             self.tell(f"there is no DaemonSet {self.fleet}: no node to ask")

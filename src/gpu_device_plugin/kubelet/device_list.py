@@ -81,7 +81,6 @@ class DeviceList:
         return True
 
     def withdraw(self) -> None:
-        """Stop offering anything."""
         self.is_offered = False
         self.wake()
 

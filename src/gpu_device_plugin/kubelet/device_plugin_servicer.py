@@ -76,16 +76,13 @@ class StreamWatch:
         return self.has_listened and self.open_streams == 0
 
     def opened(self) -> None:
-        """A stream began."""
         self.open_streams += 1
 
     def sent(self) -> None:
-        """A list was sent."""
         self.has_listened = True
         self.has_begun.set()
 
     def ended(self) -> None:
-        """A stream ended, for whatever reason."""
         self.open_streams -= 1
         self.has_begun.set()
         self._look.set()
@@ -153,7 +150,6 @@ class DevicePluginServicer:
         return response
 
     async def allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
-        """Give the units to a container."""
         response = pb.AllocateResponse()
         for asked in request.container_requests:
             edits = await self._answer(

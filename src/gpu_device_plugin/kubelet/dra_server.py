@@ -63,7 +63,6 @@ class ClaimServicer:
     on_registered: Callable[[bool, str], None]
 
     def registration_table(self) -> grpc.GenericRpcHandler:
-        """How the kubelet gets to know the driver."""
         pb = pluginregistration_pb2
         return grpc.method_handlers_generic_handler(
             REGISTRATION_NAME,
@@ -74,7 +73,6 @@ class ClaimServicer:
         )
 
     def method_tables(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """Claims and health."""
         claims = {
             "NodePrepareResources": unary(self._prepare, dra_pb2.NodePrepareResourcesRequest),
             "NodeUnprepareResources": unary(self._unprepare, dra_pb2.NodeUnprepareResourcesRequest),
@@ -178,7 +176,6 @@ class ClaimServer:
         """Why the kubelet cannot reach the driver; empty once it has taken it."""
 
     def tell_health(self) -> None:
-        """The health of a device has changed."""
         self._health_changed.set()
         self._health_changed = asyncio.Event()
 

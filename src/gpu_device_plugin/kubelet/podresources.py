@@ -94,7 +94,6 @@ class PodResources:
         return found[0][1]
 
     async def close(self) -> None:
-        """Close the connection."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()

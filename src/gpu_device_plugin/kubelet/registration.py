@@ -98,7 +98,6 @@ class Endpoint:
 
     @property
     def is_ready(self) -> bool:
-        """Registered, list sent, and the kubelet still listens."""
         return self.state.phase is EndpointPhase.SERVING
 
     def publish(self, groups: Sequence[DeviceGroup]) -> bool:

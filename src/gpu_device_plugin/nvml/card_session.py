@@ -87,7 +87,6 @@ class CardSession:
         self.unreadable = ", ".join(f"{each.index} ({each.error})" for each in found.unreadable)
 
     def require_all(self) -> None:
-        """Check that every card can be read."""
         if self.unreadable:
             raise NvmlError(f"NVML cannot read cards {self.unreadable}")
 
@@ -140,12 +139,10 @@ class CardSession:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     def compute_mode(self, card: CardReport) -> int:
-        """NVML_COMPUTEMODE_*."""
         with _step(card, "reading its compute mode"):
             return int(pynvml.nvmlDeviceGetComputeMode(_handle(card)))
 
     def set_compute_mode(self, card: CardReport, mode: int) -> None:
-        """Needs root."""
         with _step(card, f"setting its compute mode to {MODE_NAMES[mode]}"):
             pynvml.nvmlDeviceSetComputeMode(_handle(card), mode)
 

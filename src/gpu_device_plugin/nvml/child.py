@@ -57,7 +57,6 @@ class Lifeline:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     def holds(self) -> bool:
-        """Whether the parent is still there."""
         return self.pause(0)
 
     def pause(self, seconds: float) -> bool:

@@ -64,7 +64,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its pid."""
         return self._process.pid
 
     async def line(self) -> Line:

@@ -76,7 +76,6 @@ class Driver:
         self._register()
 
     def inventory(self) -> dict[str, object]:
-        """The inventory as a message."""
         cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
         return {
             "kind": "inventory",
@@ -140,7 +139,6 @@ class Driver:
         return self._uuid_of(event.device), int(event.eventData)
 
     def close(self) -> None:
-        """Close NVML."""
         with suppress(pynvml.NVMLError):
             if self._events is not None:
                 pynvml.nvmlEventSetFree(self._events)
@@ -149,7 +147,6 @@ class Driver:
 
     @property
     def has_events(self) -> bool:
-        """Whether the library reports XIDs at all."""
         return self._events is not None
 
     def _enumerate(self, index: int) -> None:

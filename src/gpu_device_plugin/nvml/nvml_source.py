@@ -176,7 +176,6 @@ class NvmlSource:
         self._take_line(inventory)
 
     async def _start(self) -> ChildProcess:
-        """Start a child."""
         answer_seconds = self._deadlines.answer_seconds
         return await ChildProcess.start(
             self._command(), self.start_seconds, answer_seconds, self._kill

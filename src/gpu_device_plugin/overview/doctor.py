@@ -85,7 +85,6 @@ class Installation:
 
     @property
     def agents(self) -> list[SurveyedPod]:
-        """The agents' pods."""
         return [pod for pod in self.pods if pod.agent is not None]
 
 

@@ -84,7 +84,6 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         return self._views[name]
 
     def cards(self) -> ClusterCards:
-        """Every node with cards, by name."""
         found = [(name, self.view(name)) for name in sorted(self.nodes)]
         views = tuple(view for _, view in found if isinstance(view, NodeCards))
         unreadable = {name: view for name, view in found if isinstance(view, str)}
@@ -97,7 +96,6 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         return tuple(waiting), tuple(each.pod for each in by_name if each.is_refused)
 
     def labels_of(self, pod: PodRef) -> Mapping[str, str]:
-        """Labels of a pod that asks for anything."""
         found = self._pods.get(pod.uid)
         return (found.pod.metadata.labels if found else None) or {}
 

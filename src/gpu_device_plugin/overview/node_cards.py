@@ -102,7 +102,6 @@ class NodeCards:
 
     @property
     def unit_mib(self) -> int:
-        """Size of a memory unit."""
         return self.offer.unit.mib
 
     @property
@@ -128,7 +127,6 @@ class NodeCards:
 
     @property
     def mode(self) -> str:
-        """Its mode."""
         return self.offer.mode.value
 
     @property
@@ -138,7 +136,6 @@ class NodeCards:
 
     @property
     def namespaces(self) -> frozenset[str]:
-        """The namespaces of these pods."""
         return frozenset(pod.namespace for pod in self.pods)
 
     def of_namespace(self, namespace: str) -> "NodeCards":
@@ -180,17 +177,14 @@ class NodeCards:
 
     @property
     def has_compute(self) -> bool:
-        """Whether its mode divides compute."""
         return Resource.CORE in resources_of(self.offer.mode)
 
     @property
     def units(self) -> int:
-        """Memory units of all its cards."""
         return sum(card.units for card in self.cards)
 
     @property
     def held_units(self) -> int:
-        """Memory units that are held on its cards."""
         return sum(card.held_units for card in self.cards)
 
 
@@ -314,7 +308,6 @@ class ClusterCards:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of all these nodes."""
         return [*(node.name for node in self.nodes), *self.unreadable]
 
     @property

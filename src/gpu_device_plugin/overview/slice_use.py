@@ -159,12 +159,10 @@ class NamespaceTotal:
 
     @property
     def gib(self) -> str:
-        """Its memory, for people."""
         return f"{self.mib / 1024:.0f}"
 
     @property
     def cards(self) -> str:
-        """Its compute in cards, for people."""
         return f"{self.percent / 100:.1f}"
 
 

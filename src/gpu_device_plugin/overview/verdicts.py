@@ -51,7 +51,6 @@ class DeviceRoom:
         return max(0, self.asked - (self.allocatable - self.taken))
 
     def __str__(self) -> str:
-        """The figures in one line, for people."""
         free = max(0, self.allocatable - self.taken)
         lack = f", {self.missing} too few" if self.missing else ""
         return f"{self.resource}: {free} of {self.allocatable} free{lack}"

@@ -63,7 +63,6 @@ class PageParts:
         return found.html if found else ""
 
     def nodes(self) -> Iterator[str]:
-        """The parts of nodes, by name."""
         names = sorted(name for name in self._parts if name.startswith("node-"))
         return (html for name in names if (html := self._parts[name].html))
 
@@ -88,7 +87,6 @@ class PageParts:
         return {name: part.html for name, part in self._parts.items() if part.number > seen}
 
     async def tell(self) -> None:
-        """Wake every reader that waits."""
         async with self.changed:
             self.changed.notify_all()
 
@@ -200,7 +198,6 @@ class Drawing:
         return self._html.render("cards", node=row, said=said, rest=told)
 
     def readiness(self) -> ReadyState:
-        """Whether there is something to show."""
         return ReadyState(self._is_drawn, "ready" if self._is_drawn else self._trouble())
 
     def _trouble(self) -> str:

@@ -160,7 +160,6 @@ class NodeRow:
 
     @property
     def percent(self) -> int:
-        """Percent of its memory units that are held."""
         return 100 * self.held // self.units if self.units else 0
 
     @property

@@ -159,7 +159,6 @@ class Setting:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Its environment variables, in order of precedence."""
         return (ENVIRONMENT_PREFIX + self.key.upper(), *self.own_variables)
 
     @property

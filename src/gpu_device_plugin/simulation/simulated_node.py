@@ -190,7 +190,6 @@ class SimulatedNode:
         return path
 
     def view(self) -> SimulatedNodeView:
-        """The node as it is now."""
         return node_view(driver_library.describe(self.state))
 
     def xid(self, card: int, code: int, instance: int | None = None) -> None:
@@ -216,7 +215,6 @@ class SimulatedNode:
         driver_library.set_fields(self.state, ["hang=1"])
 
     def unhang(self) -> None:
-        """The blocked calls go on."""
         driver_library.set_fields(self.state, ["hang=0"])
 
     def use(
@@ -233,7 +231,6 @@ class SimulatedNode:
         self._set_card(card, memory_base_mib=memory_mib, gpu_percent=gpu_percent)
 
     def temperature(self, card: int, celsius: int) -> None:
-        """The card is this warm."""
         self._require_present(card)
         self._set_card(card, temperature_celsius=celsius)
 

@@ -51,7 +51,6 @@ class Gauges(Collector, Generic[_Moment]):
         self._table = table
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, for prometheus_client."""
         moment = self.moment
         for row in self._table:
             family = row.kind(self._prefix + row.name, row.text, labels=row.labels)
@@ -84,8 +83,6 @@ class FamilyOf(Generic[_Moment, _Each]):
     def __call__(
         self, name: str, text: str, value: Callable[[_Each], float | None]
     ) -> Family[_Moment]:
-        """A metric."""
-
         def rows(now: _Moment) -> Rows:
             return ((self._values(each), value(each)) for each in self._things(now))
 

@@ -31,7 +31,6 @@ class Connections:
 
     @property
     def open(self) -> int:
-        """How many there are."""
         self._open = {t: handler for t, handler in self._open.items() if not t.is_closing()}
         return len(self._open)
 
@@ -62,7 +61,6 @@ class Connections:
         return _Accepted(self._take)
 
     def close(self) -> None:
-        """End the handshakes that are under way."""
         for task in self._shaking:
             task.cancel()
 
@@ -115,9 +113,7 @@ class _Accepted(asyncio.Protocol):
         self.early = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accepted."""
         self._take(cast("asyncio.Transport", transport), self)
 
     def data_received(self, data: bytes) -> None:
-        """Keep it for HTTP."""
         self.early += data

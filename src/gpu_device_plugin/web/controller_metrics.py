@@ -175,11 +175,9 @@ class ControllerMetrics:
         self._registry.register(self._gauges)
 
     def took(self, verb: str, seconds: float) -> None:
-        """A call was answered."""
         self._latency.labels(verb).observe(seconds)
 
     def count(self, counter: str, *labels: str) -> None:
-        """One more of a counter of the table."""
         self._counters[counter].labels(*labels).inc()
 
     async def page(self, accept: str, now: ControllerSnapshot) -> Page:

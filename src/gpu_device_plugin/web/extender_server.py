@@ -67,7 +67,6 @@ class Bodies:
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept of all bodies now."""
         return sum(body.size for body in self._held)
 
     @asynccontextmanager
@@ -202,11 +201,9 @@ class ExtenderServer(HttpListener):
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept of all bodies now."""
         return sum(each.kept_bytes for each in (self._questions, self._bindings, self._reviews))
 
     async def start(self) -> None:
-        """Listen."""
         app = web.Application()
         handlers, questions = self._handlers, self._questions
         for verb, handler, bodies in (

@@ -109,7 +109,6 @@ class HttpListener:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
         return self._connections.open if self._connections else 0
 
     @property
@@ -118,7 +117,6 @@ class HttpListener:
         return self._connections.unsent_bytes if self._connections else 0
 
     async def listen(self, app: web.Application) -> None:
-        """Listen."""
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -142,7 +140,6 @@ class HttpListener:
         self._runner, self._connections = runner, connections
 
     async def stop(self) -> None:
-        """Stop listening and close what is open."""
         runner, self._runner = self._runner, None
         server, self._server = self._server, None
         if server is not None and runner is not None and self._connections is not None:
@@ -164,7 +161,6 @@ class WebServer(HttpListener):
         self._metrics, self._readiness = SharedPage(metrics), readiness
 
     async def start(self) -> None:
-        """Listen."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics.answer)
         add_probes(app, self._readiness)

@@ -44,7 +44,6 @@ class Admission:
 
     @property
     def ledger(self) -> Ledger:
-        """All grants, now."""
         return self.ledger_store.ledger
 
     @property
@@ -114,7 +113,6 @@ class Admission:
         return await self.answer_again(grant)
 
     async def answer_again(self, grant: Grant) -> Grant:
-        """The same grant, after making its missing files."""
         try:
             await self.setup.make_files(grant)
         except StorageError as error:

@@ -79,7 +79,6 @@ class CardInventory:
         return bad
 
     def observe(self, report: NvmlReport) -> None:
-        """Take in one report."""
         cards = self.node_store.read().cards
         match report:
             case DriverChanged():
@@ -167,7 +166,6 @@ class CardInventory:
         self._publish(tuple(self._remembered))
 
     def _enumerate(self, inventory: Inventory) -> tuple[Card, ...]:
-        """The cards to show from now on."""
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
         known = self.node_store.read().cards
@@ -216,7 +214,6 @@ class CardInventory:
         return [report for report in served if report.uuid in self._numbers]
 
     def republish(self) -> None:
-        """Publish health, and store it."""
         self._publish(self.node_store.read().cards)
 
     def _publish(self, cards: tuple[Card, ...]) -> None:

@@ -279,7 +279,6 @@ class AllocationApiChoice:
         self.kept = parse_allocation_api(text) or self.kept
 
     def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
-        """The allocation API that serves now."""
         wanted = parse_allocation_api(text or self.settings.allocation_api)
         wrong = f"label {ALLOCATION_API_LABEL}={text} is not a known allocation API; keeping {self.kept}. Known: {', '.join(AllocationApi)}"
         self._note("unknown allocation API", "UnknownAllocationApi", None if wanted else wrong)

@@ -84,7 +84,6 @@ class ClaimEndpoint:
         return self._server.trouble if self._server else ""
 
     def changed(self, _: object) -> None:
-        """The node or its grants have changed."""
         self._wake.set()
 
     def held_changed(self, ledger: Ledger) -> None:
@@ -147,7 +146,6 @@ class ClaimEndpoint:
         return PoolHealth(state.node, self._told)
 
     def devices_to_offer(self) -> list[OfferedDevice]:
-        """The cards as claims may get them now."""
         state = self._parts.node_store.read()
         try:
             scheme, view = self._parts.schemes.find_reserving(state)
@@ -181,7 +179,6 @@ class ClaimEndpoint:
         self._parts.recorder.fault(self._parts.node_store, "CdiDirNotWritable", trouble or None)
 
     def _pause_seconds(self) -> float:
-        """How long the work waits for news."""
         if not self._parts.claims.is_written:
             return OFFER_SECONDS
         return self.handover.scheduler_lag_seconds if self.handover.is_waiting else CHECK_SECONDS

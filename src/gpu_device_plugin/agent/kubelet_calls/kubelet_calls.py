@@ -75,7 +75,6 @@ class KubeletCalls:
             return await self._prefer(call, free)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
-        """What the container receives."""
         call = Call(resource, len(ids), frozenset(ids))
         started = time.perf_counter()
         try:

@@ -134,7 +134,6 @@ class HolderCheck:
             return None
 
     def _told_by_checkpoint(self) -> Mapping[str, frozenset[str]]:
-        """Pod uid -> the units that it holds."""
         found: dict[str, frozenset[str]] = {}
         for entry in self.snapshots.readable_entries():
             found[entry.pod_uid] = found.get(entry.pod_uid, _NOTHING).union(entry.ids)

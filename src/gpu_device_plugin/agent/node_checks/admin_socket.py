@@ -122,7 +122,6 @@ class AdminCommands:
     state: StateReader
 
     def by_name(self) -> Mapping[str, Command]:
-        """The commands."""
         return {"why": self._why, "recover": self._recover}
 
     def _why(self, question: Mapping[str, Any]) -> str:

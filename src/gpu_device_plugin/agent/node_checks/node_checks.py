@@ -268,7 +268,6 @@ class LayoutCheck:
     """For each card that waits for its pods, what it waits for."""
 
     def run(self) -> None:
-        """Check the layout."""
         found = self.schemes.layout(self.node_store.read())
         self.recorder.fault(self.node_store, "LayoutNotServed", found.problem or None)
         self._report_new("DeviceLeftOut", found.left_out, self._left_out)

@@ -118,7 +118,6 @@ class Withdrawal:
             self.node_store.update(kept=kept)
 
     def _reason(self, view: OwnNode) -> str:
-        """Why the node cannot be given up yet."""
         if not self._is_clean:
             return "it is not certain yet which pods have ended"
         counted = [name for name in self.resources if view.allocatable.get(name, "0") != "0"]

@@ -77,7 +77,6 @@ class NoClaims:
     was_taken = True
 
     async def would_take(self) -> bool:
-        """Nothing is refused."""
         return True
 
     async def fetch(self, _namespace: str, _name: str, /) -> Claim | None:
@@ -161,11 +160,9 @@ class ApiCluster:
 
     @property
     def is_reachable(self) -> bool | None:
-        """Whether the API server answers."""
         return not self._api.availability.is_away
 
     def specs(self) -> Specs:
-        """Pods as the watch knows them."""
         return self._pods.pods
 
     def is_synced(self) -> bool:
@@ -241,15 +238,12 @@ class NoCluster:
         return ""
 
     def specs(self) -> Specs:
-        """No pod specs."""
         return {}
 
     def is_synced(self) -> bool:
-        """Never."""
         return False
 
     async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
-        """No pod spec."""
         return None
 
     def post(self, _note: EventNote, /) -> None:
@@ -267,7 +261,6 @@ class NoCluster:
         """Nothing to do."""
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Nothing runs."""
         return []
 
 

@@ -19,11 +19,9 @@ class Registrations:
 
     @property
     def is_any(self) -> bool:
-        """Whether there are any."""
         return bool(self._serving)
 
     def note(self, state: EndpointState) -> None:
-        """An endpoint has changed."""
         if state.phase is EndpointPhase.SERVING:
             self._serving.add(state.resource)
         else:
@@ -69,7 +67,6 @@ class DeviceLists:
             next(each for each in self._endpoints.values() if each.is_ready).send_again()
 
     def registered_resources(self, state: NodeState) -> tuple[str, ...]:
-        """The resources that are registered now."""
         return tuple(pool.resource for pool in self._pools(state))
 
     def not_ready(self, state: NodeState) -> list[str]:

@@ -53,7 +53,6 @@ class FeatureLabels:
         self._taken: tuple[str, ...] = ()
 
     async def run(self) -> None:
-        """Write what has changed."""
         settings, state = self.settings(), self.state()
         if not settings.is_on or state.mark:
             path = self._file or (settings.output_file if self._own_labels() else "")

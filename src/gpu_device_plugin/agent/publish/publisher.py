@@ -155,7 +155,6 @@ class Publisher:
         self._holdings: dict[str, Holding] = {}
 
     def changed(self, *_: object) -> None:
-        """Something has changed."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -167,7 +166,6 @@ class Publisher:
             self._publish()
 
     def show(self) -> None:
-        """Show in the metrics what is known now."""
         state, ledger = self.state(), self.ledger()
         views = self.schemes.views(self.schemes.all, state)
         counts = merge(scheme.counts(view, ledger) for scheme, view in views)

@@ -22,7 +22,6 @@ class UnreconciledAllocations:
         self._burst_end = 0.0
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return self._latest is not None
 
     def note(self) -> None:

@@ -43,7 +43,6 @@ class EventRecorder:
         self._keep(caller, chosen.asked, outcome=f"{cards}: {chosen.why}", rooms=chosen.rooms)
 
     def reserved(self, grant: Grant) -> None:
-        """A claim has its grant."""
         self.metrics.count("claims", "granted")
         _log.info("claim prepared", **_fields(grant), cards=list(grant.devices))
 
@@ -61,11 +60,9 @@ class EventRecorder:
             self._keep(Caller(pod), asked, outcome=outcome, reason=reason, rooms=rooms)
 
     def released(self, grant: Grant) -> None:
-        """A claim gave its grant back."""
         _log.info("claim given back", **_fields(grant))
 
     def granted(self, grant: Grant, resource: str) -> None:
-        """One resource of a container is granted."""
         self.metrics.count("allocations", resource, "granted")
         units, cards = len(grant.ids(resource)), list(grant.devices)
         _log.info("granted", **_fields(grant), resource=resource, units=units, cards=cards)
@@ -147,7 +144,6 @@ class EventRecorder:
         self.post(EventNote(None, change.reason, f"{name}: {change.text}{cure}", is_warning=is_bad))
 
     def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
-        """Something about the node as a whole."""
         (_log.warning if is_warning else _log.info)("node reported", reason=reason, text=text)
         self.post(EventNote(None, reason, text, is_warning=is_warning))
 
@@ -160,7 +156,6 @@ class EventRecorder:
                 self.node_note(reason, text)
 
     def node_over(self, reason: str) -> None:
-        """What was reported about the node has ended."""
         self.node_note(f"{reason}Over", f"{reason} is over", is_warning=False)
 
     def file_set_aside(self, text: str) -> None:

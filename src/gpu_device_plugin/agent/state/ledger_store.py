@@ -29,7 +29,6 @@ class LiveLedger:
         return self.ledger.release(self.gone)
 
     def held(self) -> Iterable[Grant]:
-        """The same, one by one."""
         return self.living.grants.values()
 
 
@@ -56,7 +55,6 @@ class LedgerStore:
 
     @property
     def ledger(self) -> Ledger:
-        """All grants, now."""
         return self._live.ledger
 
     @property
@@ -69,7 +67,6 @@ class LedgerStore:
         self._live.gone = slice_ids
 
     async def load(self, now_seconds: float) -> Loaded:
-        """Read what the disk remembers."""
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
         self.may_lack_grants = loaded.may_lack

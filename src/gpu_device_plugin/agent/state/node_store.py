@@ -27,7 +27,6 @@ class Signal(Generic[T]):
         self._listeners.append(listener)
 
     def emit(self, value: T) -> None:
-        """Call the listeners."""
         for listener in self._listeners:
             listener(value)
 
@@ -81,7 +80,6 @@ class NodeStore:
         self._listeners: list[Callable[[NodeState], None]] = []
 
     def read(self) -> NodeState:
-        """The node as of now."""
         return self._state
 
     def subscribe(self, listener: Callable[[NodeState], None]) -> None:

@@ -52,7 +52,6 @@ class XidChoice:
         return self.is_all or bool(self.codes)
 
     def has(self, code: int) -> bool:
-        """Whether an XID is one of them."""
         return self.is_all or code in self.codes
 
 
@@ -155,7 +154,6 @@ class Health:
         return self.outage.reason if self.outage is not None else ""
 
     def card(self, uuid: str) -> CardHealth | None:
-        """What is known of a card."""
         return next((card for card in self.cards if card.uuid == uuid), None)
 
     def reason(self, uuid: str) -> str:

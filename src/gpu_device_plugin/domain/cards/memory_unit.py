@@ -19,7 +19,6 @@ class MemoryUnit(Enum):
 
     @property
     def mib(self) -> MiB:
-        """The unit's size."""
         return MiB(1024 if self is MemoryUnit.GIB else 128)
 
     def count(self, memory: MiB) -> Units:

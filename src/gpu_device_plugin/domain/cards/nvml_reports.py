@@ -26,7 +26,6 @@ class CardReport:
     hardware: Hardware = UNKNOWN
 
     def as_card(self, number: CardNumber) -> Card:
-        """The card that it reports, under this number."""
         where = number, self.index, self.minor
         return Card(self.uuid, *where, self.model, self.memory_mib, self.hardware)
 

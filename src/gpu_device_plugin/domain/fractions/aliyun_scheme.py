@@ -136,7 +136,6 @@ class AliyunScheme(FractionDecisions):
         )
 
     def serves(self, resource: str, state: NodeState) -> bool:
-        """Whether the node's mode has this resource."""
         return state.mode is not None and resource in resources_of(state.mode)
 
     def check_size(self, state: NodeState) -> None:
@@ -145,7 +144,6 @@ class AliyunScheme(FractionDecisions):
             check_message(state.cards, state.unit, state.mode)
 
     def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
-        """Each id names its card."""
         return cards_of(ids)
 
     def annotations(
@@ -317,7 +315,6 @@ class AliyunScheme(FractionDecisions):
         return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent)
 
     def granted_in(self, grant: Grant) -> GrantedIn:
-        """Both decide what its units mean."""
         return GrantedIn(fraction_of(grant).mode, fraction_of(grant).unit)
 
     def held_text(self, grant: Grant) -> str:

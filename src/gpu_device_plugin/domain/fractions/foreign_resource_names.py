@@ -31,7 +31,6 @@ class Dialect:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
         return self.memory, self.ratio, self.core, self.cards
 
     def is_spoken(self, limits: Collection[str]) -> bool:

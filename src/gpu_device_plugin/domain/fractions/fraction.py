@@ -24,7 +24,6 @@ class Fraction:
 
     @property
     def unit(self) -> MemoryUnit:
-        """The memory unit when granted."""
         return MemoryUnit.of_mib(self.unit_mib)
 
 

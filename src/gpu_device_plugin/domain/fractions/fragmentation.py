@@ -119,7 +119,6 @@ class Processors:
         self._on_change(node)
 
     def keep(self, uids: Collection[str]) -> None:
-        """Only these pods are left."""
         for uid in self._pods.keys() - uids:
             self.drop(uid)
 

@@ -47,7 +47,6 @@ class NoRoom:
 
     @property
     def lacks(self) -> tuple[CardLack, ...]:
-        """What each card lacks."""
         bound = "fits, but an init container's units lie on another card"
         return tuple(
             CardLack(
@@ -60,7 +59,6 @@ class NoRoom:
 
     @property
     def reason(self) -> str:
-        """One CamelCase word."""
         if not any(room.is_healthy for room in self.rooms):
             return "NoHealthyCard"
         without_cap = [replace(room, max_pods=None) for room in self.rooms]

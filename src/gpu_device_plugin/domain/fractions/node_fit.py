@@ -320,7 +320,6 @@ class _Trial:
         return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
 
     def take_on(self, ask: _Ask, cards: Sequence[Card]) -> None:
-        """One container more."""
         shares = dict.fromkeys((card.index for card in cards), ask.needed.amounts_per_card)
         new = self.sums.add(ask.container, shares)
         self.rooms = tuple(

@@ -53,12 +53,10 @@ class Ask:
 
     @property
     def mem(self) -> Units:
-        """Memory."""
         return Units(self.amounts.get(Resource.MEM, 0))
 
     @property
     def core(self) -> int:
-        """Percent of one card."""
         return self.amounts.get(Resource.CORE, 0)
 
     @property
@@ -73,7 +71,6 @@ class Ask:
 
     @property
     def cards(self) -> int:
-        """Number of cards."""
         return max(1, self.label_count)
 
     @property
@@ -83,7 +80,6 @@ class Ask:
 
     @property
     def fitting_mode(self) -> NodeMode:
-        """A mode that serves these resources."""
         return NodeMode.CORE_MEM if self.core else NodeMode.CGPU
 
     @property

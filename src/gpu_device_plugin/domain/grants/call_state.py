@@ -84,7 +84,6 @@ class Pending:
     slice_id: str = ""
 
     def is_for(self, caller: Caller) -> bool:
-        """Whether this is the same container."""
         mine = self.caller.container.name if self.caller.container else None
         theirs = caller.container.name if caller.container else None
         return mine == theirs and self.caller.pod == caller.pod
@@ -103,11 +102,9 @@ class CallState:
     answered_at: float = -math.inf
 
     def decide(self, pending: Pending) -> "CallState":
-        """A container has its cards."""
         return self._after(Step.DECIDE, pending)
 
     def tell(self, resource: str, ids: frozenset[str]) -> "CallState":
-        """The kubelet takes these units of a resource."""
         known = self.decided
         return self._after(Step.TELL, replace(known, preferred={**known.preferred, resource: ids}))
 
@@ -172,7 +169,6 @@ class Offer:
 
     @property
     def all_live(self) -> Ledger:
-        """Every grant that takes room."""
         if not self.others.grants:
             return self.live
         return Ledger({**self.live.grants, **self.others.grants})

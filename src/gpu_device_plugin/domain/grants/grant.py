@@ -75,7 +75,6 @@ class UnitsAndPercent(NamedTuple):
     percent: int = 0
 
     def plus(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
-        """Both together."""
         return UnitsAndPercent(Units(self.units + other.units), self.percent + other.percent)
 
     def less(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
@@ -100,17 +99,14 @@ class Demand:
 
     @property
     def units_per_card(self) -> Units:
-        """Memory units on each of its cards."""
         return Units(self.mem_units // self.cards)
 
     @property
     def amounts(self) -> UnitsAndPercent:
-        """Over all its cards."""
         return UnitsAndPercent(self.mem_units, self.core_percent)
 
     @property
     def amounts_per_card(self) -> UnitsAndPercent:
-        """On each of its cards."""
         return UnitsAndPercent(self.units_per_card, self.core_percent)
 
 
@@ -190,7 +186,6 @@ class Grant:
 
     @property
     def pod(self) -> PodRef:
-        """The pod that holds it."""
         return self.holder.pod
 
     @property
@@ -215,7 +210,6 @@ class Grant:
 
     @property
     def enforcers(self) -> Enforcers:
-        """Who enforces it, where it is a slice."""
         if not self.is_isolated:
             return Enforcers(NOBODY, NOBODY)
         return usual_enforcers(

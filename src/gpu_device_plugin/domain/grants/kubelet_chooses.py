@@ -39,7 +39,6 @@ class UngrantedUnits:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Every unit that it holds."""
         return frozenset().union(*(part.ids for part in self.parts.values()))
 
     def derived_id(self, kind: str) -> str:
@@ -161,7 +160,6 @@ class KubeletChoosesDevices(Scheme):
             )
 
     def devices(self, call: Call, state: NodeState) -> frozenset[str]:
-        """The devices that the call's units are of."""
         return frozenset(self.share(call.resource, u, state).device for u in call.must_include)
 
     def with_size(self, grant: Grant, state: NodeState) -> Grant:

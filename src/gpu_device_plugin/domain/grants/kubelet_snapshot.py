@@ -32,16 +32,13 @@ class KubeletSnapshot:
 
     @cached_property
     def names(self) -> frozenset[PodKey]:
-        """Namespace and name of every listed pod."""
         return frozenset(entry.pod.key for entry in self.listed)
 
     @cached_property
     def uids(self) -> frozenset[str]:
-        """Uids of every pod in the checkpoint."""
         return frozenset(entry.pod_uid for entry in self.entries)
 
     def of_container(self, uid: str, container: str) -> Sequence[CheckpointEntry]:
-        """The checkpoint's entries of one container."""
         return self._by_container.get((uid, container), ())
 
     @cached_property
@@ -77,7 +74,6 @@ class KubeletSnapshot:
 
     @property
     def listed_units(self) -> Iterator[HeldUnits]:
-        """The units that List says are held."""
         for entry in self.listed:
             for container, by_resource in entry.held.items():
                 for resource, ids in by_resource.items():

@@ -117,7 +117,6 @@ class Ledger:
         return tuple([g for g in self.grants.values() if not wanted.isdisjoint(g.all_ids)])
 
     def ids(self) -> frozenset[str]:
-        """Every unit that is held."""
         return frozenset().union(*(g.all_ids for g in self.grants.values()))
 
     def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:

@@ -189,7 +189,6 @@ class NodeOffer:
 
     @property
     def terms(self) -> NodeTerms:
-        """What a request is checked against."""
         return NodeTerms(self.name, self.mode, self.unit, self.max_pods)
 
 

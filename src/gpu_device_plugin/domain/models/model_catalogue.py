@@ -28,7 +28,6 @@ class Series:
     default: str = ""
 
     def serves(self, driver: str) -> bool:
-        """Whether a pod may ask for this version."""
         return not self.drivers or driver in self.drivers
 
 
@@ -48,7 +47,6 @@ class Catalogue:
 
     @property
     def known(self) -> str:
-        """Names of all series, for people."""
         return ", ".join(self.series) or "none"
 
     def series_of(self, models: Iterable[str]) -> str:

@@ -35,7 +35,6 @@ class Expression:
     values: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Check that operator and values go together."""
         if not self.key:
             raise ConfigError("an expression has no key")
         if bool(self.values) != (self.operator in _WITH_VALUES):
@@ -67,7 +66,6 @@ class LabelSelector:
     expressions: tuple[Expression, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
         return all(labels.get(key) == value for key, value in self.labels.items()) and all(
             expression.holds(labels) for expression in self.expressions
         )

@@ -47,7 +47,6 @@ class ContainerRequest:
 
     @property
     def asks(self) -> bool:
-        """Whether it asks for any of our resources."""
         return any(self.amounts.values())
 
 
@@ -155,7 +154,6 @@ class ListedPod:
     resources: frozenset[str] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Look at what it holds."""
         held = (name for units in self.held.values() for name, ids in units.items() if ids)
         object.__setattr__(self, "resources", frozenset(held))
 

@@ -117,12 +117,10 @@ class NodeState:
 
     @property
     def isolates(self) -> bool:
-        """Whether containers get limits and the library here."""
         return self.mode is not None and is_isolated(self.mode) and self.wants_isolation
 
     @property
     def healthy(self) -> dict[str, bool]:
-        """UUID -> whether the card may serve now."""
         return {c.uuid: not self.faults and c.uuid not in self.unhealthy for c in self.cards}
 
     @property

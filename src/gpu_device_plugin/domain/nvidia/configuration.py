@@ -60,7 +60,6 @@ class Devices:
 
     @property
     def is_all(self) -> bool:
-        """Whether it means every device of the resource."""
         return not self.count and not self.references
 
 

@@ -189,7 +189,6 @@ class NvidiaScheme(KubeletChoosesDevices):
         return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
 
     def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
-        """What the container receives, by the list strategies."""
         devices = self._devices_of_call(call, state)
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
         configuration = with_channels(self._configuration(), state.imex_channels)

@@ -66,7 +66,6 @@ class ApiAvailability:
         return not self._back.is_set()
 
     def answered(self) -> None:
-        """The API server answered something."""
         if self.is_away:
             seconds = asyncio.get_running_loop().time() - self._away_since
             _log.info("the API server answers again", away_seconds=round(seconds, 1))
@@ -140,7 +139,6 @@ class Throttle:
         return seconds
 
     def answered(self, kind: str) -> None:
-        """A call of this kind was served."""
         self._holds.pop(kind, None)
 
     async def turn(self, kind: str) -> None:

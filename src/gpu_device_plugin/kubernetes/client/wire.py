@@ -94,12 +94,10 @@ class Bare(msgspec.Struct):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
         return self.metadata.labels or {}
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Its annotations."""
         return self.metadata.annotations or {}
 
 

@@ -82,7 +82,6 @@ class ContainerResources:
 
     @property
     def limits(self) -> Mapping[str, object]:
-        """Its limits, as they stand there."""
         limits = self.plain.get("limits")
         return limits if isinstance(limits, dict) else {}
 

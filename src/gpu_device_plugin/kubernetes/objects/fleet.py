@@ -25,7 +25,6 @@ class Fleet:
         self._path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{daemonset}"
 
     def __str__(self) -> str:
-        """Namespace and name of the DaemonSet."""
         return f"{self._namespace}/{self._daemonset}"
 
     async def installation(self) -> str | None:
@@ -45,7 +44,6 @@ class Fleet:
         return ((found.data if found else None) or {}).get("config.yaml", "")
 
     async def agents(self, installation: str) -> Mapping[str, str]:
-        """Node -> name of the agent's pod there."""
         found = {}
         async for pod in list_items(self.api, f"/api/v1/namespaces/{self._namespace}/pods", Pod):
             if pod.metadata.owner_uid == installation and pod.spec.node_name:
@@ -57,7 +55,6 @@ class Fleet:
         return await read_object(self.api, f"/api/v1/nodes/{name}", Node)
 
     async def nodes(self) -> tuple[Node, ...]:
-        """All nodes of the cluster."""
         return tuple([node async for node in list_items(self.api, "/api/v1/nodes", Node)])
 
     async def mark(self, name: str, installation: str) -> Node | None:

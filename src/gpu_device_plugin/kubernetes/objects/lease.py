@@ -74,7 +74,6 @@ class LeaseName:
 
     @property
     def collection(self) -> str:
-        """Path of the namespace's Leases."""
         return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
 
 

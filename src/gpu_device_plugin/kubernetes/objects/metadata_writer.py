@@ -65,7 +65,6 @@ class NodeMetadata:
         self._mark()
 
     def observe(self) -> None:
-        """The node has changed."""
         view = self._view()
         if view is not None:
             self._dropped["labels"] &= view.labels.keys()
@@ -134,14 +133,12 @@ class PodAnnotations:
             self._drop(next(iter(self._wanted)))
 
     def forget(self, ref: PodRef) -> None:
-        """The pod is gone."""
         key = (ref.namespace, ref.name)
         uid, _ = self._wanted.get(key, ("", {}))
         if not uid or not ref.uid or uid == ref.uid:
             self._drop(key)
 
     def observe(self, ref: PodRef) -> None:
-        """The pod has changed."""
         if (ref.namespace, ref.name) in self._wanted:
             self._queue.mark((ref.namespace, ref.name))
 

@@ -76,7 +76,6 @@ class ResourceSlices:
         self._wake.set()
 
     def node_changed(self) -> None:
-        """The node's uid may be another one."""
         self._wake.set()
 
     async def would_take(self) -> bool:
@@ -91,7 +90,6 @@ class ResourceSlices:
 
     @property
     def is_written(self) -> bool:
-        """Whether the server has what is wanted."""
         return self._reflection.is_synced and self._difference() is None
 
     async def run(self) -> None:

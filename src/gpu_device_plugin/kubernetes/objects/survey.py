@@ -139,7 +139,6 @@ class _TemplateSpec(SurveyedPodSpec):
 
     @property
     def terms(self) -> list[_Term]:
-        """The terms of its node affinity."""
         node = (self.affinity or {}).get("nodeAffinity") or {}
         required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
         return msgspec.convert(required.get("nodeSelectorTerms") or [], list[_Term])
@@ -267,12 +266,10 @@ class Survey:
         self.api = api
 
     async def nodes(self) -> tuple[SurveyedNode, ...]:
-        """All nodes, by name."""
         found = [node async for node in list_items(self.api, "/api/v1/nodes", SurveyedNode)]
         return tuple(sorted(found, key=lambda node: node.metadata.name))
 
     async def pods(self) -> tuple[SurveyedPod, ...]:
-        """All pods."""
         return tuple([pod async for pod in list_items(self.api, "/api/v1/pods", SurveyedPod)])
 
     async def pod(self, namespace: str, name: str) -> ExplainedPod | None:
@@ -294,7 +291,6 @@ class Survey:
         return tuple([each async for each in items if agent_container(each.spec.template.spec)])
 
     async def claim_templates(self, name: str) -> frozenset[str]:
-        """Namespaces that have a ResourceClaimTemplate of that name."""
         query = {"fieldSelector": f"metadata.name={name}"}
         items = list_items(self.api, _CLAIM_TEMPLATES, Bare, query)
         return frozenset([each.metadata.namespace async for each in items])

@@ -161,7 +161,6 @@ class SurveyedPod(Pod):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is ready."""
         return self.condition("Ready").status == "True"
 
     @property
@@ -235,7 +234,6 @@ class Event(Bare, rename="camel"):
 
     @property
     def reporter(self) -> str:
-        """Who wrote it."""
         return self.reporting_component or self.source.component
 
 

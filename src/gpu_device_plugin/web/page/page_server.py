@@ -49,7 +49,6 @@ class Html:
         self._templates.globals.update(grafana=grafana, cluster=cluster, version=version)
 
     def render(self, template: str, **values: object) -> str:
-        """A template of this directory, filled in."""
         text: str = self._templates.get_template(template + ".html").render(values)
         return text
 
@@ -143,7 +142,6 @@ class PageServer(HttpListener):
         self._readers: dict[asyncio.Task[Any], str] = {}
 
     async def start(self) -> None:
-        """Listen."""
         app = web.Application(middlewares=[self._guard], client_max_size=_MOST_BODY)
         app.router.add_get("/", self._page)
         app.router.add_get(f"/pod/{{namespace:{_NAME}}}/{{name:{_NAME}}}", self._pod)
