@@ -20,13 +20,10 @@ from gpu_device_plugin.errors import (
     TooLongError,
     WrongServerError,
 )
-from gpu_device_plugin.kubernetes.client.api_availability import (
-    ApiAvailability,
-    RetryPace,
-    Throttle,
-)
+from gpu_device_plugin.kubernetes.client.api_availability import ApiAvailability, RetryPace
 from gpu_device_plugin.kubernetes.client.credentials import Credentials, load_credentials
 from gpu_device_plugin.kubernetes.client.foreign_text import without_controls
+from gpu_device_plugin.kubernetes.client.throttle import Throttle
 from gpu_device_plugin.kubernetes.client.wire import Status
 
 # The resolver knows that there is no such name; any other trouble of it may pass.
