@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.node import (
     memory_enforcer,
     modes,
 )
-from gpu_device_plugin.kubernetes.objects import lease, resource_slices
+from gpu_device_plugin.kubernetes.objects import leader_label, resource_slices
 from gpu_device_plugin.settings.agent_settings import Settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "labels.md"
@@ -96,7 +96,7 @@ TABLES = {
         Key(model_catalogue.MODEL_LABEL, TENANT, "controller's webhook", MODEL),
         Key(labels.ACS_DRIVER_LABEL, TENANT, "controller's webhook", "a driver of the series", "the series' default"),
         Key(pod_admission.CLASS_LABEL, TENANT, "controller's webhook", f"{_names((*pod_admission.GPU_CLASSES, *pod_admission.OTHER_CLASSES))}: [classes](models.md)"),
-        Key(lease.LEADER_LABEL, CONTROLLER, "the controller's Service", "`true` on the replica that answers kube-scheduler"),
+        Key(leader_label.LEADER_LABEL, CONTROLLER, "the controller's Service", "`true` on the replica that answers kube-scheduler"),
     ),
     "Annotations of a pod": (
         Key(modes.PLACEMENT_ANNOTATION, TENANT, "agent, controller", _names(modes.PlacementPolicy), "its node's"),

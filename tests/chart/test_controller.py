@@ -11,7 +11,7 @@ from tests.test_docs import page
 
 from gpu_device_plugin.controller.run_controller import LEASE
 from gpu_device_plugin.controller.webhook_certificates import SECRET
-from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
+from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.web.certificate_authority import AUTHORITY, CLIENT, CLIENT_KEY

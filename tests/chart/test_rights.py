@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_
 from gpu_device_plugin.domain.node.labels import NODE_LABELS
 from gpu_device_plugin.install_hooks.uninstall import _AGENTS
 from gpu_device_plugin.kubernetes.objects.events import COMPONENT
-from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
+from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 
 CONTROLLER = f"{NAME}-controller"
 ENABLED = "controller.enabled=true"

@@ -17,9 +17,10 @@ from tools.harness.api_server import ApiRequest, StandInApiServer, running
 from tools.harness.objects import UNITS, Json, node, path, pod
 from tools.harness.waiting import PATIENCE, until
 
+from gpu_device_plugin.controller.lease_pace import LeasePace
 from gpu_device_plugin.controller.run_controller import LEASE, Times
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION
-from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL, LeasePace
+from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/ns/leases/{LEASE}"
 Fault = Callable[[ApiRequest], web.Response | None]

@@ -22,7 +22,7 @@ from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.controller.webhook_certificates import SECRET
-from gpu_device_plugin.kubernetes.objects.lease import LEADER_LABEL
+from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 
 SCHEDULER = "gpu-scheduler"
 ADDRESS = "10.96.0.200"

@@ -11,7 +11,7 @@ from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read
 from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
-from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel
+from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
 from gpu_device_plugin.kubernetes.objects.resource_slices import ResourceSlices, fetch_claim
 
 Asked = Callable[[ApiServer], Awaitable[object]]

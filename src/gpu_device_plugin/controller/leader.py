@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from gpu_device_plugin.controller.lease_pace import LeasePace
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease
+from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
+from gpu_device_plugin.kubernetes.objects.lease import Lease
 
 _LABEL_SECONDS = 30.0
 _log = structlog.get_logger("leader")
@@ -16,8 +18,8 @@ _log = structlog.get_logger("leader")
 class Leadership:
     """Whether this replica leads now, by its Lease; `Leader` keeps it up to date."""
 
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
+    def __init__(self, lease: Lease, pace: LeasePace) -> None:
+        self.lease, self.pace = lease, pace
         self.until = 0.0
         """When this replica leads no more unless it renews, on the loop's clock."""
         self.is_caught_up = False
@@ -33,7 +35,7 @@ class Leadership:
         """For how long no other replica can lead; 0 where this one does not."""
         if not self.leads():
             return 0.0
-        pace, now = self.lease.pace, asyncio.get_running_loop().time()
+        pace, now = self.pace, asyncio.get_running_loop().time()
         return self.until + pace.lease_seconds - pace.renew_seconds - now
 
     def standby(self) -> str:
@@ -62,6 +64,7 @@ class Leader:
     ) -> None:
         """`catch_up` returns when the ledger has the cluster; `wait_idle` waits for bindings under way."""
         self._leadership, self._lease, self._label = leadership, leadership.lease, label
+        self._pace = leadership.pace
         self._catch_up, self._wait_idle = catch_up, wait_idle
 
     async def run(self) -> None:
@@ -78,7 +81,7 @@ class Leader:
                     _log.warning("leads no more", holder=self._lease.holder)
                 elif leading is not None and leading.done():
                     leading.result()
-                await asyncio.sleep(self._lease.pace.retry_seconds)
+                await asyncio.sleep(self._pace.retry_seconds)
         finally:
             if leading is not None:
                 await self._end_leading(leading)
@@ -89,11 +92,11 @@ class Leader:
         loop = asyncio.get_running_loop()
         # Counted from before the request: others count from when they see it.
         began = loop.time()
-        deadline = max(self._leadership.until, began + self._lease.pace.retry_seconds)
+        deadline = max(self._leadership.until, began + self._pace.retry_seconds)
         try:
             async with asyncio.timeout_at(deadline):
                 if await self._lease.try_hold():
-                    self._leadership.until = began + self._lease.pace.renew_seconds
+                    self._leadership.until = began + self._pace.renew_seconds
                     return True
             # Another one holds it, or has written it a moment ago.
             if self._lease.holder != self._lease.name.identity:
@@ -112,7 +115,7 @@ class Leader:
                 await self._label.take()
             except ClusterError as error:
                 _log.warning("the leader's label cannot be set", error=str(error))
-                pause = self._lease.pace.retry_seconds
+                pause = self._pace.retry_seconds
             await asyncio.sleep(pause)
 
     async def _end_leading(self, leading: asyncio.Task[None]) -> None:

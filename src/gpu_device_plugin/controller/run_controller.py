@@ -16,6 +16,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.controller.binder import Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.leader import Leader, Leadership
+from gpu_device_plugin.controller.lease_pace import LeasePace
 from gpu_device_plugin.controller.model_rules import Models
 from gpu_device_plugin.controller.scheduler_extender import Extender
 from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
@@ -27,7 +28,8 @@ from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
-from gpu_device_plugin.kubernetes.objects.lease import LeaderLabel, Lease, LeaseName, LeasePace
+from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
+from gpu_device_plugin.kubernetes.objects.lease import Lease, LeaseName
 from gpu_device_plugin.settings.controller_settings import ControllerSettings, UnhealthyConfigMaps
 from gpu_device_plugin.web.controller_metrics import (
     ControllerMetrics,
@@ -64,7 +66,8 @@ class Controller:
         self._metrics = ControllerMetrics()
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
         name = LeaseName(settings.namespace, LEASE, identity)
-        self.leadership = Leadership(Lease(self._api, name, self._times.lease))
+        pace = self._times.lease
+        self.leadership = Leadership(Lease(self._api, name, pace.lease_seconds), pace)
         leads = self.leadership.leads
         self.models = Models(self._api, identity, self._cards, leads)
         keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE

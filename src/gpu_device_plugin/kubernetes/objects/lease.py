@@ -1,7 +1,6 @@
 """A Lease that one of several replicas holds, as client-go's leader election keeps it.
 
-The holder has a label by which a Service finds the one pod that serves kube-scheduler. Where the API
-server does not answer, or refuses, each method raises ClusterError.
+Where the API server does not answer, or refuses, each method raises ClusterError.
 """
 
 import asyncio
@@ -10,58 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
-from gpu_device_plugin.kubernetes.client.listing import Document, create, list_items, read, replace
-from gpu_device_plugin.kubernetes.client.wire import Bare
-
-LEADER_LABEL = "gpu-device-plugin/leader"
-
-
-class LeaderLabel:
-    """The label on the pods of one namespace; nothing is done where our own pod has no name."""
-
-    def __init__(self, api: ApiServer, namespace: str, pod_name: str) -> None:
-        self._api, self._pod_name = api, pod_name
-        self._pods = f"/api/v1/namespaces/{namespace}/pods"
-
-    async def take(self) -> None:
-        """Have it on our pod and on no other."""
-        if not self._pod_name:
-            return
-        query = {"labelSelector": f"{LEADER_LABEL}=true"}
-        pods = list_items(self._api, self._pods, Bare, query)
-        names = {pod.metadata.name async for pod in pods}
-        for name in names - {self._pod_name}:
-            await self._patch(name, None)
-        if self._pod_name not in names:
-            await self._patch(self._pod_name, "true")
-
-    async def give_up(self) -> None:
-        """Have it on our pod no more."""
-        if self._pod_name:
-            await self._patch(self._pod_name, None)
-
-    async def _patch(self, name: str, value: str | None) -> None:
-        body: dict[str, Any] = {"metadata": {"labels": {LEADER_LABEL: value}}}
-        answer = await self._api.call(Request("PATCH", f"{self._pods}/{name}", body=body))
-        if not (answer.is_success or answer.is_not_found):
-            raise ClusterError(f"label of pod {name}: {answer.text}")
-
-
-@dataclass(frozen=True, slots=True)
-class LeasePace:
-    """client-go's three times.
-
-    Attributes:
-        lease_seconds: Others take over when nothing was renewed for so long, by their own clock.
-        renew_seconds: The holder gives up when it could not renew for so long. What it has sent
-            by then has to be over before `lease_seconds`.
-    """
-
-    lease_seconds: float = 15.0
-    renew_seconds: float = 10.0
-    retry_seconds: float = 2.0
+from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.listing import Document, create, read, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +36,12 @@ class Lease:
         self,
         api: ApiServer,
         name: LeaseName,
-        pace: LeasePace,
+        lease_seconds: float,
         utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
+        """Others take over when nothing was renewed for `lease_seconds`."""
         self.holder = ""  # who held it when we looked last; "" for nobody
-        self.name, self.pace = name, pace
+        self.name, self._lease_seconds = name, lease_seconds
         self._api, self._utc_now = api, utc_now
         self._seen: object = None
         self._seen_at = 0.0
@@ -107,7 +57,7 @@ class Lease:
         if spec != self._seen:
             self._seen, self._seen_at = spec, loop.time()
         self.holder = str(spec.get("holderIdentity") or "")
-        is_alive = loop.time() < self._seen_at + self.pace.lease_seconds
+        is_alive = loop.time() < self._seen_at + self._lease_seconds
         if self.holder not in ("", self.name.identity) and is_alive:
             return False
         return self._took(await replace(self._api, self._path, self._held_lease(found)))
@@ -135,7 +85,7 @@ class Lease:
             spec["acquireTime"] = now
         spec |= {
             "holderIdentity": self.name.identity,
-            "leaseDurationSeconds": max(1, round(self.pace.lease_seconds)),
+            "leaseDurationSeconds": max(1, round(self._lease_seconds)),
             "renewTime": now,
         }
         return {**before, "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
