@@ -17,15 +17,9 @@ from tools.harness.waiting import until
 from gpu_device_plugin.web import http_server
 from gpu_device_plugin.web.certificate_authority import AUTHORITY, SERVING, SERVING_KEY
 from gpu_device_plugin.web.connections import MOST_UNSENT_BYTES
-from gpu_device_plugin.web.extender_server import (
-    MUTATE,
-    PREFIX,
-    Bodies,
-    BodyLimits,
-    ExtenderServer,
-    Handlers,
-)
+from gpu_device_plugin.web.extender_server import MUTATE, PREFIX, ExtenderServer, Handlers
 from gpu_device_plugin.web.http_server import HttpListener, ReadyState, WebServer
+from gpu_device_plugin.web.request_bodies import Bodies, BodyLimits
 from gpu_device_plugin.web.tls import ServingTls
 
 _MIB = 1 << 20
