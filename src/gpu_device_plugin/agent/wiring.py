@@ -19,8 +19,9 @@ from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
 from gpu_device_plugin.agent.claims.claim_service import ClaimEndpoint
 from gpu_device_plugin.agent.claims.preparation import ClaimParts
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, Sources
+from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
 from gpu_device_plugin.agent.kubelet_calls.kubelet_calls import KubeletCalls
-from gpu_device_plugin.agent.kubelet_calls.prestart import HolderCheck, PreStart
+from gpu_device_plugin.agent.kubelet_calls.prestart import PreStart
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
 from gpu_device_plugin.agent.node_checks.node_checks import (
     KEEPER_SOCKET,

@@ -1,0 +1,133 @@
+"""Who holds units, as the kubelet says it now: checked before they are given, and at a container's start.
+
+PodResources Get and the kubelet's checkpoint tell. Both are harmless while an Allocate is in flight,
+List is not.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.domain.grants.caller import Call, Specs
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.snapshot_comparison import (
+    KnownHolder,
+    check_holder,
+    complete_holder,
+)
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
+from gpu_device_plugin.errors import DoesNotFitError, KubeletError
+
+_log = structlog.get_logger("holders")
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(eq=False)
+class HolderCheck:
+    """Asks the kubelet who holds units; `is_behind` says whether the ledger may lack who was given some."""
+
+    get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
+    snapshots: SnapshotReader
+    specs: Callable[[], Specs]
+    is_behind: Callable[[], bool]
+
+    async def check_free(self, rivals: Iterable[Grant], ids: frozenset[str]) -> None:
+        """DoesNotFitError if a pod of these grants has any of `ids`, or the kubelet does not say."""
+        for pod, held in (await self._held({grant.pod for grant in rivals})).items():
+            if held is None or ids & held:
+                raise _double_booked(pod)
+
+    async def check_chosen(
+        self,
+        call: Call,
+        devices: frozenset[str],
+        holders: Sequence[Grant],
+        sharing: Sequence[Grant],
+    ) -> None:
+        """DoesNotFitError if a grant's pod still has units or devices that the kubelet has chosen.
+
+        Where neither Get nor the checkpoint answers, the kubelet's call itself counts. `sharing`
+        are grants of other schemes on the same devices: of a claim, which only its own calls end,
+        the kubelet knows nothing.
+        """
+        asked = [(grant, call.must_include) for grant in holders]
+        asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
+        noted = self._pods_in_checkpoint(call.must_include)
+        answers = await self._held({*(grant.pod for grant, _ in asked), *noted})
+        for pod in noted:
+            if call.must_include & (answers[pod] or _NOTHING):
+                raise _double_booked(pod)
+        if None in answers.values():
+            told = self._told_by_checkpoint()
+            answers = {p: told.get(p.uid, _NOTHING) if a is None else a for p, a in answers.items()}
+        confirmed = {g.slice_id for g, ids in asked if ids & (answers[g.pod] or _NOTHING)}
+        for grant in holders:
+            if grant.slice_id in confirmed:
+                raise _double_booked(grant.pod)
+        for grant in sharing:
+            if grant.holder.claim or grant.slice_id in confirmed:
+                shared = ", ".join(sorted(devices.intersection(grant.devices)))
+                raise DoesNotFitError(
+                    f"{shared} is not free: pod {grant.pod} holds a part of it "
+                    f"that is no {call.resource}; create the pod again, or use another node",
+                    reason="NoRoom",
+                )
+
+    async def check_start(self, grant: Grant, resource: str) -> None:
+        """UnknownPodError if the kubelet says that another container holds the grant's units."""
+        listed = await self._listed(grant.pod) if grant.pod.name else None
+        check_holder(grant, resource, listed, self.snapshots.readable_entries())
+
+    def named(self, grant: Grant) -> KnownHolder:
+        """The holder of a grant, as far as it is known."""
+        return complete_holder(grant, self.snapshots.readable_entries())
+
+    def _pods_in_checkpoint(self, ids: frozenset[str]) -> set[PodRef]:
+        """Pods that have any of these units by the checkpoint, as far as the ledger may lack them.
+
+        The checkpoint alone proves nothing: they may have ended, or be handed on by an init container.
+        """
+        if not self.is_behind():
+            return set()
+        uids = {e.pod_uid for e in self.snapshots.readable_entries() if not ids.isdisjoint(e.ids)}
+        return {spec.ref for spec in self.specs().values() if spec.ref.uid in uids}
+
+    async def _held(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str] | None]:
+        """The units that each pod holds by Get; None where the kubelet does not say.
+
+        All at once: the call as a whole has to be answered within seconds.
+        """
+        asked = list(pods)
+        return dict(zip(asked, await asyncio.gather(*map(self._held_by, asked)), strict=True))
+
+    async def _held_by(self, pod: PodRef) -> frozenset[str] | None:
+        listed = await self._listed(pod)
+        held = listed.held.values() if listed else ()
+        units = _NOTHING.union(*(ids for by_name in held for ids in by_name.values()))
+        return units if listed else None
+
+    async def _listed(self, pod: PodRef) -> ListedPod | None:
+        """What Get says, of a pod that is gone that it holds nothing; None where it does not answer."""
+        try:
+            return await self.get_pod(pod) or ListedPod(pod)
+        except KubeletError as error:
+            _log.info("PodResources Get does not answer", pod=str(pod), error=str(error))
+            return None
+
+    def _told_by_checkpoint(self) -> Mapping[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
+        for entry in self.snapshots.readable_entries():
+            found[entry.pod_uid] = found.get(entry.pod_uid, _NOTHING).union(entry.ids)
+        return found
+
+
+def _double_booked(pod: PodRef) -> DoesNotFitError:
+    return DoesNotFitError(
+        f"the kubelet gives units that pod {pod} still holds (kubernetes issue 137534); create the "
+        f"pod again",
+        reason="DoubleBooked",
+    )
