@@ -85,6 +85,20 @@ async def test_a_pod_that_no_scheduler_has_spoken_of_may_have_none(cluster: Clus
     assert "the scheduler names above" not in found
 
 
+async def test_annotations_of_a_former_life_are_no_slice(cluster: Cluster) -> None:
+    """A restored backup and `kubectl debug --copy-to` bring them: until it is bound a pod holds nothing."""
+    copied = {
+        "scheduler.framework.gpushare.allocation": '{"0":{"0":2}}',
+        "scheduler.framework.gpushare.assigned": "true",
+        "gpu-device-plugin/devices": '{"0":["GPU-x"]}',
+    }
+    found = await why(cluster, pod("copy", 2, 30, annotations=copied))
+
+    assert "holds" not in found
+    assert "no node publishes cards" not in found
+    assert "by its cards it fits on" in found
+
+
 async def test_the_schedulers_words_are_known_without_an_event(cluster: Cluster) -> None:
     """Events are gone after an hour; the pod's condition stays. Where both say it, it is said once."""
     text = "0/3 nodes are available: 3 Insufficient cpu."

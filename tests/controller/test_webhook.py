@@ -3,15 +3,16 @@
 import asyncio
 import io
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from aiohttp import web
-from tests.controller.replica import Running, a_controller
+from tests.controller.replica import Running, a_controller, a_replica
 from tests.controller.reviews import Json, applied, review
-from tools.harness.api_server import ApiRequest, status
+from tools.harness.api_server import ApiRequest, running, status
 from tools.harness.objects import node
 from tools.harness.waiting import until
 
@@ -146,7 +147,33 @@ async def test_a_profile_that_cannot_be_parsed_changes_nothing_and_is_told(tmp_p
     }
     assert event["type"] == "Warning"
     assert event["message"].startswith("selectors: JSON is malformed")
-    assert event["message"].endswith("What was read before stays in force")
+    assert event["message"].endswith("that has read an earlier one keeps that")
+
+
+async def test_a_replica_that_has_never_read_a_good_profile_refuses(tmp_path: Path) -> None:
+    """Else it would admit without a profile what another replica admits with one."""
+    hpn = a_pod(compute_class="gpu-hpn")
+    meta = {"name": "acs-profile", "namespace": "kube-system", "uid": "cm"}
+    async with AsyncExitStack() as stack:
+        server, _ = await stack.enter_async_context(running())
+        await server.put(f"{MAPS}/acs-profile", {"metadata": meta, "data": {"selectors": "[{]"}})
+        replica = a_replica(server, tmp_path, "only", until_ready=False)
+        found = await stack.enter_async_context(replica)
+        rules = found.controller.models.rules
+        await until(lambda: "ConfigMap kube-system/acs-profile: selectors: JSON" in rules.trouble)
+        page = await found.get("/readyz", port=found.controller.pages.port)
+        answer = await ask(found, review(hpn))
+        await until(lambda: found.server.seen("POST", "/events"))
+        event = found.server.seen("POST", "/events")[0].body
+        await configure(found, "acs-profile", selectors=S0_SELECTORS)
+        await until(lambda: not rules.trouble)
+        mended = await mutated(found, hpn)
+
+    assert page[0] == 503
+    assert "acs-profile" in page[1]
+    assert answer[0] == 503
+    assert event["message"].endswith("until it is mended the webhook refuses")
+    assert mended["metadata"]["labels"][DRIVER] == "1.5.0"
 
 
 async def test_the_catalogue_is_the_operators(tmp_path: Path) -> None:

@@ -43,7 +43,11 @@ class _Key(Generic[Value]):
 
 
 class FollowedKey(Generic[Value]):
-    """A key of a ConfigMap as a value; one that cannot be parsed leaves the value before it."""
+    """A key of a ConfigMap as a value; one that cannot be parsed leaves the value before it.
+
+    A process that has read no good one since its start has no value: `trouble` says so. Else one
+    replica would apply rules that another one has never seen.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,8 @@ class FollowedKey(Generic[Value]):
     ) -> None:
         self.value = key.parse("")
         self._key, self._post, self._on_change = key, post, on_change
-        self._text = ""
+        self._text: str | None = None  # that of `value`
+        self._why_none = ""
         self.reflection = Reflection(
             api,
             Source(f"/api/v1/namespaces/{NAMESPACE}/configmaps", f"metadata.name={key.name}"),
@@ -62,12 +67,19 @@ class FollowedKey(Generic[Value]):
             ObjectListener(self._replace, self._put, lambda _: self._replace(())),
         )
 
+    @property
+    def trouble(self) -> str:
+        """Why there is no value yet, or ""."""
+        if self._text is not None:
+            return ""
+        none = "the catalogue and the profile are not loaded"
+        return self._why_none or self.reflection.trouble or none
+
     def _replace(self, found: Sequence[ConfigMap]) -> None:
         for each in found:
             self._put(each)
         if not found:
             self._take("")
-        self._on_change(self.value)
 
     def _put(self, found: ConfigMap) -> None:
         text = (found.data or {}).get(self._key.key, "")
@@ -76,13 +88,18 @@ class FollowedKey(Generic[Value]):
         except ConfigError as error:
             meta = found.metadata
             about = ConfigMapRef(NAMESPACE, meta.name, meta.uid)
-            told = f"{error}. What was read before stays in force"
+            then = "A replica of the controller that has read an earlier one keeps that"
+            if self._text is None:
+                self._why_none = f"ConfigMap {about}: {error}"
+                then = (
+                    "This replica has read no earlier one: until it is mended the webhook refuses"
+                )
             _log.warning("ConfigMap not understood", config_map=str(about), error=str(error))
-            self._post(EventNote(about, "BadConfigMap", told))
+            self._post(EventNote(about, "BadConfigMap", f"{error}. {then}"))
 
     def _take(self, text: str) -> None:
         if text != self._text:
-            self.value, self._text = self._key.parse(text), text
+            self.value, self._text, self._why_none = self._key.parse(text), text, ""
             _log.info("ConfigMap taken over", config_map=self._key.name, key=self._key.key)
             self._on_change(self.value)
 
@@ -124,9 +141,10 @@ class ModelRules:
     @property
     def trouble(self) -> str:
         """Why no pod can be judged yet, or ""."""
-        for each in self._reflections:
-            if not each.is_synced:
-                return each.trouble or "the catalogue and the profile are not loaded"
+        if trouble := self._catalogue.trouble or self._profile.trouble:
+            return trouble
+        if not self._listed.is_synced:
+            return self._listed.trouble or "the namespaces are not loaded"
         return ""
 
     async def run(self) -> None:

@@ -5,9 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import TEMPLATE, asked_text, parse_claim_name
-from gpu_device_plugin.domain.fractions.pod_annotations import ASSIGNED, believed_holds, hold_of
+from gpu_device_plugin.domain.fractions.pod_annotations import (
+    ASSIGNED,
+    FIRST_GENERATION,
+    SECOND_GENERATION,
+    believed_holds,
+    hold_of,
+)
 from gpu_device_plugin.domain.fractions.units import slice_mib
 from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
@@ -187,6 +195,7 @@ _DISPUTED = (
     "what counts is what the node's agent says, else what the spec asks for"
 )
 _NO_EVENTS = "its Events are not shown to you: you may not list Events in this namespace"
+_OF_CARDS = frozenset((*FIRST_GENERATION, *SECOND_GENERATION, DEVICES_ANNOTATION))
 _NOTHING = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
 
 
@@ -236,6 +245,7 @@ def story(
     `events` is None where they may not be read; `unlisted` is why nodes and pods cannot be listed,
     else "".
     """
+    pod = pod if pod.spec.node_name else _without_cards(pod)
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     created = creation_text(pod, datetime.datetime.now(datetime.UTC))
@@ -256,6 +266,14 @@ def story(
     messages += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
     steps = cures(pod, asking, now)
     return PodStory(name, _state(pod), asks, created, holds, messages, nodes, steps)
+
+
+def _without_cards(pod: ExplainedPod) -> ExplainedPod:
+    """An unbound pod without annotations of cards: a restored backup or `kubectl debug --copy-to` brought them."""
+    own = {name: value for name, value in pod.annotations.items() if name not in _OF_CARDS}
+    return msgspec.structs.replace(
+        pod, metadata=msgspec.structs.replace(pod.metadata, annotations=own)
+    )
 
 
 def _state(pod: ExplainedPod) -> str:
