@@ -17,7 +17,7 @@ HISTORIES ?= 10000
 FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test check fuzz histories lint docs fmt native sanitize proto image release e2e conformance cluster bench gpu lock clean
+.PHONY: help demo test check fuzz histories lint docs golden fmt native sanitize proto image release e2e conformance cluster bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -41,11 +41,11 @@ histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HIS
 	@echo "==> histories"
 	@$(BIN)/python -m tests.histories --count $(HISTORIES) --seed $(SEED)
 
-lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, prose
+lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers; docs and prose agree with the program
 	@echo "==> ruff";        $(BIN)/ruff format --check src tests tools .ci && $(BIN)/ruff check src tests tools .ci
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
-	@echo "==> prose"; $(BIN)/python -m pytest -q tests/test_prose.py
+	@echo "==> docs and prose"; $(BIN)/python -m pytest -q tests/test_docs.py tests/test_prose.py
 	@echo "==> includes of src/isolation"; $(BIN)/python src/check_includes.py
 	@echo "==> symbols of the C parts"; $(BIN)/python src/check_symbols.py
 	@echo "==> clang-format"; if command -v clang-format >/dev/null; \
@@ -69,6 +69,14 @@ $(DOCS)/.installed: .ci/docs.txt $(STAMP)
 	@rm -rf $(DOCS) && $(BIN)/python -m venv --without-pip $(DOCS)
 	@$(BIN)/python -m pip --python $(DOCS)/bin/python install --quiet --require-hashes -r .ci/docs.txt
 	@touch $@
+
+# Not daemonset/, which needs helm: python -m tests.chart.rendering
+WRITERS := tools.metadata_page tools.settings_page tools.dashboards.agent tools.dashboards.controller tests.chart.readme
+
+golden: $(STAMP) ## Write again what tests compare with: tests/golden, generated pages, dashboards
+	@rm -f tests/golden/*/*.*
+	@UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q $$(grep -l golden_file -r tests --include='test_*.py')
+	@for each in $(WRITERS); do $(BIN)/python -m $$each; done
 
 fmt: $(STAMP) ## Format the Python code
 	@$(BIN)/ruff format src tests tools .ci && $(BIN)/ruff check --fix src tests tools .ci

@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 from rich.console import Console
+from tests.golden_files import same_as_golden_file
 from tests.overview.test_inspection import view
 from tools.harness.api_server import (
     ApiRequest,
@@ -44,7 +45,6 @@ from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.questions import FollowedCards, follow_cards
 from gpu_device_plugin.overview.slice_use import SliceUse
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overview"
 AGENT: Json = {
     "runtimeClassName": "nvidia",
     "containers": [
@@ -114,8 +114,7 @@ class Cluster:
         found = await self.run(*words, columns=columns)
         lines = [line.rstrip() for line in found.output.splitlines()]
         assert max(map(len, lines)) <= columns
-        expected = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
-        assert "\n".join(lines) + "\n" == expected
+        same_as_golden_file(f"overview/{name}.txt", "\n".join(lines) + "\n")
 
 
 def ready(value: Json, labels: Mapping[str, str] | None = None, **spec: object) -> Json:

@@ -1,16 +1,14 @@
 """The promise: what a container receives, file by file, in every mode and by every way to a card.
 
-The golden files are the contract; `UPDATE_GOLDEN=1 pytest tests/domain` writes them again, and
-the diff is what a reviewer reads.
+The golden files are the contract; `make golden` writes them again, and the diff is what a reviewer reads.
 """
 
 import json
-import os
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 from tests.domain.words import V100_MIB, cards, grant
+from tests.golden_files import same_as_golden_file
 from tests.held import changed
 
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
@@ -33,7 +31,6 @@ ACCESS = {
     "cdi": DeviceAccess((ListStrategy.CDI_CRI,)),
 }
 """Part of a golden file's name -> how cards reach containers."""
-GOLDEN = Path(__file__).parents[1] / "golden" / "edits"
 MODES = (NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE)
 PATHS = Paths(
     run_dir="/run/gpu-device-plugin",
@@ -77,13 +74,9 @@ def edits(held: Grant, access: str = "nvidia") -> ContainerEdits:
 
 def check_golden(name: str, found: ContainerEdits) -> None:
     """The answer equals the file, and has no annotation."""
-    path = GOLDEN / f"{name}.json"
     fields = asdict(found)
     assert fields.pop("annotations") == {}
-    text = json.dumps(fields, indent=2) + "\n"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    same_as_golden_file(f"edits/{name}.json", json.dumps(fields, indent=2) + "\n")
 
 
 @pytest.mark.parametrize("access", ACCESS)

@@ -1,109 +1,10 @@
 """Names, labels and values of the metrics are an interface; what is gone leaves no series."""
 
+from tests.golden_files import same_as_golden_file
+
 from gpu_device_plugin.domain.node.state import UnitCount
 from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
 
-GOLDEN = """\
-# HELP gpu_device_plugin_build_info Version of the running agent.
-# TYPE gpu_device_plugin_build_info gauge
-gpu_device_plugin_build_info{version="1.2.3"} 1.0
-# HELP gpu_device_plugin_card_healthy Whether the card is in service.
-# TYPE gpu_device_plugin_card_healthy gauge
-gpu_device_plugin_card_healthy{card="0",uuid="GPU-a"} 1.0
-gpu_device_plugin_card_healthy{card="1",uuid="GPU-b"} 0.0
-# HELP gpu_device_plugin_card_fault Why a card is out of service.
-# TYPE gpu_device_plugin_card_fault gauge
-gpu_device_plugin_card_fault{card="1",reason="XID79",uuid="GPU-b"} 1.0
-# HELP gpu_device_plugin_card_memory_unexplained_bytes Memory of a card in use that no slice on it accounts for.
-# TYPE gpu_device_plugin_card_memory_unexplained_bytes gauge
-gpu_device_plugin_card_memory_unexplained_bytes{card="0",uuid="GPU-a"} 0.0
-# HELP gpu_device_plugin_card_allocation_api API by which pods ask for the card.
-# TYPE gpu_device_plugin_card_allocation_api gauge
-gpu_device_plugin_card_allocation_api{api="dra",card="0",uuid="GPU-a"} 1.0
-# HELP gpu_device_plugin_card_memory_enforcer Who holds new slices of the card to their memory, how or why.
-# TYPE gpu_device_plugin_card_memory_enforcer gauge
-gpu_device_plugin_card_memory_enforcer{card="0",enforcer="driver (dmem)",uuid="GPU-a"} 1.0
-# HELP gpu_device_plugin_units Units of a resource on a card.
-# TYPE gpu_device_plugin_units gauge
-gpu_device_plugin_units{card="0",resource="aliyun.com/gpu-mem",state="free",uuid="GPU-a"} 13.0
-gpu_device_plugin_units{card="0",resource="aliyun.com/gpu-mem",state="held",uuid="GPU-a"} 2.0
-# HELP gpu_device_plugin_node_fault What keeps the whole node from serving.
-# TYPE gpu_device_plugin_node_fault gauge
-gpu_device_plugin_node_fault{reason="OtherPlugin"} 1.0
-# HELP gpu_device_plugin_slice_memory_limit_bytes Memory of a card that a container may use.
-# TYPE gpu_device_plugin_slice_memory_limit_bytes gauge
-gpu_device_plugin_slice_memory_limit_bytes{card="0",container="c",namespace="ns",pod="p"} 2.258632704e+09
-# HELP gpu_device_plugin_slice_core_percent Percent of a card's compute that a container may use; 0 is no cap.
-# TYPE gpu_device_plugin_slice_core_percent gauge
-gpu_device_plugin_slice_core_percent{card="0",container="c",namespace="ns",pod="p"} 30.0
-# HELP gpu_device_plugin_slice_claim The claim (DRA) that holds a slice.
-# TYPE gpu_device_plugin_slice_claim gauge
-gpu_device_plugin_slice_claim{card="0",claim="slice-2-30-c0",container="c",namespace="ns",pod="p"} 1.0
-# HELP gpu_device_plugin_slice_enforcers Who holds a slice to its memory, and to its share of compute.
-# TYPE gpu_device_plugin_slice_enforcers gauge
-gpu_device_plugin_slice_enforcers{card="0",compute="library",container="c",memory="library",namespace="ns",pod="p"} 1.0
-# HELP gpu_device_plugin_slice_memory_used_bytes Memory of a card that a container uses, contexts included.
-# TYPE gpu_device_plugin_slice_memory_used_bytes gauge
-gpu_device_plugin_slice_memory_used_bytes{card="0",container="c",namespace="ns",pod="p"} 3.53370112e+08
-# HELP gpu_device_plugin_slice_core_used_ratio Share of a card's time that a container with a compute cap used recently, 0 to 1.
-# TYPE gpu_device_plugin_slice_core_used_ratio gauge
-gpu_device_plugin_slice_core_used_ratio{card="0",container="c",namespace="ns",pod="p"} 0.25
-# HELP gpu_device_plugin_slice_refused_total Allocations refused because the container's slice was full.
-# TYPE gpu_device_plugin_slice_refused_total counter
-gpu_device_plugin_slice_refused_total{card="0",container="c",namespace="ns",pod="p"} 3.0
-# HELP gpu_device_plugin_reconcile_drift Differences from the kubelet that the last reconcile found.
-# TYPE gpu_device_plugin_reconcile_drift gauge
-gpu_device_plugin_reconcile_drift 1.0
-# HELP gpu_device_plugin_api_reachable Whether the API server answers.
-# TYPE gpu_device_plugin_api_reachable gauge
-gpu_device_plugin_api_reachable 1.0
-# HELP gpu_device_plugin_ready Whether /readyz answers 200.
-# TYPE gpu_device_plugin_ready gauge
-gpu_device_plugin_ready 1.0
-# HELP gpu_device_plugin_allocate_seconds Time to answer Allocate.
-# TYPE gpu_device_plugin_allocate_seconds histogram
-gpu_device_plugin_allocate_seconds_bucket{le="0.0005"} 0.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.001"} 0.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.002"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.005"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.01"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.025"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.05"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.1"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.25"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="0.5"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="1.0"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="2.5"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="5.0"} 1.0
-gpu_device_plugin_allocate_seconds_bucket{le="+Inf"} 1.0
-gpu_device_plugin_allocate_seconds_count 1.0
-gpu_device_plugin_allocate_seconds_sum 0.0015
-# HELP gpu_device_plugin_allocations_total Allocate and GetPreferredAllocation decisions.
-# TYPE gpu_device_plugin_allocations_total counter
-gpu_device_plugin_allocations_total{outcome="granted",reason="",resource="aliyun.com/gpu-mem"} 1.0
-gpu_device_plugin_allocations_total{outcome="refused",reason="NoRoom",resource="aliyun.com/gpu-mem"} 2.0
-# HELP gpu_device_plugin_registrations_total Registrations with the kubelet.
-# TYPE gpu_device_plugin_registrations_total counter
-gpu_device_plugin_registrations_total{resource="aliyun.com/gpu-mem"} 1.0
-# HELP gpu_device_plugin_card_changes_total Changes of a card's health.
-# TYPE gpu_device_plugin_card_changes_total counter
-gpu_device_plugin_card_changes_total{reason="XID79",uuid="GPU-b"} 1.0
-# HELP gpu_device_plugin_nvml_restarts_total Restarts of the NVML child process.
-# TYPE gpu_device_plugin_nvml_restarts_total counter
-gpu_device_plugin_nvml_restarts_total 1.0
-# HELP gpu_device_plugin_claims_total Calls to prepare a claim (DRA).
-# TYPE gpu_device_plugin_claims_total counter
-gpu_device_plugin_claims_total{outcome="granted",reason=""} 1.0
-# HELP gpu_device_plugin_slice_repairs_total Repairs of slices, by what was wrong.
-# TYPE gpu_device_plugin_slice_repairs_total counter
-gpu_device_plugin_slice_repairs_total{reason="RegionGrown"} 1.0
-# HELP gpu_device_plugin_state_files_set_aside_total Files of the state directory that could not be trusted.
-# TYPE gpu_device_plugin_state_files_set_aside_total counter
-gpu_device_plugin_state_files_set_aside_total 1.0
-# HELP gpu_device_plugin_events_dropped_total Kubernetes Events that could not be written.
-# TYPE gpu_device_plugin_events_dropped_total counter
-gpu_device_plugin_events_dropped_total 1.0
-"""
 MEM = "aliyun.com/gpu-mem"
 
 
@@ -153,7 +54,7 @@ def test_the_page_is_the_golden_one() -> None:
     metrics.count("state_files_set_aside")
     metrics.count("events_dropped")
 
-    assert ours(metrics, is_ready=True) == GOLDEN
+    same_as_golden_file("metrics/agent.txt", ours(metrics, is_ready=True))
 
 
 def test_what_a_new_snapshot_lacks_leaves_no_series() -> None:
