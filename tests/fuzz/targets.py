@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.grants.node_annotations import (
     served_mode,
 )
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubelet.podresources import parse_checkpoint
+from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
 from gpu_device_plugin.kubernetes.client.foreign_text import decode, without_controls
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects import resource_slices

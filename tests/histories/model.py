@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import StateError
-from gpu_device_plugin.kubelet.podresources import read_checkpoint
+from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 
 OFFERED = {"core_mem": (15, 100, 1), "cgpu": (15, 0, 1), "share": (15, 0, 1), "disabled": (0, 0, 0)}
 """Units a card, by mode: memory of 1 GiB, compute, count."""

@@ -10,7 +10,7 @@ from tools.harness.rig import Rig, running_rig, slice_of
 
 from gpu_device_plugin.errors import ConfigError, KubeletError
 from gpu_device_plugin.install_hooks.cleanup import Outcome, Places, clean
-from gpu_device_plugin.kubelet.podresources import FILE_NAME
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
 
 
 def places(rig: Rig) -> Places:

@@ -10,7 +10,7 @@ from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet.podresources import FILE_NAME, parse_checkpoint, read_checkpoint
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, parse_checkpoint, read_checkpoint
 
 # Two NUMA nodes, an answer with one variable ("A" = "1"), and another plugin's entry.
 SAMPLE = b"""{"Data":{"PodDeviceEntries":[

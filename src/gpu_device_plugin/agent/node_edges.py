@@ -24,8 +24,10 @@ from gpu_device_plugin.domain.grants.container_edits import Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.node.pods import PodKey, PodRequest, known_here
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
-from gpu_device_plugin.kubelet.podresources import FILE_NAME, PodResources, PodsApi, read_checkpoint
+from gpu_device_plugin.kubelet.podresources import PodResources
+from gpu_device_plugin.kubelet.pods_api import PodsApi
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request

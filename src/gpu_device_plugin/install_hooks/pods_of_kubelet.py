@@ -7,7 +7,8 @@ from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
-from gpu_device_plugin.kubelet.podresources import FILE_NAME, PodResources, read_checkpoint
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
+from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.kubernetes.objects.node_object import NVIDIA_DRIVER
 
 _GPU_DRIVERS = frozenset({DRIVER, NVIDIA_DRIVER})
