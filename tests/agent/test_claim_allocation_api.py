@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.grants.claims import ClaimRef
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL, AllocationApi
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
-from gpu_device_plugin.kubelet.dra_server import HEALTH_NAMES
+from gpu_device_plugin.kubelet.dra_servicer import HEALTH_NAMES
 
 
 @dataclass

@@ -19,7 +19,8 @@ from gpu_device_plugin.domain.grants.claims import (
 )
 from gpu_device_plugin.errors import DoesNotFitError
 from gpu_device_plugin.kubelet._proto import drahealth_pb2
-from gpu_device_plugin.kubelet.dra_server import HEALTH_NAMES, ClaimServer
+from gpu_device_plugin.kubelet.dra_servicer import HEALTH_NAMES
+from gpu_device_plugin.kubelet.dra_sockets import ClaimServer
 
 
 @dataclass

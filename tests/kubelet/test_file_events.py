@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.kubelet.plugin_directory import FileEvents
+from gpu_device_plugin.kubelet.file_events import FileEvents
 
 PATIENCE = 30
 

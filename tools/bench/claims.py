@@ -13,7 +13,7 @@ from tools.harness.rig import Rig, running_rig
 from tools.harness.waiting import until
 
 from gpu_device_plugin.kubelet._proto import dra_pb2
-from gpu_device_plugin.kubelet.dra_server import SERVICE_NAME
+from gpu_device_plugin.kubelet.dra_servicer import SERVICE_NAME
 
 CLAIMS, STAYING = 300, 8
 BAR_MS = 10

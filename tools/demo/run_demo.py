@@ -20,8 +20,8 @@ from gpu_device_plugin.domain.cards.nvml_reports import (
 )
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.node.modes import NodeMode
-from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.errors import ConfigError, EdgeError
+from gpu_device_plugin.kubelet.unix_sockets import LONGEST_PATH
 from gpu_device_plugin.nvml.nvml_source import NvmlSource
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 from tools.demo.demo_node import RECOVERY_SECONDS, DemoNode, Surroundings

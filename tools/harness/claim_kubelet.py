@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from gpu_device_plugin.kubelet._proto import dra_pb2, pluginregistration_pb2
-from gpu_device_plugin.kubelet.dra_server import REGISTRATION_NAME, SERVICE_NAME
+from gpu_device_plugin.kubelet.dra_servicer import REGISTRATION_NAME, SERVICE_NAME
 
 
 @dataclass

@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.nvidia.mig_devices import Cut, plan
 from gpu_device_plugin.errors import EdgeError, GpuPluginError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import pods_with_gpus
-from gpu_device_plugin.kubelet.plugin_directory import kubelet_pid
+from gpu_device_plugin.kubelet.unix_sockets import kubelet_pid
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
 from gpu_device_plugin.nvml.card_session import CardSession, session

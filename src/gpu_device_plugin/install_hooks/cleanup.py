@@ -28,7 +28,7 @@ from gpu_device_plugin.domain.grants.lifetime import live
 from gpu_device_plugin.domain.grants.snapshot_comparison import complete_holder
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import kubelet_snapshot, pod_directories
-from gpu_device_plugin.kubelet.dra_server import remove_sockets
+from gpu_device_plugin.kubelet.dra_sockets import remove_sockets
 
 WAIT_SECONDS = 20.0
 """A kubelet forgets a pod that has ended within some seconds."""

@@ -3,66 +3,29 @@
 A new kubelet.sock is the only sign that the kubelet restarted and forgot its plugins: it
 removes all sockets, then listens. A file event reports it at once; in case an event is
 missed, the directory is also checked once a second, for all endpoints together.
-
-File events of one directory, read by the event loop without polling and without a thread.
 """
 
 import asyncio
 import os
 import secrets
-import socket
-import stat
-import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
-from asyncinotify import Inotify, Mask
 
-from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
-from gpu_device_plugin.errors import KubeletError
-
-_OF_FILES, _OF_ITSELF = Mask.CREATE | Mask.DELETE | Mask.MOVE, Mask.DELETE_SELF | Mask.MOVE_SELF
-_WANTED = _OF_FILES | _OF_ITSELF | Mask.ONLYDIR
-
-
-class FileEvents:
-    """Calls `on_event` in the event loop when a file in `directory` is created or removed."""
-
-    def __init__(self, directory: Path, on_event: Callable[[], None]) -> None:
-        self._on_event = on_event
-        self._inotify = Inotify()
-        try:
-            self._inotify.add_watch(directory, _WANTED)
-        except OSError:
-            self._inotify.close()
-            raise
-        self._listening = asyncio.create_task(self._listen())
-
-    async def close(self) -> None:
-        """Stop calling `on_event`."""
-        self._listening.cancel()
-        # The reader must be removed first: the next watch may get the same descriptor.
-        await asyncio.wait({self._listening})
-        self._inotify.close()
-
-    async def _listen(self) -> None:
-        # Which event it was does not matter: the callback checks the directory itself.
-        async for _ in self._inotify:
-            self._on_event()
-
+from gpu_device_plugin.kubelet.file_events import FileEvents
+from gpu_device_plugin.kubelet.unix_sockets import (
+    LONGEST_PATH,
+    SocketIdentity,
+    is_socket,
+    socket_identity,
+)
 
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
 _NVIDIAS = "nvidia-*.sock"
 _DIAL_SECONDS = 0.5
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_ANSWER_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
-
-SocketIdentity = tuple[int, int, int]
-"""Device, inode and time of a socket file."""
 
 
 class PluginDirectory:
@@ -163,36 +126,3 @@ async def _accepts(path: Path) -> bool:
         return False
     writer.close()
     return True
-
-
-def socket_identity(path: Path) -> SocketIdentity | None:
-    """The identity of a socket, which the next one of its name will not have; None if missing.
-
-    The time is part of it, because a file system may reuse an inode number.
-    """
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_mtime_ns)
-
-
-def is_socket(path: Path | None) -> bool:
-    """Whether a socket is at `path` now."""
-    try:
-        return path is not None and stat.S_ISSOCK(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
-def kubelet_pid(path: Path) -> int:
-    """The process that serves this socket, 0 if outside our pid namespace. KubeletError: none."""
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_ANSWER_SECONDS)
-            connection.connect(str(path))
-            found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    except OSError as error:
-        raise KubeletError(f"nothing answers on {path}: {error}") from error
-    pid: int = _CREDENTIALS.unpack(found)[0]
-    return pid

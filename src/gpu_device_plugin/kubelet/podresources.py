@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
-from gpu_device_plugin.kubelet.plugin_directory import SocketIdentity, socket_identity
+from gpu_device_plugin.kubelet.unix_sockets import SocketIdentity, socket_identity
 
 DEADLINE_SECONDS = 2.0
 """For one call with its repetitions. Many calls are made while the kubelet waits for us."""

@@ -29,8 +29,9 @@ from gpu_device_plugin.kubelet.device_plugin_servicer import (
     DeviceService,
     StreamWatch,
 )
-from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory, SocketIdentity, is_socket
+from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubelet.podresources import rpc_words
+from gpu_device_plugin.kubelet.unix_sockets import SocketIdentity, is_socket
 
 FIRST_LIST_SECONDS = 5.0
 """Register succeeds even if the kubelet then fails to open the list, which it only logs."""

@@ -20,7 +20,6 @@ from gpu_device_plugin.domain.node.compute_policy import (
 from gpu_device_plugin.domain.node.memory_enforcer import EnforcerChoice, LimitBy
 from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
-from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
@@ -240,6 +239,7 @@ def mode_in(text: str) -> NodeMode | None:
 
 _SOCKETS = (("run_dir", "agent.sock"), ("kubelet_dir", f"plugins_registry/{DRIVER}-reg.sock"))
 """Below each directory the socket with the longest path."""
+_LONGEST_PATH = 107  # bytes, of a socket in Linux (unix(7))
 
 
 def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -267,10 +267,10 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
         )
     for key, longest in _SOCKETS:
         size = len(os.fsencode(Path(getattr(settings, key)) / longest))
-        if size > LONGEST_PATH:
+        if size > _LONGEST_PATH:
             raise ConfigError(
                 f"{sources[key]}: {getattr(settings, key)!r} is too long by "
-                f"{count_noun(size - LONGEST_PATH, 'byte')}: a socket's path has at most {LONGEST_PATH}, "
+                f"{count_noun(size - _LONGEST_PATH, 'byte')}: a socket's path has at most {_LONGEST_PATH}, "
                 f"and {longest} is to lie below it"
             )
     if settings.run_dir == settings.state_dir:

@@ -1,4 +1,4 @@
 """Claims (DRA): cards offered to the scheduler, claims prepared and given back.
 
-The sockets are in `kubelet/dra_server`, ResourceSlices in `kubernetes`.
+The sockets are in `kubelet/dra_sockets`, ResourceSlices in `kubernetes`.
 """

@@ -35,7 +35,7 @@ from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import ClusterError, RequestError
 
 if TYPE_CHECKING:
-    from gpu_device_plugin.kubelet.dra_server import ClaimServer
+    from gpu_device_plugin.kubelet.dra_sockets import ClaimServer
 
 CHECK_SECONDS = 30.0
 OFFER_SECONDS = 2.0
@@ -136,7 +136,7 @@ class ClaimEndpoint:
 
     def _opened(self) -> "ClaimServer":
         # Not at the top: an agent without claims does not load their calls.
-        from gpu_device_plugin.kubelet.dra_server import ClaimServer
+        from gpu_device_plugin.kubelet.dra_sockets import ClaimServer
 
         return ClaimServer(self._kubelet_dir, self)
 
