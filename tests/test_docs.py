@@ -37,7 +37,12 @@ from gpu_device_plugin.page.rows import COLOURS
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
-from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from gpu_device_plugin.web.metrics.agent_metrics import (
+    AgentMetrics,
+    CardSample,
+    SliceSample,
+    Snapshot,
+)
 from tools import metadata_page, settings_page
 
 ROOT = Path(__file__).resolve().parents[1]

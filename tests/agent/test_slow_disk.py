@@ -27,7 +27,7 @@ from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.kubernetes.objects.events import EventNote
 from gpu_device_plugin.settings.agent_settings import load_settings
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
-from gpu_device_plugin.web.agent_metrics import AgentMetrics
+from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
 FIRST, SECOND, THIRD = grant("a", "m00", "c00"), grant("b", "m01", "c01"), grant("c", "m02", "c02")
 

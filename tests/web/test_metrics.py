@@ -3,7 +3,12 @@
 from tests.golden_files import same_as_golden_file
 
 from gpu_device_plugin.domain.node.state import UnitCount
-from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from gpu_device_plugin.web.metrics.agent_metrics import (
+    AgentMetrics,
+    CardSample,
+    SliceSample,
+    Snapshot,
+)
 
 MEM = "aliyun.com/gpu-mem"
 

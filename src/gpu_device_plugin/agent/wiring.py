@@ -65,8 +65,8 @@ from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, Endp
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
-from gpu_device_plugin.web.agent_metrics import AgentMetrics
 from gpu_device_plugin.web.http_server import Page
+from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
 
 class Wiring:

@@ -31,13 +31,13 @@ from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterN
 from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
 from gpu_device_plugin.kubernetes.objects.lease import Lease, LeaseName
 from gpu_device_plugin.settings.controller_settings import ControllerSettings, UnhealthyConfigMaps
-from gpu_device_plugin.web.controller_metrics import (
+from gpu_device_plugin.web.extender_server import Callers, ExtenderServer, Handlers
+from gpu_device_plugin.web.http_server import Page, ReadyState, WebServer
+from gpu_device_plugin.web.metrics.controller_metrics import (
     ControllerMetrics,
     ControllerSnapshot,
     NodeRooms,
 )
-from gpu_device_plugin.web.extender_server import Callers, ExtenderServer, Handlers
-from gpu_device_plugin.web.http_server import Page, ReadyState, WebServer
 
 LEASE = "gpu-device-plugin-controller"
 _MIB = 1024 * 1024

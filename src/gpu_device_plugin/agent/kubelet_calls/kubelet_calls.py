@@ -39,7 +39,7 @@ from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import NodeError, RefusalError
-from gpu_device_plugin.web.agent_metrics import AgentMetrics
+from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
 
 @dataclass(eq=False)

@@ -43,7 +43,12 @@ from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader, UnitCount
 from gpu_device_plugin.domain.scheme_registry import Schemes, merge
 from gpu_device_plugin.kubernetes.objects.events import time_stamp
-from gpu_device_plugin.web.agent_metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from gpu_device_plugin.web.metrics.agent_metrics import (
+    AgentMetrics,
+    CardSample,
+    SliceSample,
+    Snapshot,
+)
 
 APART_SECONDS = 5.0
 """At least this long between two readings, because a share of time needs some time."""

@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, GpuPluginError, NotKnownError, RefusalError
 from gpu_device_plugin.kubernetes.objects.events import EventNote
-from gpu_device_plugin.web.agent_metrics import AgentMetrics
+from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
 _KEPT = 1000
 _log = structlog.get_logger("agent")

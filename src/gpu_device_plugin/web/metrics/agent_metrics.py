@@ -1,11 +1,7 @@
-"""The agent's metrics page. Names and labels are an interface and do not change.
+"""The agent's metrics page. Names and labels are an interface and do not change."""
 
-Metrics of one moment as a table: built for each scrape, so that nothing that is gone leaves a series.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeAlias, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,88 +11,14 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.grant import Enforcers
 from gpu_device_plugin.domain.node.state import UnitCount
 from gpu_device_plugin.web.http_server import Page
-
-_Moment = TypeVar("_Moment")
-_Each = TypeVar("_Each")
-Rows: TypeAlias = Iterable[tuple[Sequence[str], float | None]]
-"""Values of the labels and of the series; None where it is not known, and has no series."""
-
-
-@dataclass(frozen=True, slots=True)
-class Family(Generic[_Moment]):
-    """One metric."""
-
-    name: str  # its name; of a counter without `_total`
-    text: str
-    labels: Sequence[str]
-    rows: Callable[[_Moment], Rows]
-    is_always: bool = True  # whether it is shown without any series
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily
-
-
-class Gauges(Collector, Generic[_Moment]):
-    """The families of a table, in its order, as of `moment`."""
-
-    def __init__(self, table: Sequence[Family[_Moment]], moment: _Moment, prefix: str = "") -> None:
-        self._prefix = prefix
-        self.moment = moment
-        self._table = table
-
-    def collect(self) -> Iterator[Metric]:
-        moment = self.moment
-        for row in self._table:
-            family = row.kind(self._prefix + row.name, row.text, labels=row.labels)
-            for labels, value in row.rows(moment):
-                if value is not None:
-                    family.add_metric(labels, value)
-            if family.samples or row.is_always:
-                yield family
-
-
-def plain(name: str, text: str, value: Callable[[_Moment], float | None]) -> Family[_Moment]:
-    """A metric without labels; it is left out where it is not known."""
-    return Family(name, text, (), lambda now: [((), value(now))], is_always=False)
-
-
-class FamilyOf(Generic[_Moment, _Each]):
-    """Makes metrics that have a series for each of `things`, with labels of these names and values."""
-
-    def __init__(
-        self,
-        things: Callable[[_Moment], Iterable[_Each]],
-        names: Sequence[str],
-        values: Callable[[_Each], Sequence[str]],
-        *,
-        is_always: bool = True,
-    ) -> None:
-        self._things, self._names, self._values = things, names, values
-        self._is_always = is_always  # see `Family`
-
-    def __call__(
-        self, name: str, text: str, value: Callable[[_Each], float | None]
-    ) -> Family[_Moment]:
-        def rows(now: _Moment) -> Rows:
-            return ((self._values(each), value(each)) for each in self._things(now))
-
-        return Family(name, text, self._names, rows, self._is_always)
-
-    def told(self, name: str, text: str, label: str) -> Family[_Moment]:
-        """A metric that is 1 for each thing with that attribute, which is one more label."""
-
-        def rows(now: _Moment) -> Rows:
-            known = ((each, getattr(each, label)) for each in self._things(now))
-            return (((*self._values(each), value), 1) for each, value in known if value)
-
-        return Family(name, text, (*self._names, label), rows, self._is_always)
-
+from gpu_device_plugin.web.metrics.metric_families import Family, FamilyOf, Gauges, Rows, plain
 
 PREFIX = "gpu_device_plugin"
 _ALLOCATE_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

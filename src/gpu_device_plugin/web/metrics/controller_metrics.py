@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.exposition import choose_encoder
 
 from gpu_device_plugin.domain.fractions.room import Room
-from gpu_device_plugin.web.agent_metrics import Family, Gauges, Rows, plain
 from gpu_device_plugin.web.http_server import Page
+from gpu_device_plugin.web.metrics.metric_families import Family, Gauges, Rows, plain
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _MIB = 1024 * 1024
