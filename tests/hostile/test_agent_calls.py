@@ -43,8 +43,8 @@ from gpu_device_plugin.errors import ConfigError, RequestError
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import pod_request
 from gpu_device_plugin.settings.agent_settings import load_settings
+from gpu_device_plugin.settings.bounded_yaml import parse_yaml
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
-from gpu_device_plugin.settings.setting import parse_yaml
 from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
 MIRROR = "kubernetes.io/config.mirror"

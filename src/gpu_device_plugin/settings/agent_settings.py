@@ -22,6 +22,7 @@ from gpu_device_plugin.domain.node.modes import NodeMode, PlacementPolicy, parse
 from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, clip
+from gpu_device_plugin.settings.bounded_yaml import parse_yaml
 from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.settings.setting import (
@@ -30,7 +31,6 @@ from gpu_device_plugin.settings.setting import (
     directory,
     load,
     optional_directory,
-    parse_yaml,
     setting,
 )
 

@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.models.pod_admission import (
     check_rules,
 )
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.settings.setting import parse_yaml
+from gpu_device_plugin.settings.bounded_yaml import parse_yaml
 
 
 class _Series(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -30,8 +30,9 @@ from gpu_device_plugin.domain.nvidia.configuration import (
 )
 from gpu_device_plugin.domain.nvidia.mig_devices import wrong_profile
 from gpu_device_plugin.errors import ConfigError, clip
+from gpu_device_plugin.settings.bounded_yaml import read_yaml
 from gpu_device_plugin.settings.nvidia_settings import Fallback, NvidiaSettings, named_by_nvidia
-from gpu_device_plugin.settings.setting import read_yaml, suggest_key
+from gpu_device_plugin.settings.setting import suggest_key
 
 __all__ = ["Configuration", "FeatureSettings", "wrong_profile"]  # the agent names no scheme
 VERSION = "v1"
