@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from tests.controller.replica import Running, a_controller
-from tools.harness.objects import Json, claiming, node
+from tests.controller.replica import Running, a_controller, a_replica
+from tools.harness.api_server import running
+from tools.harness.objects import Json, claiming, node, path
 from tools.harness.waiting import until
 
 UNALLOCATED = "0/1 nodes are available: 1 cannot allocate all claims."
@@ -49,3 +50,12 @@ async def test_a_claim_without_a_node_that_gives_cards_by_claims_is_told_the_lab
         await found.put(waiting("early", 2, 30))
         await until(lambda: told(found))
         assert "label one gpu-device-plugin/allocation-api=dra" in told(found)["early"]
+
+
+async def test_a_claim_that_waited_before_anybody_led_is_told_then(tmp_path: Path) -> None:
+    """kube-scheduler may not speak of it again for five minutes."""
+    async with running() as (server, _):
+        for each in (node("n1", 2, by_claims=(0, 1)), waiting("early", 16, 30)):
+            await server.put(path(each) if "spec" in each else "/api/v1/nodes/n1", each)
+        async with a_replica(server, tmp_path, "only") as found:
+            await until(lambda: "early" in told(found))

@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.grants.node_annotations import (
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,
 )
-from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
+from gpu_device_plugin.errors import AccessError, ClusterError, ConfigError, WrongServerError
 from gpu_device_plugin.install_hooks.uninstall import Uninstall
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import Credentials
@@ -130,6 +130,14 @@ async def test_an_api_server_that_is_away_is_waited_for() -> None:
         await server.start()
         await asyncio.wait_for(run, PATIENCE_SECONDS)
         assert told[-2] == "there is no DaemonSet gpu/agents: no node to ask"
+
+
+async def test_a_daemonset_that_is_not_there_is_an_error_of_who_named_it() -> None:
+    """A person who misspells the release must not believe that the nodes are empty."""
+    async with running() as (_, api):
+        asking = Uninstall(Fleet(api, "gpu", "agent"), lambda _: None, 0.02, needs_agents=True)
+        with pytest.raises(ConfigError, match=r"no DaemonSet gpu/agent: no node to ask \(--name"):
+            await asking.run(60)
 
 
 async def test_what_kept_it_from_asking_is_told_at_the_deadline() -> None:

@@ -70,8 +70,13 @@ def _with_fleet(
 
 @click.command()
 @_timeout_option(240, "How long to wait for all nodes.")
+@click.option(
+    "--missing-ok",
+    is_flag=True,
+    help="End with 0 where there is no such DaemonSet, as the chart's hook does.",
+)
 @_installation_options
-def uninstall(timeout: int, **installation: Any) -> None:
+def uninstall(timeout: int, missing_ok: bool, **installation: Any) -> None:  # noqa: FBT001 click's
     """Make every agent withdraw from its node.
 
     Marks the nodes and waits until each agent has removed what no running pod needs. The
@@ -79,7 +84,10 @@ def uninstall(timeout: int, **installation: Any) -> None:
     """
     from gpu_device_plugin.install_hooks.uninstall import Uninstall
 
-    _with_fleet(lambda fleet: Uninstall(fleet, click.echo).run(timeout), **installation)
+    needs = not missing_ok
+    _with_fleet(
+        lambda fleet: Uninstall(fleet, click.echo, needs_agents=needs).run(timeout), **installation
+    )
 
 
 @click.command("clear-nodes")

@@ -183,6 +183,7 @@ class Controller:
         self.models.labels.all_changed()
         for node in self.ledger.offers:
             self._unhealthy.node_changed(node)
+        self._waiting_claims.begin()
         # What is loaded stays: no garbage collection should walk it while kube-scheduler waits.
         gc.freeze()
 

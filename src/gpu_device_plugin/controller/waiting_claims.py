@@ -27,7 +27,10 @@ _PAUSE_SECONDS = 0.2
 
 
 class WaitingClaims:
-    """One Event a pod and text; its count rises with each refusal of kube-scheduler's."""
+    """One Event a pod and text; its count rises with each refusal of kube-scheduler's.
+
+    A replica that does not lead keeps whom to tell: it may lead before kube-scheduler speaks again.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class WaitingClaims:
 
     def _put(self, pod: SurveyedPod) -> None:
         self._drop(pod.metadata.uid)
-        if self._leadership.leads() and _UNALLOCATED in pod.condition("PodScheduled").message:
+        if _UNALLOCATED in pod.condition("PodScheduled").message:
             if len(self._due) == _MOST_DUE:
                 self._due.pop(next(iter(self._due)))
             self._due[pod.metadata.uid] = pod
@@ -60,11 +63,15 @@ class WaitingClaims:
     def _drop(self, uid: str) -> None:
         self._due.pop(uid, None)
 
+    def begin(self) -> None:
+        """This replica is about to lead."""
+        self._wake.set()
+
     async def _tell(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._due:
+            while self._due and self._leadership.leads():
                 pod = self._due.pop(next(iter(self._due)))
                 try:
                     request = whole_request(pod)

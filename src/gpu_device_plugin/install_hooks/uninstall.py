@@ -25,7 +25,7 @@ from gpu_device_plugin.domain.models.model_catalogue import (
 )
 from gpu_device_plugin.domain.node.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
 from gpu_device_plugin.domain.wording import count_noun
-from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
+from gpu_device_plugin.errors import AccessError, ClusterError, ConfigError, WrongServerError
 from gpu_device_plugin.kubernetes.client.wire import Node
 from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 from gpu_device_plugin.kubernetes.objects.survey import Survey
@@ -185,6 +185,8 @@ class Uninstall:
     tell: Callable[[str], None]
     look_seconds: float = LOOK_SECONDS
     silent_seconds: float = SILENT_SECONDS
+    needs_agents: bool = False
+    """Whether a DaemonSet that is not there is an error: a person may have misspelled its name."""
 
     def __post_init__(self) -> None:
         self._done: dict[str, tuple[str, ...]] = {}
@@ -197,6 +199,7 @@ class Uninstall:
         Raises:
             ClusterError: Not all did so in time; the text names the nodes and what to do.
             AccessError: There is no usable kubeconfig, it has not the rights, or its server is unknown.
+            ConfigError: There is no such DaemonSet, and one is needed.
         """
         try:
             async with asyncio.timeout(deadline_seconds):
@@ -208,8 +211,7 @@ class Uninstall:
     async def _look(self) -> bool:
         installation = await self.fleet.installation()
         if installation is None:
-            self.tell(f"there is no DaemonSet {self.fleet}: no node to ask")
-            return True
+            return self._without_agents()
         agents = await self.fleet.agents(installation)
         first = not self._waiting and not self._done
         self._waiting = {node: pod for node, pod in agents.items() if node not in self._done}
@@ -219,6 +221,13 @@ class Uninstall:
         await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
         self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
         return not self._waiting
+
+    def _without_agents(self) -> bool:
+        missing = f"there is no DaemonSet {self.fleet}: no node to ask"
+        if self.needs_agents:
+            raise ConfigError(f"{missing} (--namespace, --daemonset)")
+        self.tell(missing)
+        return True
 
     async def _ask(self, gate: asyncio.Semaphore, name: str, installation: str) -> None:
         async with gate:
