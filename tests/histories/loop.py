@@ -47,7 +47,7 @@ class Process:
         """What it answers on its unix socket; nothing where it does not listen."""
         if self.serve is None or not self.is_alive:
             return b""
-        peer, protocol = _Peer(), self.serve()
+        peer, protocol = _Peer(self), self.serve()
         in_process(self, lambda: peer.send(protocol, line))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(10.0):
@@ -170,7 +170,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if str(path) not in self.peers:
             raise ConnectionRefusedError
         protocol = factory()
-        transport = _Answering(protocol, self.peers[str(path)])
+        transport = _Answering(PROCESS.get(), protocol, self.peers[str(path)])
         protocol.connection_made(transport)
         return transport, protocol
 
@@ -231,13 +231,33 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.close()
 
 
-class _Peer(asyncio.Transport):
-    """The other end of a connection to a unix socket."""
+class _Connection(asyncio.Transport):
+    """A process's end of a connection, until the process closes it or dies."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: Process | None) -> None:
         super().__init__()
-        self.said = bytearray()
         self.closed = asyncio.Event()
+        self._process = process
+        if process is not None:
+            process.on_death.append(self.close)
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        if self.closed.is_set():
+            return
+        self.closed.set()
+        if self._process is not None and self._process.is_alive:
+            self._process.on_death.remove(self.close)
+
+
+class _Peer(_Connection):
+    """A program's end of a connection to its unix socket."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self.said = bytearray()
 
     async def send(self, protocol: Any, line: bytes) -> None:
         """Connect, and say one line."""
@@ -247,29 +267,19 @@ class _Peer(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.said += data
 
-    def is_closing(self) -> bool:
-        return self.closed.is_set()
 
-    def close(self) -> None:
-        self.closed.set()
-
-
-class _Answering(asyncio.Transport):
+class _Answering(_Connection):
     """A connection to a program that answers one line at once."""
 
-    def __init__(self, protocol: Any, answer: Callable[[bytes], bytes]) -> None:
-        super().__init__()
+    def __init__(
+        self, process: Process | None, protocol: Any, answer: Callable[[bytes], bytes]
+    ) -> None:
+        super().__init__(process)
         self._protocol, self._answer = protocol, answer
 
     def write(self, data: Any) -> None:
         told = self._answer(bytes(data)) + b"\n"
         asyncio.get_running_loop().call_soon(self._protocol.data_received, told)
-
-    def is_closing(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Nothing is kept of it."""
 
 
 class Listener:

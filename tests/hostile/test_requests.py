@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -81,16 +80,22 @@ class Sent:
 
 
 @asynccontextmanager
-async def unfinished(
-    port: int, path: str, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[Sent]:
-    """A request of which only the headers have come."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+async def connected(port: int, limit: int = 65536) -> AsyncIterator[Sent]:
+    """A connection on which nothing has been said; a writer that nobody keeps would close it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
     try:
         yield Sent(reader, writer)
     finally:
         writer.transport.abort()
+
+
+@asynccontextmanager
+async def unfinished(port: int, path: str) -> AsyncIterator[Sent]:
+    """A request of which only the headers have come."""
+    async with connected(port) as sent:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        sent.writer.write(head.encode())
+        yield sent
 
 
 async def posted(port: int, path: str, body: bytes) -> tuple[int, str]:
@@ -134,11 +139,10 @@ async def test_each_route_takes_bodies_of_its_own_size_and_says_so(
     """By its Content-Length, before any of it is read, and where it has none as it comes."""
     async with an_extender() as server:
         assert (await posted(server.port, path, b" " * fits))[0] == 200
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {is_too_long}\r\n\r\n"
-        writer.write(head.encode())
-        assert await Sent(reader, writer).status() == 413
-        writer.close()
+        async with connected(server.port) as sent:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {is_too_long}\r\n\r\n"
+            sent.writer.write(head.encode())
+            assert await sent.status() == 413
         if path != _FILTER:
             async with unfinished(server.port, path) as sent:
                 sending = asyncio.ensure_future(sent.body(fits + 65536))
@@ -248,9 +252,8 @@ async def test_connections_that_ask_nothing_are_closed_for_those_that_do(
         tls.use(made[SERVING], made[SERVING_KEY], made[AUTHORITY])
     async with listening(tls, 8) as listener, AsyncExitStack() as stack:
         for _ in range(callers):
-            _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-            stack.callback(writer.transport.abort)
-            writer.write(says)
+            sent = await stack.enter_async_context(connected(listener.port))
+            sent.writer.write(says)
             await until(lambda: listener.connections > 0)
             assert listener.connections <= 8
         scheme = "https" if is_encrypted else "http"
@@ -279,9 +282,8 @@ async def test_answers_that_nobody_reads_are_kept_up_to_a_bound(callers: int) ->
     async with AsyncExitStack() as stack:
         stack.push_async_callback(listener.stop)
         for number in range(callers):
-            _, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1)
-            stack.callback(writer.transport.abort)
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            sent = await stack.enter_async_context(connected(listener.port, limit=1))
+            sent.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await until(lambda asked=number + 1: answered == asked)
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -358,9 +360,8 @@ async def test_callers_that_do_not_read_a_long_page_make_us_keep_it_once(callers
     costly.go_on.set()
     async with metrics_of(costly) as server, AsyncExitStack() as stack:
         for _ in range(callers):
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
-            stack.callback(writer.transport.abort)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            sent = await stack.enter_async_context(connected(server.port, limit=1))
+            sent.writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: server.unsent_bytes > 0)
         for _ in range(20):
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,12 +68,11 @@ class AdminSocket:
             self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.LimitOverrunError, ValueError, TimeoutError):
+        with closing(writer), suppress(OSError, asyncio.LimitOverrunError, ValueError):
             async with asyncio.timeout(_ANSWER_SECONDS):
                 line = await reader.readline()
             writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
             await writer.drain()
-        writer.close()
 
     async def _answer(self, line: bytes) -> dict[str, str | bool]:
         try:
@@ -96,10 +95,10 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
-            writer.write(json.dumps(question).encode() + b"\n")
-            await writer.drain()
-            answer = json.loads(without_controls(await reader.readline()))
-            writer.close()
+            with closing(writer):
+                writer.write(json.dumps(question).encode() + b"\n")
+                await writer.drain()
+                answer = json.loads(without_controls(await reader.readline()))
     except (OSError, ValueError, TimeoutError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         raise EdgeError(
