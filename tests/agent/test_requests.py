@@ -10,6 +10,7 @@ from tools.harness.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
 from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION, parse_holdings
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 
@@ -138,6 +139,24 @@ async def test_an_init_container_hands_equal_units_on() -> None:
             main.ids(Resource.CORE),
         )
         assert init.slice_id != main.slice_id
+
+
+async def test_a_sidecar_keeps_units_beside_those_that_an_init_container_hands_on() -> None:
+    """The kubelet holds 11 units of the pod: that is published, and the next pods go where they fit."""
+    async with running_rig() as rig:
+        sidecar, init = slice_of(3, 20), slice_of(8, 40)
+        mixed = await rig.admit("q", slice_of(2, 10), sidecars=[sidecar], init=[init])
+        assert mixed.is_admitted, mixed.message
+        assert len(frozenset().union(*(g.ids(MEM) for g in rig.grants()))) == 11
+
+        async def is_told() -> bool:
+            told = parse_holdings(rig.annotations().get(HOLDINGS_ANNOTATION, ""))
+            return [h.by_card for h in told.values()] == [{0: (11, 60)}]
+
+        await until(is_told, 10, lambda: rig.annotations().get(HOLDINGS_ANNOTATION))
+        for number in range(3):
+            beside = await rig.admit(f"r{number}", slice_of(5, 30))
+            assert beside.is_admitted, beside.message
 
 
 async def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 from tests.domain.nvidia.nodes import card
-from tests.domain.words import INIT, V100_MIB, cards, grant, terms
+from tests.domain.words import APP, INIT, SIDECAR, V100_MIB, cards, container, grant, pod, terms
 from tests.held import changed
 
 from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     INIT_ALLOCATION,
+    hold_of,
     pod_annotations,
     with_wish,
 )
@@ -251,3 +252,23 @@ def test_a_wish_that_was_fulfilled_is_none() -> None:
 def test_modes_are_told_by_their_names() -> None:
     """The same word as the node's label."""
     assert '"mode":"cgpu"' in cards_annotation(NODE, {}, terms(NodeMode.CGPU))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        pytest.param((SIDECAR, INIT, APP), [(3, 20), (8, 40)], id="a sidecar before it"),
+        pytest.param((INIT, SIDECAR, APP), [(8, 40)], id="a sidecar after it"),
+        pytest.param((SIDECAR, APP), [(3, 20), (2, 10)], id="no init container"),
+    ],
+)
+def test_a_pod_without_a_card_counts_as_the_kubelet_will_count_it(
+    kinds: tuple[ContainerKind, ...], expected: list[tuple[int, int]]
+) -> None:
+    """Before agent and annotations say anything, the spec does: units handed on are counted once."""
+    amounts = {SIDECAR: (3, 20), INIT: (8, 40), APP: (2, 10)}
+    waiting = pod(
+        "q", *(container(kind.name, *amounts[kind], kind, at) for at, kind in enumerate(kinds))
+    )
+
+    assert [demand.amounts for demand in hold_of(waiting, {}).unplaced] == expected

@@ -11,7 +11,7 @@ from tests.held import changed
 
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
-from gpu_device_plugin.domain.grants.grant import Grant, Hold, Share
+from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder, Share
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, sum_holds
 from gpu_device_plugin.domain.grants.lifetime import (
     ABSENT_SECONDS,
@@ -57,10 +57,32 @@ def test_what_a_pods_containers_hand_on_counts_once() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("sidecar_at", "units"),
+    [
+        pytest.param(0, 11, id="before the init container"),
+        pytest.param(1, 8, id="after it, reusing its units"),
+    ],
+)
+def test_sidecars_count_in_the_order_of_the_spec(sidecar_at: int, units: int) -> None:
+    """What a sidecar holds is kept while the init container runs, or is taken of what that leaves."""
+    use = ledger(
+        changed(grant("a", "m00 m01", on="GPU-0"), slice_id="app", mem_units=2),
+        changed(
+            grant("a", kind=SIDECAR, on="GPU-0"), slice_id="side", index=sidecar_at, mem_units=3
+        ),
+        changed(
+            grant("a", kind=INIT, on="GPU-0"), slice_id="init", index=1 - sidecar_at, mem_units=8
+        ),
+    ).use()
+
+    assert use["GPU-0"].memory_mib == units * 1024
+
+
 def test_a_device_that_one_has_for_itself_is_known_as_such() -> None:
     """A whole card has no amounts that somebody could add to."""
     share = Share("GPU-0", is_exclusive=True, memory_mib=MiB(16160))
-    (use,) = sum_holds([Hold(PodRef("default", "a"), share)]).values()
+    (use,) = sum_holds([Hold(Holder(PodRef("default", "a")), share)]).values()
 
     assert use == DeviceUse(MiB(16160), 0, (PodRef("default", "a"),), is_exclusive=True)
 

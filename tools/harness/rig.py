@@ -209,8 +209,8 @@ class Rig:
         Args:
             name: The pod's name.
             *limits: Limits of its app containers.
-            **text: `init` (limits of init containers), `labels`, `annotations`, `env` (of every
-                container), `spec` (further fields of the pod's spec).
+            **text: `init` (limits of init containers), `sidecars` (of those before them), `labels`,
+                `annotations`, `env` (of every container), `spec` (further fields of the pod's spec).
         """
         pod = self.pod(name, *limits, **text)
         seen = _object(pod)
@@ -223,16 +223,17 @@ class Rig:
         """A pod that nobody has seen yet."""
         self._serial += 1
         env = text.get("env", {})
-        inits = [
-            StandInContainer(f"init-{i}", limit, ContainerKind.INIT, env)
-            for i, limit in enumerate(text.get("init", ()))
-        ]
-        apps = [
-            StandInContainer(f"main-{i}", limit, ContainerKind.APP, env)
-            for i, limit in enumerate(limits)
+        containers = [
+            StandInContainer(f"{called}-{i}", limit, kind, env)
+            for called, kind, of_kind in (
+                ("side", ContainerKind.SIDECAR, text.get("sidecars", ())),
+                ("init", ContainerKind.INIT, text.get("init", ())),
+                ("main", ContainerKind.APP, limits),
+            )
+            for i, limit in enumerate(of_kind)
         ]
         uid = f"uid-{name}-{self._serial}"
-        return StandInPod("default", name, uid, (*inits, *apps), text.get("labels", {}))
+        return StandInPod("default", name, uid, tuple(containers), text.get("labels", {}))
 
     @staticmethod
     def object_of(pod: StandInPod) -> dict[str, Any]:
@@ -290,10 +291,11 @@ def _object(pod: StandInPod) -> dict[str, Any]:
             "name": c.name,
             "resources": {"limits": {key: str(n) for key, n in c.limits.items()}},
             "env": [{"name": key, "value": value} for key, value in c.env.items()],
+            **({"restartPolicy": "Always"} if c.kind is ContainerKind.SIDECAR else {}),
         }
         for c in pod.containers
     ]
-    inits = sum(c.kind is ContainerKind.INIT for c in pod.containers)
+    inits = sum(c.kind is not ContainerKind.APP for c in pod.containers)
     return {
         "metadata": {
             "namespace": pod.namespace,

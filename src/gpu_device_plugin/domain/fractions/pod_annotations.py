@@ -6,7 +6,6 @@ Amounts only: unit ids are the node's own.
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from gpu_device_plugin.domain.fractions.demands import (
 )
 from gpu_device_plugin.domain.fractions.fraction import fraction_of, units_per_card
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.grant import Demand, Grant, UnitsAndPercent
+from gpu_device_plugin.domain.grants.grant import ContainerDemand, Demand, Grant, UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     MOST_ON_A_POD,
@@ -31,7 +30,7 @@ from gpu_device_plugin.domain.grants.init_containers import (
     NOTHING,
     ContainerSums,
     Shares,
-    beyond_others,
+    demands_ahead,
     one_copy,
 )
 from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, compact
@@ -317,16 +316,14 @@ def told_hold(pod: PodRef, told: Holding) -> PodHold:
 
 
 def _demands_without_card(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
-    """The demands of containers without a card; app containers take over what inits hold."""
-    amounts = {k: [amounts_of(c) for c in left if c.kind is k] for k in ContainerKind}
-    apps, inits = amounts[ContainerKind.APP], amounts[ContainerKind.INIT]
-    found = [*apps, *amounts[ContainerKind.SIDECAR]]
-    if inits and any(beyond := beyond_others(inits, reduce(UnitsAndPercent.plus, apps, NOTHING))):
-        found.append(beyond)
+    """The demands of containers without a card, those together that reuse an init container's units."""
     cards = card_count(pod)
-    return tuple(
-        Demand(units, percent, cards if units % cards == 0 else 1) for units, percent in found
-    )
+    needs = [
+        ContainerDemand(each, Demand(units, percent, cards if units % cards == 0 else 1))
+        for each in left
+        for units, percent in (amounts_of(each),)
+    ]
+    return tuple(filter(None, demands_ahead(needs)))
 
 
 def with_wish(pod: PodRequest, annotations: Mapping[str, str]) -> PodRequest:

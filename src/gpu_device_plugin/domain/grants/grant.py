@@ -61,6 +61,11 @@ class Holder:
         """Whether later containers reuse what it holds: an ordinary init container (init_containers)."""
         return self.kind is ContainerKind.INIT and not self.claim
 
+    @property
+    def place(self) -> tuple[bool, int]:
+        """Sorts a pod's containers in the order in which the kubelet admits them."""
+        return self.kind is ContainerKind.APP, self.index
+
     def is_same(self, other: "Holder") -> bool:
         """Whether both are one container or one claim, as far as both are known."""
         if self.claim or other.claim:
@@ -118,11 +123,10 @@ class ContainerDemand(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A share that a pod holds; of one that is handed on, later containers of the pod take."""
+    """A share that a container or claim holds."""
 
-    pod: PodRef
+    holder: Holder
     share: Share
-    is_handed_on: bool = False
 
 
 NOBODY = "nobody"
@@ -180,8 +184,7 @@ class Grant:
         if not all(self.units.values()):
             held = {resource: ids for resource, ids in self.units.items() if ids}
             object.__setattr__(self, "units", held)
-        pod, is_handed_on = self.holder.pod, self.holder.is_handed_on
-        holds = tuple(Hold(pod, share, is_handed_on) for share in self.shares)
+        holds = tuple(Hold(self.holder, share) for share in self.shares)
         object.__setattr__(self, "holds", holds)
 
     @property

@@ -6,7 +6,7 @@ has, so nothing that it reuses is used up. Amounts are counted here, `Ledger.bef
 count as free for the next container.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -33,15 +33,6 @@ def take(kind: ContainerKind, asked: UnitsAndPercent, reusable: UnitsAndPercent)
     fresh = asked.less(reusable)
     is_handed_on = kind is ContainerKind.INIT
     return Taken(fresh, reusable.plus(fresh) if is_handed_on else reusable.less(asked))
-
-
-def beyond_others(inits: Iterable[UnitsAndPercent], others: UnitsAndPercent) -> UnitsAndPercent:
-    """What init containers hold beyond the `others` that reuse it, where no order is known.
-
-    They run one after the other, so the largest counts; `ledger.sum_holds` counts so too.
-    """
-    units, percents = zip(*inits, strict=True)
-    return UnitsAndPercent(max(units), max(percents)).less(others)
 
 
 def demands_ahead(needs: Sequence[ContainerDemand]) -> list[Demand | None]:

@@ -4,12 +4,14 @@ Amounts are of shares, so they count the same for a holder that has units of the
 and in a controller that knows no units.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from gpu_device_plugin.domain.cards.memory_unit import MiB
-from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
+from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder, UnitsAndPercent
+from gpu_device_plugin.domain.grants.init_containers import NOTHING, take
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 
 
@@ -24,42 +26,38 @@ class DeviceUse:
 
 
 def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
-    """What is held of each device, by its id.
-
-    What ordinary init containers hold is reused (init_containers). So of each device a pod holds the
-    largest of its init containers' shares, or the sum of the others if that is more.
-    """
+    """What is held of each device, by its id."""
     # Every decision adds up all grants: plain lists, because objects would cost it half a millisecond.
-    by_device: dict[str, dict[object, list[int]]] = {}
-    pods: dict[str, dict[PodRef, None]] = {}
-    exclusive: set[str] = set()
-    for pod, share, is_handed_on in holds:
-        device = share.device
-        parts = by_device.get(device)
-        if parts is None:
-            parts = by_device[device] = {}
-            pods[device] = {}
+    by_device: dict[str, dict[object, list[Hold]]] = defaultdict(lambda: defaultdict(list))
+    for hold in holds:
+        pod = hold.holder.pod
         key = (pod.namespace, pod.name) if pod.name else pod.uid
-        part = parts.get(key)
-        if part is None:
-            part = parts[key] = [0, 0, 0, 0]
-        pods[device][pod] = None
-        if share.is_exclusive:
-            exclusive.add(device)
-        if is_handed_on:
-            part[0], part[1] = max(part[0], share.memory_mib), max(part[1], share.core_percent)
-        else:
-            part[2] += share.memory_mib
-            part[3] += share.core_percent
-    return {
-        device: DeviceUse(
-            memory_mib=MiB(sum([max(part[0], part[2]) for part in parts.values()])),
-            core_percent=sum([max(part[1], part[3]) for part in parts.values()]),
-            pods=tuple(pods[device]),
-            is_exclusive=device in exclusive,
-        )
-        for device, parts in by_device.items()
-    }
+        by_device[hold.share.device][key].append(hold)
+    return {device: _use(by_pod.values()) for device, by_pod in by_device.items()}
+
+
+def _use(by_pod: Iterable[Sequence[Hold]]) -> DeviceUse:
+    """What pods hold of one device."""
+    mib = percent = 0
+    is_exclusive = False
+    pods: dict[PodRef, None] = {}
+    for held in by_pod:
+        taken = _without_reused(held) if len(held) > 1 else held
+        for holder, share in taken:
+            pods[holder.pod] = None
+            mib += share.memory_mib
+            percent += share.core_percent
+            is_exclusive = is_exclusive or share.is_exclusive
+    return DeviceUse(MiB(mib), percent, tuple(pods), is_exclusive)
+
+
+def _without_reused(held: Sequence[Hold]) -> Iterable[Hold]:
+    """What a pod's containers hold of one device, each without what it reuses (init_containers)."""
+    reusable = NOTHING
+    for holder, share in sorted(held, key=lambda hold: hold.holder.place):
+        asked = UnitsAndPercent(Units(share.memory_mib), share.core_percent)  # in units of one MiB
+        (mib, percent), reusable = take(holder.kind, asked, reusable)
+        yield Hold(holder, replace(share, memory_mib=MiB(mib), core_percent=percent))
 
 
 @dataclass(frozen=True, slots=True)
