@@ -72,6 +72,16 @@ async def test_whole_cards_are_given_as_the_kubelet_chooses_and_recorded() -> No
         assert not rig.events("SliceAdopted")
 
 
+async def test_containers_of_whole_cards_start_again_while_the_agent_is_away() -> None:
+    """Nothing is checked before their start, so they need no agent that answers."""
+    async with running_rig(mode="default") as rig:
+        await offered(rig, gpu=4)
+        assert (await rig.admit("one", {GPU: 1})).is_admitted
+        uuids = await visible(rig, "one")
+        await rig.stop_agent()
+        assert await visible(rig, "one") == uuids
+
+
 async def test_a_holder_is_recorded_soon_although_the_kubelet_first_gave_no_snapshot() -> None:
     """A pass that failed is made again after seconds, not after the usual 30."""
     async with running_rig(mode="default") as rig:

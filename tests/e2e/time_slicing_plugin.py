@@ -59,7 +59,7 @@ async def serve(directory: Path, replicas: int) -> None:
     (directory / SOCKET).unlink(missing_ok=True)
     server.add_insecure_port(f"unix:{directory / SOCKET}")
     await server.start()
-    await register(directory / "kubelet.sock", RESOURCE, SOCKET)
+    await register(directory / "kubelet.sock", RESOURCE, SOCKET, pb.DevicePluginOptions())
     await server.wait_for_termination()
 
 

@@ -45,6 +45,18 @@ async def test_options_are_answered_from_inside_register(rig: Rig) -> None:
     assert link.options.get_preferred_allocation_available
 
 
+async def test_a_resource_whose_starts_are_not_checked_says_so_in_both_calls(rig: Rig) -> None:
+    """Kubelets read GetDevicePluginOptions; Register says the same."""
+    rig.mem.checks_start = False
+    await rig.serve()
+    link = rig.kubelet.registry.links[MEM]
+
+    assert link.options is not None
+    assert not link.options.pre_start_required
+    assert link.options.get_preferred_allocation_available
+    assert link.registered_options == link.options
+
+
 async def test_a_kubelet_that_comes_later_is_waited_for(rig: Rig) -> None:
     """No kubelet.sock, not even its directory: not ready, and the reason says so."""
     rig.mem.publish(mem_cards(15))

@@ -110,7 +110,9 @@ async def test_failing_options_fail_the_registration(kubelet: StandInKubelet) ->
     plugin = RawPlugin(kubelet.plugin_dir / "raw.sock", options_fail=True)
     await plugin.start()
     with pytest.raises(KubeletError, match=r"did not register .*gpu-mem.*no options today"):
-        await register(kubelet.plugin_dir / "kubelet.sock", Resource.MEM, "raw.sock")
+        await register(
+            kubelet.plugin_dir / "kubelet.sock", Resource.MEM, "raw.sock", pb.DevicePluginOptions()
+        )
     await plugin.stop()
 
     assert kubelet.capacity(MEM) == 0
@@ -126,7 +128,9 @@ async def test_the_end_of_an_old_stream_cuts_the_new_one_on_old_kubelets_only(
     plugins = [RawPlugin(kubelet.plugin_dir / f"{i}.sock") for i in range(2)]
     for i, plugin in enumerate(plugins):
         await plugin.start()
-        await register(kubelet.plugin_dir / "kubelet.sock", Resource.MEM, f"{i}.sock")
+        await register(
+            kubelet.plugin_dir / "kubelet.sock", Resource.MEM, f"{i}.sock", pb.DevicePluginOptions()
+        )
         await until(plugin.listened.is_set)
     await until(lambda: kubelet.allocatable(MEM) == 3)
     plugins[0].close_list.set()
@@ -147,7 +151,9 @@ async def test_a_list_that_stays_closed_is_never_asked_for_again(kubelet: StandI
     await kubelet.start()
     plugin = RawPlugin(kubelet.plugin_dir / "raw.sock")
     await plugin.start()
-    await register(kubelet.plugin_dir / "kubelet.sock", Resource.MEM, "raw.sock")
+    await register(
+        kubelet.plugin_dir / "kubelet.sock", Resource.MEM, "raw.sock", pb.DevicePluginOptions()
+    )
     await until(lambda: kubelet.allocatable(MEM) == 3)
     plugin.close_list.set()
     await until(lambda: kubelet.allocatable(MEM) == 0)

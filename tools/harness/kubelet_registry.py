@@ -33,6 +33,7 @@ class PluginLink:
         self.resource = resource
         self.socket = socket
         self.options: pb.DevicePluginOptions | None = None
+        self.registered_options: pb.DevicePluginOptions | None = None  # which a kubelet never reads
         self.has_list = False
         self.stopped_at: float | None = None
         self.journal = journal
@@ -261,6 +262,7 @@ class PluginRegistry:
         if not _NAME.match(resource):
             raise KubeletError(f'the ResourceName "{resource}" is invalid')
         link = PluginLink(resource, self.directory / request.endpoint, self.journal)
+        link.registered_options = request.options
         slot = str(link.socket) if self.keys_by_socket else resource
         self._slots[slot] = link  # the older link is not closed, only forgotten
         self._open.append(link)

@@ -269,7 +269,10 @@ class Wiring:
         )
         note = self.registrations.note
         self.device_lists = DeviceLists(
-            lambda name: Endpoint(name, calls, edges.plugins, note), self.offered_pools
+            lambda name: Endpoint(
+                name, calls, edges.plugins, self.schemes.recorder(name) is None, note
+            ),
+            self.offered_pools,
         )
         self.node_store.subscribe(self.claim_endpoint.changed)
         self.ledger_store.changed.subscribe(self.claim_endpoint.held_changed)

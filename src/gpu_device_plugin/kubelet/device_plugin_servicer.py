@@ -26,7 +26,6 @@ CALL_DEADLINE_SECONDS = 4.0
 PRE_START_DEADLINE_SECONDS = 25.0
 """The kubelet's own is 30."""
 
-OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 _log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
@@ -92,10 +91,16 @@ class DevicePluginServicer:
     """Answers the kubelet for one resource, over one socket."""
 
     def __init__(
-        self, resource: str, service: DeviceService, device_list: DeviceList, streams: StreamWatch
+        self,
+        resource: str,
+        service: DeviceService,
+        options: pb.DevicePluginOptions,
+        device_list: DeviceList,
+        streams: StreamWatch,
     ) -> None:
         self._resource = resource
         self._service = service
+        self._options = options
         self._list = device_list
         self._streams = streams
 
@@ -116,7 +121,7 @@ class DevicePluginServicer:
 
     async def options(self, _request: pb.Empty, _context: Any) -> pb.DevicePluginOptions:
         """Called by the kubelet during Register, so it waits for nothing."""
-        return OPTIONS
+        return self._options
 
     async def list_and_watch(self, _request: pb.Empty, context: Any) -> None:
         """Send the list now and after every change, until either side ends the stream."""

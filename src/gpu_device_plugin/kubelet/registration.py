@@ -24,7 +24,6 @@ from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import DeviceList
 from gpu_device_plugin.kubelet.device_plugin_servicer import (
-    OPTIONS,
     DevicePluginServicer,
     DeviceService,
     StreamWatch,
@@ -80,11 +79,15 @@ class EndpointState:
 
 @dataclass(eq=False)
 class Endpoint:
-    """Serves one resource to the kubelet for as long as `run` runs."""
+    """Serves one resource to the kubelet for as long as `run` runs.
+
+    Where it checks no start, containers that hold the resource start again while the agent is away.
+    """
 
     resource: str
     service: DeviceService
     directory: PluginDirectory
+    checks_start: bool = True
     on_change: Callable[[EndpointState], None] = lambda _state: None
 
     def __post_init__(self) -> None:
@@ -157,7 +160,10 @@ class Endpoint:
         if self.directory.kubelet_identity() is None:
             raise KubeletError(f"{self.directory.kubelet_socket} is not there")
         self._streams = streams = StreamWatch(self._look)
-        servicer = DevicePluginServicer(self.resource, self.service, self._list, streams)
+        options = pb.DevicePluginOptions(
+            pre_start_required=self.checks_start, get_preferred_allocation_available=True
+        )
+        servicer = DevicePluginServicer(self.resource, self.service, options, self._list, streams)
         self._socket = self.directory.fresh_socket(self.resource)
         self.directory.remove_stale()
         # Kept in an attribute: a server that is garbage collected closes its socket.
@@ -168,7 +174,7 @@ class Endpoint:
             await self._server.start()
         except RuntimeError as error:
             raise KubeletError(f"cannot listen on {self._socket}: {error}") from error
-        await register(self.directory.kubelet_socket, self.resource, self._socket.name)
+        await register(self.directory.kubelet_socket, self.resource, self._socket.name, options)
         self._enter(EndpointPhase.REGISTERED, "the kubelet has not asked for the list", is_new=True)
         await self._first_list()
 
@@ -245,7 +251,9 @@ class Endpoint:
         self.on_change(self.state)
 
 
-async def register(kubelet_socket: Path, resource: str, socket_name: str) -> None:
+async def register(
+    kubelet_socket: Path, resource: str, socket_name: str, options: pb.DevicePluginOptions
+) -> None:
     """Tell the kubelet that `resource` is served on `socket_name`, in the same directory.
 
     The kubelet dials that socket and asks for its options before it answers, so the socket must
@@ -253,7 +261,7 @@ async def register(kubelet_socket: Path, resource: str, socket_name: str) -> Non
     """
     # The options are sent for completeness: kubelets read only GetDevicePluginOptions.
     request = pb.RegisterRequest(
-        version=API_VERSION, endpoint=socket_name, resource_name=resource, options=OPTIONS
+        version=API_VERSION, endpoint=socket_name, resource_name=resource, options=options
     )
     async with grpc.aio.insecure_channel(
         f"unix:{kubelet_socket}", options=_CHANNEL_OPTIONS

@@ -88,9 +88,7 @@ class KubeletCalls:
             self.metrics.observe_allocate(time.perf_counter() - started)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
-        """Returns when the container may start; what is only recorded has nothing to wait for."""
-        if self.schemes.recorder(resource) is None:
-            await self.prestart.check(resource, ids)
+        await self.prestart.check(resource, ids)
 
     @asynccontextmanager
     async def _answering(self, call: Call) -> AsyncIterator[None]:
