@@ -47,6 +47,8 @@ class StandInApiServer:
     Attributes:
         requests: Everything that arrived.
         fault: Called with every request; an answer it returns is sent instead of the real one.
+        latency: Seconds that a request takes, the opening of a watch too; it is carried out half way.
+        is_mute: Whether watches stay open and tell nothing; what they missed comes when that ends.
         has_dra: Whether resource.k8s.io/v1 is served.
         page_size: Objects a page at most to who asks with a limit; 0 is as many as asked for.
     """
@@ -68,6 +70,8 @@ class StandInApiServer:
         self.objects: dict[str, Json] = {}
         self.requests: list[ApiRequest] = []
         self.fault: Callable[[ApiRequest], web.Response | None] = lambda _: None
+        self.latency: Callable[[ApiRequest], float] = lambda _: 0.0
+        self.is_mute = False
         self.has_dra = True
         self.page_size = 0
         self.port = 0
@@ -143,6 +147,11 @@ class StandInApiServer:
         self._epoch += 1
         self._tell()
 
+    def speak(self) -> None:
+        """End `is_mute`."""
+        self.is_mute = False
+        self._tell()
+
     async def compact(self) -> None:
         """Forget all changes so far: older versions are gone (410)."""
         self._oldest = self._version
@@ -186,10 +195,15 @@ class StandInApiServer:
             json.loads(body) if body else None,
             request.headers.get("Authorization", ""),
         )
+        half = self.latency(asked) / 2
+        await asyncio.sleep(half)
         if "watch" in asked.query:
             refusal = self._refusal(asked)
+            await asyncio.sleep(half)
             return refusal if refusal is not None else await self._watch(request, asked)
-        return self.respond(asked)
+        answer = self.respond(asked)
+        await asyncio.sleep(half)
+        return answer
 
     def respond(self, asked: ApiRequest) -> web.Response:
         """The answer to a request that is no watch."""
@@ -281,6 +295,9 @@ class StandInApiServer:
         with suppress(ConnectionResetError):  # the client has gone
             while epoch == self._epoch:
                 changed, upto = self._changed, self._version  # more may change while a write waits
+                if self.is_mute:
+                    await changed.wait()
+                    continue
                 for line in tuple(self._lines(asked, at, upto)):
                     await response.write(line[:7])  # lines arrive in pieces, as on a network
                     await response.write(line[7:])
