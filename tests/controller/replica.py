@@ -91,12 +91,15 @@ async def a_replica(
     times: Times | None = None,
     *,
     until_ready: bool = True,
+    api_port: int = 0,
     **chosen: Any,
 ) -> AsyncIterator[Running]:
-    """A controller of this pod name and token that has synced, if that is waited for."""
-    config = kubeconfig(
-        folder / f"kubeconfig-{name}", f"http://127.0.0.1:{server.port}", {"token": name}
-    )
+    """A controller of this pod name and token that has synced, if that is waited for.
+
+    It reaches the API server at `api_port`, where a proxy is; 0 for the server itself.
+    """
+    url = f"http://127.0.0.1:{api_port or server.port}"
+    config = kubeconfig(folder / f"kubeconfig-{name}", url, {"token": name})
     settings = ControllerSettings(
         address="127.0.0.1:0",
         metrics_address="127.0.0.1:0",

@@ -7,13 +7,15 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from tests.controller.replica import Running, a_replica
 from tests.controller.test_webhook import S0_POD, mutated
-from tools.harness.api_server import ApiRequest, StandInApiServer, running
+from tools.harness.api_server import QUICK, ApiRequest, StandInApiServer, running
+from tools.harness.forwarder import forwarding
 from tools.harness.objects import UNITS, Json, node, path, pod
 from tools.harness.waiting import PATIENCE, until
 
@@ -235,6 +237,33 @@ async def test_what_was_reserved_for_a_pod_that_ended_unseen_is_free_again(tmp_p
         await server.compact()
         server.fault = lambda _: None
         await until(lambda: ledger.rooms("n1")[0].free_mem == UNITS)
+
+
+async def test_behind_a_proxy_that_passes_nothing_on_a_leader_does_not_go_on_answering(
+    tmp_path: Path,
+) -> None:
+    """Its watches are open and silent; /readyz says for how long, and a metric does."""
+    api = replace(QUICK, silence_seconds=0.5)
+    times = Times(_LASTING.lease, stale_seconds=0.1, api=api)
+    async with (
+        running() as (server, _),
+        forwarding(server.port) as proxy,
+        a_replica(server, tmp_path, "one", times, api_port=proxy.port) as one,
+    ):
+        await server.put("/api/v1/nodes/n1", node("n1"))
+        await until(lambda: one.controller.leadership.leads())
+
+        async def says(words: str) -> bool:
+            return words in (await one.get("/readyz", port=one.controller.pages.port))[1]
+
+        await until(lambda: says("; leads; the watch has been silent for 0 s"))
+        proxy.is_passing = False
+        await until(lambda: says("nothing has come for"))
+        assert (await one.filter(pod("new", 2, 30), "n1"))[0] == 503
+        _, metrics = await one.get("/metrics", port=one.controller.pages.port)
+        assert "gpu_controller_watch_silent_seconds " in metrics
+        proxy.is_passing = True
+        await until(lambda: says("; leads"))
 
 
 async def test_a_view_that_nothing_renews_counts_as_none_after_a_while(tmp_path: Path) -> None:

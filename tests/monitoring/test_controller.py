@@ -24,11 +24,13 @@ QUERIES = {target["expr"]: panel["title"] for panel in PANELS for target in pane
 INSTANCE = 'namespace="gpu",instance="10.0.0.7:9446"'
 BUCKET = "gpu_controller_call_duration_seconds_bucket"
 CERTIFICATE = "gpu_controller_certificate_expiry_timestamp_seconds"
+SILENT = "gpu_controller_watch_silent_seconds"
 CALLS = "gpu_controller_calls_total"
 FAILED = "gpu_controller_bindings_total"
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
     "GpuControllerWithoutLeader": ({f"gpu_controller_leader{{{INSTANCE}}}": "0x20"}, 4, 6),
     "GpuControllerNotReady": ({f"gpu_controller_ready{{{INSTANCE}}}": "0x20"}, 9, 11),
+    "GpuWatchSilent": ({f"{SILENT}{{{INSTANCE}}}": "0x2 0+60x20"}, 10, 14),
     "GpuControllerCertificateEnds": ({f"{CERTIFICATE}{{{INSTANCE}}}": "2500000x90"}, 59, 61),
     "GpuControllerSlow": (
         {
@@ -50,6 +52,7 @@ HEALTHY = {
     f'{CALLS}{{{INSTANCE},verb="mutate",code="200"}}': "0+9x60",
     f'{CALLS}{{{INSTANCE},verb="filter",code="503"}}': "0+9x60",
     f"{CERTIFICATE}{{{INSTANCE}}}": "31536000x60",
+    f"{SILENT}{{{INSTANCE}}}": "50x20 180 230 2 50x40",
     f'{BUCKET}{{{INSTANCE},verb="filter",le="0.25"}}': "0+9x60",
     f'{BUCKET}{{{INSTANCE},verb="filter",le="+Inf"}}': "0+9x60",
     f'{FAILED}{{{INSTANCE},outcome="failed"}}': "0x30 2x30",

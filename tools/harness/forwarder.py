@@ -31,11 +31,18 @@ class Forwarder:
 
     @property
     def is_passing(self) -> bool:
+        """Whether bytes go on, but for connections of before `hang`."""
         return self._passes.is_set()
 
     @is_passing.setter
-    def is_passing(self, passes: bool) -> None:  # noqa: FBT001 - a setter takes one value
+    def is_passing(self, passes: bool) -> None:
         (self._passes.set if passes else self._passes.clear)()
+
+    def hang(self) -> None:
+        """Let the connections that are there pass nothing on any more; new ones do."""
+        self._passes.clear()
+        self._passes = asyncio.Event()
+        self._passes.set()
 
     async def start(self) -> None:
         """Listen on a port of loopback."""
@@ -51,25 +58,28 @@ class Forwarder:
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        passes = self._passes
         task = asyncio.current_task()
         assert task is not None
         self._pipes.add(task)
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pipe(reader, back))
-                group.create_task(self._pipe(there, writer))
+                group.create_task(self._pipe(reader, back, passes))
+                group.create_task(self._pipe(there, writer, passes))
         except OSError:
             writer.close()
         finally:
             self._pipes.discard(task)
 
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pipe(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event
+    ) -> None:
         """Pass on until the sender closes; then close too."""
         try:
             with suppress(OSError):
                 while chunk := await reader.read(_CHUNK):
-                    await self._passes.wait()
+                    await passes.wait()
                     writer.write(chunk)
                     await writer.drain()
         finally:

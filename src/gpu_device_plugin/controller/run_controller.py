@@ -26,6 +26,7 @@ from gpu_device_plugin.controller.webhook_certificates import Certificates, Webh
 from gpu_device_plugin.domain.fractions.foreign_resource_names import HAMI, KOORDINATOR
 from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
@@ -53,6 +54,7 @@ class Times:
 
     lease: LeasePace = field(default_factory=LeasePace)
     stale_seconds: float = 60.0  # until a view that nothing renews counts as no view
+    api: RetryPace = field(default_factory=RetryPace)
 
 
 class Controller:
@@ -61,7 +63,7 @@ class Controller:
     def __init__(self, settings: ControllerSettings, times: Times | None = None) -> None:
         self._times = times or Times()
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
-        self._api = ApiServer.at(kubeconfig)
+        self._api = ApiServer.at(kubeconfig, pace=self._times.api)
         self.ledger = ClusterLedger(settings.placement)
         self._metrics = ControllerMetrics()
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
@@ -193,6 +195,7 @@ class Controller:
             return ReadyState(is_ready=False, text=not_loaded)
         role = self._trouble() or self.leadership.standby() or "leads"
         text = f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
+        text += f"; the watch has been silent for {self._watch.news_seconds:.0f} s"
         return ReadyState(is_ready=True, text=text)
 
     async def _page(self, accept: str) -> Page:
@@ -211,6 +214,7 @@ class Controller:
             is_ready=is_ready,
             is_current=not self._trouble(),
             leads=self.leadership.leads(),
+            silent_seconds=self._watch.news_seconds if self._watch.is_synced else None,
             certificate_ends=ends.timestamp() if ends else None,
         )
 

@@ -78,7 +78,7 @@ async def follow_cards(api: ApiServer, tell: Callable[[FollowedCards], None]) ->
                     await live.changed.wait()
             live.take_touched()
             cards = live.cards() if live.is_synced else None
-            tell(FollowedCards(cards, live.trouble, live.trouble_seconds))
+            tell(FollowedCards(cards, *live.doubt))
             await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
 
 

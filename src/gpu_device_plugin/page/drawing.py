@@ -165,7 +165,7 @@ class Drawing:
             at = self._parts.at
             if missing:
                 yield ServerSentEvent("parts", missing, at)
-            age = {"trouble": self._trouble(), "seconds": round(self._live.trouble_seconds)}
+            age = {"trouble": self._trouble(), "seconds": round(self._live.doubt[1])}
             yield ServerSentEvent("age", age, at)
             await self._parts.wait(at, self._beat_seconds)
 
@@ -201,7 +201,7 @@ class Drawing:
         return ReadyState(self._is_drawn, "ready" if self._is_drawn else self._trouble())
 
     def _trouble(self) -> str:
-        return self._live.trouble or ("" if self._is_drawn else "reading the cluster")
+        return self._live.doubt[0] or ("" if self._is_drawn else "reading the cluster")
 
     async def _nodes(self) -> NodesAndFacts:
         if self._scope:

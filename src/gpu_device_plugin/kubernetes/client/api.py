@@ -112,9 +112,6 @@ _JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
 _CONNECT_SECONDS = 3.0
 _CALL_SECONDS = 10.0
 _SILENCE_SECONDS = 30.0  # for a list: a large one takes long, and bytes keep coming
-# A watch may be silent for as long as nothing happens; the server ends it by itself
-# (`timeoutSeconds`), and TCP keepalive finds a peer that vanished in about 30 s.
-_WATCH_MARGIN_SECONDS = 30.0
 # Answers that only mean that the server cannot serve now.
 _AWAY = frozenset({401, 502, 503, 504})
 _UNAUTHORIZED, _NOT_FOUND, _TOO_MANY, _TIMEOUT = 401, 404, 429, 504
@@ -275,14 +272,12 @@ class ApiServer:
     async def watch(self, request: Request, *, seconds: int) -> AsyncGenerator[Answer, None]:
         """Yield an empty line when the watch is open, then its lines; or one refusal.
 
-        The server ends the watch after `seconds`.
+        The server ends the watch after `seconds`; how long it may be silent is the caller's to say.
         """
         query = {**request.query, "watch": "1", "timeoutSeconds": str(seconds)}
         request = Request("GET", request.path, query)
         await self._turn(request)
-        timeout = aiohttp.ClientTimeout(
-            sock_connect=_CONNECT_SECONDS, sock_read=seconds + _WATCH_MARGIN_SECONDS
-        )
+        timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
         try:
             async with self._send(request, timeout) as response:
                 opened = Answer(200, b"") if response.status == 200 else await _answer(response)

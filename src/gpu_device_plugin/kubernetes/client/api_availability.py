@@ -19,12 +19,15 @@ class RetryPace:
             up to half as much again is added by chance, so that nodes do not come in step.
         first_seconds: First pause of a loop whose own request was refused.
         watch_lag_seconds: Time for the watch to show a write before it is compared again.
+        silence_seconds: Least time without event or bookmark until a watch is opened again; up to
+            half as much again is added by chance. API servers send a bookmark every minute.
     """
 
     away_seconds: float = 1.0
     first_seconds: float = 1.0
     longest_seconds: float = 5.0
     watch_lag_seconds: float = 5.0
+    silence_seconds: float = 120.0
 
     def pause(self, failures: int, longest_seconds: float | None = None) -> float:
         """Seconds to wait after the given number of failures in a row, with jitter."""

@@ -20,6 +20,8 @@ from gpu_device_plugin.kubernetes.client.wire import Bare, Item, RawList, Status
 _log = structlog.get_logger(__name__)
 _FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _REFUSED_SECONDS = 120.0  # the longest pause of a source that is refused again and again
+_OPENED_SECONDS = 30.0  # until a watch has to be open
+_OVERDUE = 0.75  # of the time after which a silent watch is opened again
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 """Selector of pods that have not finished; a watch tells of one that finishes as of a deleted one."""
 _line = msgspec.json.Decoder(WatchLine)
@@ -120,7 +122,17 @@ class Reflection(Generic[Item]):
         self._relists_wanted = self._relists_done = self._refusals = 0
         self._was_relisted = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
-        self._trouble_since = 0.0
+        self._trouble_since = self._news_at = 0.0
+
+    @property
+    def news_seconds(self) -> float:
+        """How long ago the last list, event or bookmark came; a healthy server sends one a minute."""
+        return asyncio.get_running_loop().time() - self._news_at
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a bookmark is overdue."""
+        return self.news_seconds > self._api.availability.pace.silence_seconds * _OVERDUE
 
     @property
     def trouble_seconds(self) -> float:
@@ -143,7 +155,7 @@ class Reflection(Generic[Item]):
 
     async def run(self) -> None:
         """Work until cancelled."""
-        failures = 0
+        failures, self._news_at = 0, asyncio.get_running_loop().time()
         while True:
             began = asyncio.get_running_loop().time()
             try:
@@ -189,6 +201,7 @@ class Reflection(Generic[Item]):
         self._listener.replace(items)
         self.is_synced = True
         self.trouble = ""
+        self._news_at = asyncio.get_running_loop().time()
         self._relists_done = wanted
         self._refusals = 0
         self._was_relisted.set()
@@ -228,7 +241,11 @@ class Reflection(Generic[Item]):
         return False
 
     async def _follow(self) -> None:
-        """Watch once, until the server or the network ends it."""
+        """Watch once, until the server or the network ends it, or nothing comes for too long.
+
+        A proxy that passes nothing on looks like a cluster in which nothing happens.
+        """
+        loop = asyncio.get_running_loop()
         query = {
             **self._source.query,
             "resourceVersion": self._version,
@@ -236,10 +253,22 @@ class Reflection(Generic[Item]):
         }
         request = Request("GET", self._source.path, query)
         seconds = random.randint(240, 480)  # noqa: S311 jitter
-        async with aclosing(self._api.watch(request, seconds=seconds)) as answers:
-            async for answer in answers:
-                self._take(answer)
-                self.trouble = ""
+        silence = self._api.availability.pace.silence_seconds * random.uniform(1, 1.5)  # noqa: S311
+        patience = min(silence, _OPENED_SECONDS)
+        try:
+            async with (
+                asyncio.timeout(patience) as bound,
+                aclosing(self._api.watch(request, seconds=seconds)) as answers,
+            ):
+                async for answer in answers:
+                    self._take(answer)
+                    self.trouble, patience = "", silence
+                    bound.reschedule(loop.time() + patience)
+        except TimeoutError:
+            if not self.trouble:
+                self._trouble_since = self._news_at
+            self.trouble = f"watch of {self._source.path}: nothing has come for {patience:.0f} s"
+            raise ClusterError(self.trouble) from None
 
     def _take(self, answer: Answer) -> None:
         if answer.status != 200:
@@ -261,6 +290,7 @@ class Reflection(Generic[Item]):
         elif line.type != "BOOKMARK":
             self._listener.put(decode(self._item, line.object))
         self._version = decode(_bare, line.object).metadata.resource_version
+        self._news_at = asyncio.get_running_loop().time()
 
     def _refused(self, code: int, text: str) -> None:
         """Raise for a refusal; if the server no longer knows our version, list again first."""

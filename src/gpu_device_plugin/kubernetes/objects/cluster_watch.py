@@ -96,6 +96,22 @@ class NodesAndPods(Generic[NodeItem, PodItem]):
         return self._node_list.trouble or self._pod_list.trouble
 
     @property
+    def news_seconds(self) -> float:
+        """How long ago the last event or bookmark came, of the list that has been silent for longer."""
+        return max(self._node_list.news_seconds, self._pod_list.news_seconds)
+
+    @property
+    def doubt(self) -> tuple[str, float]:
+        """Why the view may be out of date, in words for people, and by how many seconds; or ("", 0)."""
+        if (
+            self.is_synced
+            and not self.trouble
+            and (self._node_list.is_silent or self._pod_list.is_silent)
+        ):
+            return "a watch of the API server is silent", self.news_seconds
+        return self.trouble, self.trouble_seconds
+
+    @property
     def trouble_seconds(self) -> float:
         """For how long the view has not been current."""
         return max(self._node_list.trouble_seconds, self._pod_list.trouble_seconds)

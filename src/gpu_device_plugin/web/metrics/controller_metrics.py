@@ -33,6 +33,7 @@ class ControllerSnapshot:
         nodes: Each node whose mode gives slices.
         is_ready: Whether /readyz answers 200.
         is_current: Whether kube-scheduler is answered: the ledger is loaded and not stale.
+        silent_seconds: How long ago the last event or bookmark came; None before the first list.
         certificate_ends: When its certificate ends, seconds since 1970; None without TLS.
     """
 
@@ -41,6 +42,7 @@ class ControllerSnapshot:
     is_ready: bool = False
     is_current: bool = False
     leads: bool = False
+    silent_seconds: float | None = None
     certificate_ends: float | None = None
 
 
@@ -99,6 +101,11 @@ _TABLE: Sequence[Family[ControllerSnapshot]] = (
         lambda now: now.leads,
     ),
     plain("gpu_controller_reserved_pods", "Pods that are being bound.", lambda now: now.reserved),
+    plain(
+        "gpu_controller_watch_silent_seconds",
+        "How long ago the last event or bookmark of nodes or pods came.",
+        lambda now: now.silent_seconds,
+    ),
     plain(
         "gpu_controller_certificate_expiry_timestamp_seconds",
         "When the certificate of --address ends.",
