@@ -23,8 +23,8 @@ from gpu_device_plugin.agent.node_checks import admin_socket
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.cards_tools import limit_keeper
 from gpu_device_plugin.cards_tools.limit_keeper import LimitKeeper
+from gpu_device_plugin.disk.mounts import place_of
 from gpu_device_plugin.disk.native_library import native_library
-from gpu_device_plugin.disk.slice_files import place_of
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.hostile.small_disk import small_tmpfs
 
-from gpu_device_plugin.disk.slice_files import has_own_file_system
+from gpu_device_plugin.disk.mounts import has_own_file_system
 
 
 def test_a_directory_has_a_file_system_of_its_own_only_where_one_is_mounted(tmp_path: Path) -> None:

@@ -21,14 +21,9 @@ from tools.harness.isolation.compile import compile_programs
 from tools.harness.rig import running_rig, slice_of
 from tools.harness.waiting import until
 
+from gpu_device_plugin.disk.file_sizes import LOOKS_PER_SECOND
 from gpu_device_plugin.disk.library_versions import LIBRARY, PRELOAD, LibraryVersions, Package
-from gpu_device_plugin.disk.slice_files import (
-    ACTIVITY_BYTES,
-    LOOKS_PER_SECOND,
-    REGION_BYTES,
-    SliceFiles,
-    SliceSpec,
-)
+from gpu_device_plugin.disk.slice_files import ACTIVITY_BYTES, REGION_BYTES, SliceFiles, SliceSpec
 from gpu_device_plugin.errors import NoRoomError, StorageError
 
 KIB = 1024

@@ -20,8 +20,8 @@ import structlog
 
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminSocket
 from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, NONE, UNDER_WAY
+from gpu_device_plugin.disk.mounts import place_of
 from gpu_device_plugin.disk.native_library import native_library
-from gpu_device_plugin.disk.slice_files import place_of
 from gpu_device_plugin.domain.grants.cdi_spec import HOOK
 from gpu_device_plugin.domain.node.memory_enforcer import read_report
 from gpu_device_plugin.errors import EdgeError

@@ -27,8 +27,9 @@ from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.disk_thread import Writer
+from gpu_device_plugin.disk.mounts import has_own_file_system
 from gpu_device_plugin.disk.selinux import SecurityLabels
-from gpu_device_plugin.disk.slice_files import SliceFiles, has_own_file_system
+from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.memory_enforcer import (
