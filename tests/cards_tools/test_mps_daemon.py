@@ -21,7 +21,7 @@ from tools.harness import forked
 from tools.harness.rig import HASTY, NODE, Rig, running_rig
 from tools.harness.waiting import until
 
-from gpu_device_plugin.disk.locks import ServingLock, read_served, waits_for
+from gpu_device_plugin.disk.mps_serving import ServingLock, read_served, waits_for
 from gpu_device_plugin.errors import ConfigError, StorageError
 
 GPU = "nvidia.com/gpu"

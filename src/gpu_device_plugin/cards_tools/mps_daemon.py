@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.cards_tools.mig_apply import InUseError, refuse_where_hidden
-from gpu_device_plugin.disk.locks import ModesFile, ServingLock
+from gpu_device_plugin.disk.mps_serving import ModesFile, ServingLock
 from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.nvidia.configuration import Configuration, SharingKind

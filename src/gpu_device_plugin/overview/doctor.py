@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
 )
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_whole
 from gpu_device_plugin.domain.wording import count_noun, few
-from gpu_device_plugin.kubernetes.objects.survey import AgentSet
+from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, asking_of
 

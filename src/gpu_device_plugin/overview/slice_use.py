@@ -15,7 +15,8 @@ from operator import attrgetter
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
-from gpu_device_plugin.kubernetes.objects.survey import Survey, instant_query, query_past
+from gpu_device_plugin.kubernetes.objects.prometheus import instant_query, query_past
+from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
 from gpu_device_plugin.overview.node_cards import NodeCards
 

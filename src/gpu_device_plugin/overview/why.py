@@ -22,8 +22,8 @@ from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
+from gpu_device_plugin.kubernetes.objects.explained_pod import ExplainedPod
 from gpu_device_plugin.kubernetes.objects.pod_spec import asking_containers
-from gpu_device_plugin.kubernetes.objects.survey import ExplainedPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts

@@ -11,7 +11,8 @@ import structlog
 
 from gpu_device_plugin.errors import AccessError, ClusterError, ConfigError
 from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
-from gpu_device_plugin.kubernetes.objects.survey import Survey, query_path
+from gpu_device_plugin.kubernetes.objects.prometheus import query_path
+from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.overview.live_cluster import LiveCluster, pods_path
 from gpu_device_plugin.page.access import Access
 from gpu_device_plugin.page.drawing import Drawing, Drawings

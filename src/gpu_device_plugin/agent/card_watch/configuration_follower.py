@@ -14,7 +14,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.disk_thread import Writer
-from gpu_device_plugin.disk.locks import kept_by_daemon, waits_for
+from gpu_device_plugin.disk.mps_serving import kept_by_daemon, waits_for
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError

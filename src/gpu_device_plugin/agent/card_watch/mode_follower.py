@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
-from gpu_device_plugin.disk.locks import kept_by_daemon
+from gpu_device_plugin.disk.mps_serving import kept_by_daemon
 from gpu_device_plugin.disk.state_file import Memory, NodeRecord
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn
