@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.fractions.fragmentation import PLENTY_CPU_MILLI, Processors
+from gpu_device_plugin.domain.fractions.processors import PLENTY_CPU_MILLI, Processors
 
 _NODES = st.sampled_from(["n1", "n2"])
 _UIDS = st.sampled_from(["a", "b", "c"])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.domain.words import cards
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
-from gpu_device_plugin.domain.fractions.units import slice_bytes, slice_mib
+from gpu_device_plugin.domain.fractions.slice_size import slice_bytes, slice_mib
 from gpu_device_plugin.domain.grants.container_edits import CardLimit, limits_text
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.errors import DoesNotFitError

@@ -9,7 +9,7 @@ from aiohttp.abc import AbstractStreamWriter
 from tools.harness.api_server import ApiRequest, running, working
 from tools.harness.waiting import until
 
-from gpu_device_plugin.domain.fractions.fragmentation import Processors
+from gpu_device_plugin.domain.fractions.processors import Processors
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterPod, ClusterWatch

@@ -6,7 +6,6 @@ from dataclasses import replace
 import structlog
 
 from gpu_device_plugin.controller.card_arrays import CardArrays, Judged
-from gpu_device_plugin.domain.fractions.fragmentation import Processors
 from gpu_device_plugin.domain.fractions.node_fit import (
     Fit,
     Misfit,
@@ -20,6 +19,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     hold_of,
     told_hold,
 )
+from gpu_device_plugin.domain.fractions.processors import Processors
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.domain.grants.holdings_annotation import Holding, parse_holdings

@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     believed_holds,
     hold_of,
 )
-from gpu_device_plugin.domain.fractions.units import slice_mib
+from gpu_device_plugin.domain.fractions.slice_size import slice_mib
 from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest

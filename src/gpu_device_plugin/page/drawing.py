@@ -25,7 +25,8 @@ from gpu_device_plugin.overview.slice_use import (
 )
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
-from gpu_device_plugin.page.rows import Colours, NodeRow, PodRow, Uses, node_row, pod_row, use_lines
+from gpu_device_plugin.page.rows import Colours, NodeRow, PodRow, node_row, pod_row
+from gpu_device_plugin.page.uses import Uses, use_lines
 from gpu_device_plugin.web.http_server import ReadyState
 from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
 

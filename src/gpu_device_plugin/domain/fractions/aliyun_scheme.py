@@ -26,12 +26,12 @@ from gpu_device_plugin.domain.fractions.fraction import (
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, Ask, Known, check
 from gpu_device_plugin.domain.fractions.room import check_message, most_pods
+from gpu_device_plugin.domain.fractions.slice_size import slice_bytes
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
     cards_of,
     resources_of,
-    slice_bytes,
     unit_ids,
     units_of,
 )

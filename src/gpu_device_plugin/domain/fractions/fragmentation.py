@@ -9,16 +9,13 @@ Three things differ from the paper's score. Every shape of the mix counts, rare 
 eight cards is rare, and without it in the mix no node stays whole for it. Free card time that has
 no processor left beside it counts as lost at once. And the score's step is finer, because with
 small pods most placements differ by less than the paper's step.
-
-Processors: how much of its processor each node has free, by the scheduler's count.
-
-Amounts are thousandths of a core (milli).
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from gpu_device_plugin.domain.fractions.processors import PLENTY_CPU_MILLI
 
 WHOLE_CARD_MILLI = 1000
 SCORE_STEPS = 100
@@ -37,8 +34,6 @@ LOST_OF_FREE = [
 ]
 """For each number of pods that the processor lets run: what is lost of a card, by what is free of it,
 added up over all `TENTHS` pods. Whole numbers: the order of a sum must not decide between equal cards."""
-PLENTY_CPU_MILLI = 10**9
-"""Processor of a node of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,53 +72,3 @@ def unusable_share(cards: Sequence[int]) -> float:
     card that it would.
     """
     return NodeRoom(PLENTY_CPU_MILLI, tuple(cards)).fragmentation
-
-
-class Processors:
-    """Kept from news of nodes and pods; of a pod only its node and its amount."""
-
-    def __init__(self, on_change: Callable[[str], None] = lambda _: None) -> None:
-        """Nothing is known yet; `on_change` gets the name of each node whose free processor changes."""
-        self._on_change = on_change
-        self._allocatable: dict[str, int] = {}
-        self._taken: Counter[str] = Counter()
-        self._pods: dict[str, tuple[str, int]] = {}
-
-    def node_changed(self, name: str, allocatable_milli: int | None) -> None:
-        """What a node has for pods in all; None where it is gone or does not say."""
-        if self._allocatable.get(name) == allocatable_milli:
-            return
-        self._allocatable.pop(name, None)
-        if allocatable_milli is not None:
-            self._allocatable[name] = allocatable_milli
-        self._on_change(name)
-
-    def put(self, uid: str, node: str, milli: int) -> None:
-        """A pod runs on a node, or is bound to it, and requests this much."""
-        if self._pods.get(uid) == (node, milli):
-            return
-        self.drop(uid)
-        if node and milli:
-            self._pods[uid] = (node, milli)
-            self._taken[node] += milli
-            self._on_change(node)
-
-    def drop(self, uid: str) -> None:
-        """A pod has ended; one that is not known is no error."""
-        node, milli = self._pods.pop(uid, ("", 0))
-        if not node:
-            return
-        self._taken[node] -= milli
-        if not self._taken[node]:
-            del self._taken[node]
-        self._on_change(node)
-
-    def keep(self, uids: Collection[str]) -> None:
-        for uid in self._pods.keys() - uids:
-            self.drop(uid)
-
-    def free(self, name: str) -> int:
-        """What no pod requests of a node; plenty where nobody says how much it has."""
-        if name not in self._allocatable:
-            return PLENTY_CPU_MILLI
-        return max(0, self._allocatable[name] - self._taken[name])

@@ -10,11 +10,7 @@ from dataclasses import dataclass, field, replace
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.demands import demands, policy_of
-from gpu_device_plugin.domain.fractions.fragmentation import (
-    PLENTY_CPU_MILLI,
-    NodeRoom,
-    grade_placement,
-)
+from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom, grade_placement
 from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.placement import (
     Placement,
@@ -23,6 +19,7 @@ from gpu_device_plugin.domain.fractions.placement import (
     scores_by_fullness,
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
+from gpu_device_plugin.domain.fractions.processors import PLENTY_CPU_MILLI
 from gpu_device_plugin.domain.fractions.room import Room, room_of
 from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD, Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent

@@ -7,11 +7,11 @@ from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT
+from gpu_device_plugin.domain.fractions.slice_size import slice_mib
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
     resources_of,
-    slice_mib,
     units_of,
 )
 from gpu_device_plugin.domain.grants.grant import Demand

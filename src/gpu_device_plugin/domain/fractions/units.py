@@ -1,4 +1,4 @@
-"""The resources of each mode, the unit ids under which the kubelet counts them, which units a container gets, and its slice's size.
+"""The resources of each mode, the unit ids under which the kubelet counts them, and which units a container gets.
 
 An id tells resource, card and unit: a letter (m memory, c compute, n count), one
 base-36 digit for the card's number, the unit in base 36. So ids of two resources never
@@ -14,9 +14,8 @@ from functools import lru_cache
 from itertools import count, islice, product, repeat
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node.modes import NodeMode
-from gpu_device_plugin.errors import DoesNotFitError
 
 CORE_UNITS_PER_CARD = 100
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -122,32 +121,3 @@ def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:
     if resource == Resource.MEM:
         return card.capacity(unit)
     return CORE_UNITS_PER_CARD if resource == Resource.CORE else 1
-
-
-_BYTES_PER_MIB = 1024 * 1024
-
-
-def slice_mib(card: Card, units: Units, unit: MemoryUnit) -> MiB:
-    """Memory visible to a container that holds `units` of `card`.
-
-    A slice is a proportion of the card, not `units` times the unit: the memory that
-    is left after the last whole unit is divided among all units.
-
-        floor(memory_mib * units / capacity)
-
-    DoesNotFitError if the card does not have that many units. R-129: 2 of 15 units of a V100 with
-    16160 MiB show as 2154 MiB.
-    """
-    capacity = card.capacity(unit)
-    if not 1 <= units <= capacity:
-        raise DoesNotFitError(
-            f"{units} units of {unit.mib} MiB asked of card {card.index} ({card.uuid}), "
-            f"which has {capacity}",
-            reason="NoRoom",
-        )
-    return MiB(card.memory_mib * units // capacity)
-
-
-def slice_bytes(card: Card, units: Units, unit: MemoryUnit) -> int:
-    """`slice_mib` in bytes, as the isolation library counts."""
-    return slice_mib(card, units, unit) * _BYTES_PER_MIB

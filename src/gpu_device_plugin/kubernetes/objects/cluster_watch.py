@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from gpu_device_plugin.domain.fractions.fragmentation import Processors
+from gpu_device_plugin.domain.fractions.processors import Processors
 from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.models.model_catalogue import SERIES_ANNOTATION
