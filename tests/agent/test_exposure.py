@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tools.harness.rig import running_rig, slice_of, until
 
-from gpu_device_plugin.agent.node_checks.node_checks import Exposure, LostDevices
+from gpu_device_plugin.agent.node_checks.exposure import Exposure
+from gpu_device_plugin.agent.node_checks.lost_devices import LostDevices
 
 DEFAULT_RUNTIME = ""
 

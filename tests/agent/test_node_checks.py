@@ -10,11 +10,8 @@ from tests.agent.agent_parts import settings_below
 from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.check_table import node_checks
-from gpu_device_plugin.agent.node_checks.node_checks import (
-    LOST_DEVICES,
-    OLDEST_KUBELET,
-    find_old_kubelet,
-)
+from gpu_device_plugin.agent.node_checks.lost_devices import LOST_DEVICES
+from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, find_old_kubelet
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.domain.node.modes import NodeMode

@@ -14,7 +14,7 @@ from tests.histories.machine import Machine
 from tests.histories.pods import Pods
 from tools.harness.kubelet_pods import ContainerStart
 
-from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, UNDER_WAY
+from gpu_device_plugin.agent.node_checks.driver_limits_check import KEEPER_SOCKET, UNDER_WAY
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.errors import KubeletError

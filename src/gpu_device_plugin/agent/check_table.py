@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from gpu_device_plugin.agent.node_checks.exposure import Exposure
+from gpu_device_plugin.agent.node_checks.lost_devices import LOST_DEVICES, LostDevices
 from gpu_device_plugin.agent.node_checks.node_checks import (
-    LOST_DEVICES,
     Check,
-    Exposure,
-    LostDevices,
     NodeChecks,
     Severity,
     find_long_list,

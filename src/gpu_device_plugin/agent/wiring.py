@@ -23,11 +23,8 @@ from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
 from gpu_device_plugin.agent.kubelet_calls.kubelet_calls import KubeletCalls
 from gpu_device_plugin.agent.kubelet_calls.prestart import PreStart
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
-from gpu_device_plugin.agent.node_checks.node_checks import (
-    KEEPER_SOCKET,
-    DriverLimitsCheck,
-    LayoutCheck,
-)
+from gpu_device_plugin.agent.node_checks.driver_limits_check import KEEPER_SOCKET, DriverLimitsCheck
+from gpu_device_plugin.agent.node_checks.node_checks import LayoutCheck
 from gpu_device_plugin.agent.node_checks.readiness import Readiness
 from gpu_device_plugin.agent.node_checks.withdrawal import NodeFollower, Withdrawal
 from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driver

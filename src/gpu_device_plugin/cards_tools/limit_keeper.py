@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminSocket
-from gpu_device_plugin.agent.node_checks.node_checks import KEEPER_SOCKET, NONE, UNDER_WAY
+from gpu_device_plugin.agent.node_checks.driver_limits_check import KEEPER_SOCKET, NONE, UNDER_WAY
 from gpu_device_plugin.disk.mounts import place_of
 from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.domain.grants.cdi_spec import HOOK
