@@ -17,7 +17,7 @@ HISTORIES ?= 10000
 FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test check fuzz histories lint docs golden fmt native sanitize proto image release e2e conformance cluster bench gpu lock clean
+.PHONY: help demo test check fuzz histories lint house docs golden fmt native sanitize proto image release e2e conformance cluster bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -69,6 +69,9 @@ $(DOCS)/.installed: .ci/docs.txt $(STAMP)
 	@rm -rf $(DOCS) && $(BIN)/python -m venv --without-pip $(DOCS)
 	@$(BIN)/python -m pip --python $(DOCS)/bin/python install --quiet --require-hashes -r .ci/docs.txt
 	@touch $@
+
+house: $(STAMP) ## How large the parts are, and how that changed since the last tag, or SINCE=COMMIT
+	@$(BIN)/python -m tools.house $(SINCE)
 
 # Not daemonset/, which needs helm: python -m tests.chart.rendering
 WRITERS := tools.metadata_page tools.settings_page tools.dashboards.agent tools.dashboards.controller tests.chart.readme
