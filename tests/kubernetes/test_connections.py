@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from gpu_device_plugin.errors import ClusterError, WrongServerError
-from gpu_device_plugin.kubernetes.client.api import connection_error
+from gpu_device_plugin.kubernetes.client.api_connections import connection_error
 
 PLACE = SimpleNamespace(host="api.example", port=6443, ssl=True, is_ssl=True)
 

@@ -18,11 +18,8 @@ from tools.harness.api_server import QUICK, kubeconfig, running, status
 
 from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
 from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
-from gpu_device_plugin.kubernetes.client.credentials import (
-    in_cluster,
-    load_credentials,
-    read_context,
-)
+from gpu_device_plugin.kubernetes.client.credentials import in_cluster, load_credentials
+from gpu_device_plugin.kubernetes.client.kubeconfig import read_context
 
 NODES = Request("GET", "/api/v1/nodes")
 needs_openssl = pytest.mark.skipif(

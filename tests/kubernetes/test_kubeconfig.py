@@ -7,7 +7,7 @@ import pytest
 from tools.harness.api_server import kubeconfig
 
 from gpu_device_plugin.errors import AccessError
-from gpu_device_plugin.kubernetes.client.credentials import read_context, usual_files
+from gpu_device_plugin.kubernetes.client.kubeconfig import read_context, usual_files
 
 
 def test_the_flag_comes_before_the_variable_and_the_variable_before_the_home(

@@ -47,7 +47,7 @@ class _Seconds(click.ParamType[float]):
 
 
 def _suggest_context(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    from gpu_device_plugin.kubernetes.client.credentials import context_names
+    from gpu_device_plugin.kubernetes.client.kubeconfig import context_names
 
     try:
         names = context_names(KubeconfigChoice.taken_from(dict(ctx.params)).files())
@@ -110,7 +110,7 @@ class KubeconfigChoice:
 
     def api(self) -> "ApiServer":
         from gpu_device_plugin.kubernetes.client.api import ApiServer
-        from gpu_device_plugin.kubernetes.client.credentials import read_context
+        from gpu_device_plugin.kubernetes.client.kubeconfig import read_context
 
         files = self.files()
         if files:
@@ -132,14 +132,14 @@ class KubeconfigChoice:
         return asyncio.run(ask())
 
     def namespace(self) -> str:
-        from gpu_device_plugin.kubernetes.client.credentials import read_context
+        from gpu_device_plugin.kubernetes.client.kubeconfig import read_context
 
         files = self.files()
         return (read_context(files, self.context).namespace if files else "") or "default"
 
     def files(self) -> tuple[Path, ...]:
         """The kubeconfigs, as `usual_files` finds them."""
-        from gpu_device_plugin.kubernetes.client.credentials import usual_files
+        from gpu_device_plugin.kubernetes.client.kubeconfig import usual_files
 
         return usual_files(self.kubeconfig, os.environ, Path.home())
 

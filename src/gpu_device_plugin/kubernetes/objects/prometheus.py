@@ -8,7 +8,8 @@ import aiohttp
 import msgspec
 
 from gpu_device_plugin.errors import ClusterError, ConfigError
-from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request, connection_error
+from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
+from gpu_device_plugin.kubernetes.client.api_connections import connection_error
 from gpu_device_plugin.kubernetes.client.listing import check_answer
 
 _SECONDS = 10.0
