@@ -230,8 +230,7 @@ def test_every_value_is_in_the_schema_and_nothing_else() -> None:
                 compare(properties[key], value[key], f"{path}.{key}")
 
     compare(schema, values, "")
-    # The former name of allocationApi is refused by the templates, which say the new one.
-    assert set(schema["properties"]) == {*values, "global", "door"}
+    assert set(schema["properties"]) == {*values, "global"}
     assert schema["properties"]["simulate"]["properties"]["profile"]["enum"] == [
         "",
         *sorted(profile_names()),

@@ -29,7 +29,6 @@ from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 
@@ -173,21 +172,6 @@ def test_cards_and_node_of_the_first_format_are_read(tmp_path: Path) -> None:
     )
     labels = {"ack.node.gpu.schedule": "cgpu"}
     assert node == NodeRecord("cgpu", "GiB", labels, is_from_label=True, wished="core_mem")
-
-
-def test_the_allocation_api_is_read_under_its_name_before_0_1_0(tmp_path: Path) -> None:
-    """Also in the labels of the last run, which decide until the API server answers; the file then has the new names."""
-    before = b'{"door":"dra","labels":{"gpu-device-plugin/door":"dra"},"mode":"share","unit":"GiB"}'
-    SealedFile(tmp_path / "node", "node", VERSION).write([before], BOOT)
-    file = MemoryFile(tmp_path, "node", NodeRecord, BOOT)
-    node, bad = file.load(7.0)
-
-    expected = NodeRecord("share", "GiB", {ALLOCATION_API_LABEL: "dra"}, allocation_api="dra")
-    assert (node, bad) == (expected, None)
-    file.save(node)
-    sealed = SealedFile(tmp_path / "node", "node", VERSION).read()
-    assert sealed is not None
-    assert b"door" not in sealed.payload
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -105,8 +105,6 @@ def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
     assert offer.by_claims == {1}
     assert offer.claimed == (Claimed(CardIndex(1), 2, Units(3), 60),)
     assert holds_by_claims(found)
-    # An agent before 0.1.0 wrote another key.
-    assert parse_offer("n1", found.replace("allocation_api", "door"), {}) == offer
     none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": DeviceUse()})
     assert not holds_by_claims(none)
     assert parse_offer("n1", none, {}).claimed == ()

@@ -3,9 +3,6 @@ What the schema cannot say in words: combinations that make no sense, and values
 products know and this one does not serve yet. Every manifest that the agent needs includes it.
 */}}
 {{- define "gpu-device-plugin.check" -}}
-{{- with .Values.door }}
-{{- fail (printf "door %v: this value is called allocationApi now; set allocationApi=%v, and door=null where an upgrade reuses values" . .) }}
-{{- end }}
 {{- if eq .Values.mode "mps" }}
 {{- fail "mode mps is not served yet: for replicas by MPS set mode to default, and config and mps.enabled" }}
 {{- end }}

@@ -62,10 +62,7 @@ class MemoryFile(Generic[_Record]):
         bad = [f"{found.bad}; set aside as {found.aside.name}"] if found.aside else []
         if found.sealed is not None:
             try:
-                # An agent before 0.1.0 called the allocation API `door`, in this file and in its label.
-                payload = found.sealed.payload.replace(b'"door":', b'"allocation_api":')
-                payload = payload.replace(b'-plugin/door":', b'-plugin/allocation-api":')
-                self._read = msgspec.json.decode(payload, type=dict[str, Any])
+                self._read = msgspec.json.decode(found.sealed.payload, type=dict[str, Any])
             except msgspec.DecodeError as error:
                 self._file.set_aside(now_seconds)
                 bad.append(f"{self._path}: {error}; set aside")

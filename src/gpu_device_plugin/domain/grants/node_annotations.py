@@ -45,7 +45,6 @@ UNINSTALL_ANNOTATION = "gpu-device-plugin/uninstall"
 that the mark of an earlier installation has no effect on a later one."""
 WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
-_API_KEYS = ("allocation_api", "door")  # the second is the name before 0.1.0
 
 
 def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
@@ -208,7 +207,7 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
         card, is_healthy = _parse_card(entry)
         cards.append(card)
         healthy |= {card.index} if is_healthy else set()
-        by_claims |= {card.index} if AllocationApi.DRA in map(entry.get, _API_KEYS) else set()
+        by_claims |= {card.index} if entry.get("allocation_api") == AllocationApi.DRA else set()
     _check_once(cards)
     return NodeOffer(
         name=name,
