@@ -6,7 +6,6 @@ The first call for a container decides for its whole request; the second one fol
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.grants.caller import Call, Caller
@@ -37,35 +36,6 @@ class Reservation:
     request: PodRequest | None = None
 
 
-class Phase(Enum):
-    """How far the kubelet's calls for one container have come."""
-
-    IDLE = "no container is being admitted"
-    DECIDED = "the container's whole request has its cards"
-    TOLD = "the kubelet knows which units to take, and asks for them next"
-    GRANTED = "it has its answer; another resource of the container may follow"
-
-
-class Step(Enum):
-    """What a call does."""
-
-    DECIDE = "the first call of a container places its whole request"
-    TELL = "GetPreferredAllocation names units, or the kubelet hands on those of an init container"
-    GRANT = "Allocate makes the grant durable"
-    REFUSE = "the call is refused, or its time runs out: the kubelet rejects the pod"
-
-
-_FIRST = {Step.DECIDE: Phase.DECIDED, Step.REFUSE: Phase.IDLE}
-_WITH_CARDS = {**_FIRST, Step.TELL: Phase.TOLD}
-_WITH_UNITS = {**_WITH_CARDS, Step.GRANT: Phase.GRANTED}
-TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
-    Phase.IDLE: _FIRST,
-    Phase.DECIDED: _WITH_CARDS,
-    Phase.TOLD: _WITH_UNITS,
-    Phase.GRANTED: _WITH_UNITS,
-}
-"""Every step that is possible in a phase, and the phase after it."""
-
 ADMISSION_SECONDS = 10.0
 """The kubelet's calls for one container follow each other at once; after this long none follows."""
 
@@ -91,41 +61,39 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """Where the kubelet's calls stand; each step makes the next value, as `TRANSITIONS` say.
+    """Where the kubelet's calls stand; each step makes the next value.
 
-    `pending` is None while idle; `answered_at` is by the loop's clock, in seconds.
+    `pending` is None while no container is being admitted; `answered_at` is by the loop's clock, in seconds.
     """
 
-    phase: Phase = Phase.IDLE
     pending: Pending | None = None
     caller: Caller | None = None
     answered_at: float = -math.inf
 
     def decide(self, pending: Pending) -> "CallState":
-        return self._after(Step.DECIDE, pending)
+        """The first call of a container places its whole request."""
+        return replace(self, pending=pending)
 
     def tell(self, resource: str, ids: frozenset[str]) -> "CallState":
+        """GetPreferredAllocation names units, or the kubelet hands on those of an init container."""
         known = self.decided
-        return self._after(Step.TELL, replace(known, preferred={**known.preferred, resource: ids}))
+        told = {**known.preferred, resource: ids}
+        return replace(self, pending=replace(known, preferred=told))
 
     def grant(self, resource: str, slice_id: str) -> "CallState":
-        """The container's grant has its units of a resource."""
+        """Allocate has made the grant durable; another resource of the container may follow."""
         known = self.decided
-        return self._after(
-            Step.GRANT, replace(known, granted=known.granted | {resource}, slice_id=slice_id)
-        )
+        granted = known.granted | {resource}
+        return replace(self, pending=replace(known, granted=granted, slice_id=slice_id))
 
     def refuse(self) -> "CallState":
         """The kubelet makes no further call for the container."""
-        return self._after(Step.REFUSE, None)
-
-    def _after(self, step: Step, pending: Pending | None) -> "CallState":
-        return replace(self, phase=TRANSITIONS[self.phase][step], pending=pending)
+        return replace(self, pending=None)
 
     @property
     def decided(self) -> Pending:
         """The container that is being admitted, where a call has found that there is one."""
-        assert self.pending is not None  # noqa: S101 - the transitions allow no such step
+        assert self.pending is not None  # noqa: S101 - each caller has decided first
         return self.pending
 
     def awaits(self, call: Call) -> bool:
