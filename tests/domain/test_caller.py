@@ -8,7 +8,13 @@ from tests.domain.words import APP, CORE, INIT, MEM, SIDECAR, container, grant, 
 from tests.held import changed
 
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller, find_caller
+from gpu_device_plugin.domain.grants.caller import (
+    Call,
+    Caller,
+    Specs,
+    find_allocating_caller,
+    find_caller,
+)
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef, PodRequest
@@ -263,6 +269,23 @@ def test_without_texts_the_session_goes_on_while_no_new_pod_shows() -> None:
         Call(CORE, 5), [OLD, entry, listed("b")], {}, Ledger(), seen("old", "a"), session
     )
     assert told(newer) == ("b", "")
+
+
+def test_without_texts_a_further_container_is_of_the_pod_that_is_being_admitted() -> None:
+    """The kubelet admits no other pod before it; beside a pod that may be asking too nobody can tell."""
+    entry, pod_a = listed("a", main={MEM: M0, CORE: frozenset({"c00"})}), PodRef("default", "a")
+    waiting = listed("b", main={})
+
+    def found(*entries: ListedPod, texts: Specs) -> Caller:
+        return find_caller(
+            Call(MEM, 2), entries, texts, Ledger(), seen("old", "a", "b"), admitting=pod_a
+        )
+
+    assert found(OLD, entry, texts={}) == Caller(pod_a)
+    with pytest.raises(UnknownPodError):
+        found(OLD, entry, waiting, texts=specs(pod("b", container("main", 2))))
+    with pytest.raises(UnknownPodError):
+        find_caller(Call(MEM, 2), [OLD, entry], {}, Ledger(), seen("old", "a"))
 
 
 def test_a_session_that_began_without_a_text_stays_one() -> None:

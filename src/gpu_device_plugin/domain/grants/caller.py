@@ -94,7 +94,9 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
     if last and all(caller.pod.is_same_name(last.pod) for caller in new):
         return last
     is_owned = len(around) < len(listed)
-    may = new or texts or ([Caller(p.pod) for p in bare] if is_owned else [])
+    # A static pod is in the API only when all its containers have been admitted.
+    goes_on = [p.pod for p in bare if is_owned or (admitting and admitting.is_same_name(p.pod))]
+    may = new or [*texts, *map(Caller, goes_on)]
     found = _next(may, call, ledger, admitting) or _only(call, may, listed)
     is_sure = not _is_forgotten(found, call, ledger)
     rivals = [] if is_sure else [_rival(found, pod, call, specs, ledger) for pod in around]
