@@ -5,11 +5,13 @@ from typing import Any
 
 import grpc
 import pytest
+from tools.harness.kubelet_book import Held
+from tools.harness.kubelet_pods import StandInPod
 from tools.harness.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
-from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION, parse_holdings
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
@@ -157,6 +159,43 @@ async def test_a_sidecar_keeps_units_beside_those_that_an_init_container_hands_o
         for number in range(3):
             beside = await rig.admit(f"r{number}", slice_of(5, 30))
             assert beside.is_admitted, beside.message
+
+
+async def test_each_container_of_a_static_pod_gets_its_slice() -> None:
+    """Its mirror comes to the API when it has been admitted: until then only List names it."""
+    async with running_rig() as rig:
+        pod = rig.pod("static", *(slice_of(2 + n, 10) for n in range(3)))
+        for _ in range(2):
+            admission = await rig.kubelet.admit(pod)
+            assert admission.is_admitted, admission.message
+        mirror = rig.object_of(pod)
+        mirror["metadata"] |= {
+            "uid": "uid-mirror",
+            "annotations": {"kubernetes.io/config.mirror": pod.uid},
+        }
+        await rig.api.put("/api/v1/namespaces/default/pods/static", mirror)
+        for number in range(3):
+            start = await rig.kubelet.start_container(pod.uid, f"main-{number}")
+            assert start.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(2 + number)
+        assert len({grant.devices for grant in rig.grants()}) == 1
+
+
+async def test_a_refusal_speaks_of_nothing_that_the_pod_does_not_have() -> None:
+    """The kubelet has fewer units of a card than the grants say; the first call was for compute."""
+    async with running_rig() as rig:
+        strange = StandInPod("default", "strange", "uid-strange", ())
+        rig.kubelet.pods[strange.uid] = strange
+        book = rig.kubelet.registry.book
+        held = Held(frozenset(unit_ids(MEM, 0, 10)), pb.ContainerAllocateResponse())
+        book.held[strange.uid, "c", MEM] = held
+        book.recount()
+        told = []
+        for number in range(8):
+            admission = await rig.admit(f"p{number}", slice_of(12, 30))
+            told += [] if admission.is_admitted else [admission.message]
+            await rig.delete(rig.uid(f"p{number}"))
+        assert "card 0: 5 of 15 units free" in told[0]
+        assert "card 1: fits, but its other resource is on another card" in told[0]
 
 
 async def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:

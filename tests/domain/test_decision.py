@@ -82,6 +82,22 @@ def test_where_the_kubelet_still_counts_the_first_resource_the_second_one_follow
     assert (kept.slice_id, again.slice_id) == ("s1", "")
 
 
+def test_what_the_container_held_before_is_not_in_its_way() -> None:
+    """A kubelet that has lost its checkpoint asks for all again, on a node without room for twice as much."""
+    held: dict[str, tuple[str, ...]] = {
+        Resource.MEM: unit_ids(Resource.MEM, 0, 10),
+        Resource.CORE: unit_ids(Resource.CORE, 0, 60),
+    }
+    full = fraction(
+        "s2", OTHER, "main", units={Resource.MEM: unit_ids(Resource.MEM, 1, 15)}, cards=("GPU-1",)
+    )
+    ledger = Ledger().hold(fraction("s1", POD, "main", units=held, cards=("GPU-0",))).hold(full)
+
+    pending = SCHEME.decide(caller(10, 60), offer(Resource.MEM, 10, ledger), STATE)
+
+    assert [card.uuid for card in pending.chosen.cards] == ["GPU-0"]
+
+
 def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offers_them() -> None:
     """Kubernetes issue 137534: the kubelet can offer a unit twice."""
     held = fraction(

@@ -159,8 +159,8 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
         lacking = replace(lacking, core_percent=call.size)
     numbers = frozenset(card.number for card in pending.chosen.cards)
     views = _views(caller, offer, state)
-    found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)
-    if isinstance(found, NoRoom):
+    if any(room.lack(lacking) for room in views if room.card.number in numbers):
+        found = NoRoom(views, lacking, numbers, "its other resource is")
         return DoesNotFitError(
             no_room_text(caller, lacking, found, state.terms), reason=found.reason
         )
@@ -192,10 +192,16 @@ def _usable(caller: Caller, offer: Offer) -> frozenset[str]:
 
 
 def _views(caller: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
-    """What all cards have left; of the asked resource at most what the kubelet has free."""
+    """What all cards have left; of the asked resource at most what the kubelet has free.
+
+    What the container itself holds is not in its way: its first resource, or what it had before
+    the kubelet lost its checkpoint.
+    """
     free = Counter(unit.card for text in _usable(caller, offer) if (unit := parse_unit_id(text)))
     shown = [card for card in state.cards if card.is_shown]
-    found = rooms(shown, state.healthy, offer.all_live, state.terms, caller.pod)
+    own = offer.live.of_pod(caller.pod, caller.container.name) if caller.container else ()
+    others = offer.all_live.release([grant.slice_id for grant in own])
+    found = rooms(shown, state.healthy, others, state.terms, caller.pod)
     if offer.is_given:
         return found
     return [at_most(room, offer.call.resource, free[room.card.number]) for room in found]

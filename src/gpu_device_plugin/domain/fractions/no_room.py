@@ -26,12 +26,13 @@ class CardLack(NamedTuple):
 class NoRoom:
     """Why a container goes nowhere now; in words only where somebody asks.
 
-    `must` are the numbers of the cards with reused units.
+    `must` are the numbers of the cards on which it has something already, `bound_by` says what.
     """
 
     rooms: Sequence[Room]
     demand: Demand
     must: frozenset[CardNumber] = frozenset()
+    bound_by: str = "an init container's units lie"
 
     @property
     def largest(self) -> Room | None:
@@ -47,7 +48,7 @@ class NoRoom:
 
     @property
     def lacks(self) -> tuple[CardLack, ...]:
-        bound = "fits, but an init container's units lie on another card"
+        bound = f"fits, but {self.bound_by} on another card"
         return tuple(
             CardLack(
                 room.card.index,
