@@ -74,7 +74,7 @@ house: $(STAMP) ## How large the parts are, and how that changed since the last 
 	@$(BIN)/python -m tools.house $(SINCE)
 
 # Not daemonset/, which needs helm: python -m tests.chart.rendering
-WRITERS := tools.metadata_page tools.settings_page tools.dashboards.agent tools.dashboards.controller tests.chart.readme
+WRITERS := tools.contract_page tools.metadata_page tools.settings_page tools.dashboards.agent tools.dashboards.controller tests.chart.readme
 
 golden: $(STAMP) ## Write again what tests compare with: tests/golden, generated pages, dashboards
 	@rm -f tests/golden/*/*.*

@@ -18,7 +18,7 @@ THREE = {MEM: 45, CORE: 300, COUNT: 3}
 
 
 async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> None:
-    """XID 79 on card 1: capacity stays, allocatable falls; Event and metric tell."""
+    """XID 79 on card 1: capacity stays, allocatable falls; Event and metric tell (R-709)."""
     async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
         rig.cards.lose(1)
         await rig.until_offered(THREE)
@@ -80,7 +80,7 @@ async def test_informational_xids_are_told_and_take_nothing_out() -> None:
 
 
 async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agent() -> None:
-    """XID 48, whose Event has the cure: no clean probe brings it back; a reset does."""
+    """XID 48, whose Event has the cure: no clean probe brings it back; a reset does (R-709)."""
     async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
         rig.cards.xid(2, 48)
         await rig.until_offered(THREE)

@@ -1,4 +1,4 @@
-"""The promise: setting, node label and pod annotation decide what a share of compute means.
+"""The promise: setting, node label and pod annotation decide what a share of compute means (R-560).
 
 What the policies do inside the container is promised by tests/isolation/test_compute.py.
 """
@@ -48,7 +48,7 @@ async def test_the_nodes_label_stands_over_the_setting_for_new_containers() -> N
 
 
 async def test_a_label_that_names_no_policy_changes_nothing_and_is_told() -> None:
-    """A typing error gives nobody more than its share."""
+    """A typing error gives nobody more than its share (R-560)."""
     async with running_rig() as rig:
         await rig.set_labels(compute_policy="0")
         await until(lambda: rig.events("UnknownComputePolicy"), 10)

@@ -29,7 +29,7 @@ def exposure(
 
 @pytest.mark.parametrize("left", ["all", "void"])
 def test_cards_given_for_the_variable_alone_prove_it(tmp_path: Path, left: str) -> None:
-    """The runtime leaves the variable, or in its CDI mode says void."""
+    """The runtime leaves the variable, or in its CDI mode says void (R-722)."""
     assert exposure(tmp_path, left).is_proven(DEFAULT_RUNTIME)
 
 

@@ -21,7 +21,7 @@ async def test_an_empty_node_follows_its_label() -> None:
 
 
 async def test_a_switch_waits_for_the_pods_that_hold_slices_and_then_happens() -> None:
-    """Refused with an Event that lists them; done within 10 s of the node being empty."""
+    """Refused with an Event that lists them; done within 10 s of the node being empty (R-107, R-502)."""
     async with running_rig() as rig:
         await rig.admit("holder", slice_of(2, 30))
         await rig.set_labels(schedule="cgpu")
@@ -99,7 +99,7 @@ async def test_the_last_known_label_serves_while_the_api_is_away() -> None:
 
 
 async def test_placement_follows_its_label() -> None:
-    """R-504: binpack puts both pods on one card, spread on two."""
+    """R-106, R-504: binpack puts both pods on one card, spread on two."""
     async with running_rig() as rig:
         await rig.admit("a", slice_of(2, 10))
         await rig.admit("b", slice_of(3, 10))
@@ -205,7 +205,7 @@ async def test_a_unit_change_waits_for_word_of_the_pods_whose_grants_were_lost()
 
 
 async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() -> None:
-    """Nothing is registered, an Event says why, not ready; it is over when the other is gone."""
+    """Nothing is registered, an Event says why, not ready; it is over when the other is gone (R-501)."""
     async with running_rig(is_started=False) as rig:
         node = rig.api.objects[f"/api/v1/nodes/{NODE}"]
         foreign = {**node, "status": {"capacity": {"nvidia.com/gpu": "4"}, "nodeInfo": {}}}

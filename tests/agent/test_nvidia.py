@@ -122,7 +122,7 @@ async def test_time_slicing_of_nvidias_file_offers_replicas(tmp_path: Path) -> N
 
 
 async def test_instances_are_offered_by_the_strategy_and_a_new_cut_is_followed() -> None:
-    """R-207: 56 both ways; an instance is named by its own UUID."""
+    """R-201, R-207: 56 both ways; an instance is named by its own UUID."""
     async with running_rig("a100-mig", is_hasty=True, mode="default", mig_strategy="single") as rig:
         await offered(rig, gpu=56)
         assert (await rig.admit("one", {GPU: 1})).is_admitted
@@ -214,7 +214,7 @@ async def test_an_xid_in_an_instance_takes_out_its_whole_card_and_no_other() -> 
 
 
 async def test_a_changed_file_changes_every_card_but_those_that_are_held(tmp_path: Path) -> None:
-    """R-730: within seconds, also to a name never offered before; a bad file changes nothing."""
+    """R-708, R-730: within seconds, also to a name never offered before; a bad file changes nothing."""
     file = tmp_path / "config.yaml"
     file.write_text(TIME_SLICING)
     async with running_rig(mode="default", config_file=file) as rig:
@@ -238,7 +238,7 @@ async def test_a_changed_file_changes_every_card_but_those_that_are_held(tmp_pat
 
 
 async def test_another_mig_strategy_needs_no_restart(tmp_path: Path) -> None:
-    """The cards in MIG mode are taken or left; an instance that is held keeps its name meanwhile."""
+    """The cards in MIG mode are taken or left; an instance that is held keeps its name meanwhile (R-706)."""
     file = tmp_path / "config.yaml"
     file.write_text("flags: {migStrategy: none}")
     async with running_rig("a100-mig", is_started=False) as rig:

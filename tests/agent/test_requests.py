@@ -17,13 +17,13 @@ from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 
 async def test_four_v100_cards_are_60_400_4() -> None:
-    """R-108, R-109: the documented figures, as the kubelet counts them."""
+    """R-108, R-109, R-401: the documented figures, as the kubelet counts them."""
     async with running_rig() as rig:
         await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4})
 
 
 async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent() -> None:
-    """R-550, R-129: environment, limits file and mounts of the source's pod."""
+    """R-101, R-129, R-550: environment, limits file and mounts of the source's pod."""
     async with running_rig() as rig:
         assert (await rig.admit("job", slice_of(2, 30))).is_admitted
         start = await rig.kubelet.start_container(rig.uid("job"), "main-0")

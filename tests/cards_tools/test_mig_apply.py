@@ -52,7 +52,7 @@ def cut(rig: Rig) -> list[list[str]]:
 
 
 async def test_cards_are_cut_after_what_goes_was_said_and_agreed_to() -> None:
-    """Nothing happens with --dry-run or without a yes; what is cut so stays as it is."""
+    """Nothing happens with --dry-run or without a yes; what is cut so stays as it is (R-202)."""
     async with running_rig("a100", is_started=False) as rig:
         rig.cards.cut(0, ["3g.20gb"])
         old = rig.cards.view().cards[0].instances[0].uuid
@@ -112,7 +112,7 @@ async def test_the_agent_offers_what_was_cut_beside_it() -> None:
 
 
 async def test_a_pod_with_a_gpu_keeps_every_card_as_it_is() -> None:
-    """By the kubelet, and by name; without an answer of the kubelet nothing is known."""
+    """By the kubelet, and by name; without an answer of the kubelet nothing is known (R-204)."""
     async with running_rig("a100", mode="default") as rig:
         # The kubelet admits what asks for a resource that nobody has registered yet, and gives nothing.
         await until(lambda: rig.kubelet.allocatable(GPU) > 0, 60)
@@ -166,7 +166,7 @@ async def test_a_process_on_a_card_keeps_every_card_as_it_is() -> None:
 
 
 async def test_a_profile_that_no_card_has_is_refused_with_those_there_are() -> None:
-    """Exit code 2, and nothing is changed; so on cards that cannot be cut."""
+    """Exit code 2, and nothing is changed; so on cards that cannot be cut (R-309)."""
     async with running_rig("a100", is_started=False) as rig:
         code, text = await mig(rig, "2g.7gb", "--yes")
         assert code == 2
@@ -200,7 +200,7 @@ async def label(rig: Rig, profile: str | None) -> None:
 
 
 async def test_the_watch_follows_the_nodes_label_and_waits_for_users() -> None:
-    """With an Event for each; a node without the label is left alone."""
+    """With an Event for each; a node without the label is left alone (R-203)."""
     async with running_rig("a100", is_started=False) as rig, watching(rig):
         with started(rig.cards, OCCUPY) as user:
             assert hear(user) == "holds"

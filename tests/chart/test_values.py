@@ -99,6 +99,7 @@ def settings(tmp_path: Path, *values: str) -> Settings:
 
 @pytest.mark.parametrize(("value", "words"), REFUSED.items(), ids=REFUSED)
 def test_what_cannot_be_is_an_error_that_says_why(value: str, words: str) -> None:
+    """R-560."""
     with pytest.raises(RefusedError) as refusal:
         render(value)
     assert words in str(refusal.value)
@@ -112,6 +113,7 @@ def test_the_hook_on_the_node_has_to_find_the_driver_as_the_agent_does() -> None
 
 
 def test_an_older_kubernetes_than_the_agent_needs_is_refused() -> None:
+    """R-121."""
     assert render(kubernetes="v1.34.0")
     with pytest.raises(RefusedError, match=r"requires kubeVersion: >=1\.34\.0-0"):
         render(kubernetes="v1.33.9")
@@ -187,6 +189,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
 def test_a_value_reaches_the_agent(
     tmp_path: Path, values: list[str], key: str, expected: Any
 ) -> None:
+    """R-401."""
     found = getattr(settings(tmp_path, *values), key)
     found = ",".join(found) if isinstance(found, tuple) else found
     assert getattr(found, "value", found) == expected
@@ -194,7 +197,7 @@ def test_a_value_reaches_the_agent(
 
 
 def test_the_defaults_of_the_chart_are_those_of_the_agent(tmp_path: Path) -> None:
-    """But for what needs a privileged process, which an operator has to ask for."""
+    """But for what needs a privileged process, which an operator has to ask for (R-401)."""
     expected = Settings(node_name="n1", memory_enforcer=EnforcerChoice.LIBRARY)
     assert settings(tmp_path) == expected
 

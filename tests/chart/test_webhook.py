@@ -63,6 +63,7 @@ def test_names_of_other_projects_are_seen_only_if_that_is_asked(project: str, na
 
 
 def test_class_gpu_without_a_model_passes_only_where_the_operator_says_so() -> None:
+    """R-002."""
     for settings, passes in (((), False), (("controller.webhook.requireModel=false",), True)):
         made = one(manifests(ON, *settings), "Deployment", CONTROLLER)
         (container,) = made["spec"]["template"]["spec"]["containers"]

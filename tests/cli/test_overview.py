@@ -296,7 +296,7 @@ async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
 
 
 def test_large_cards_are_drawn_to_scale() -> None:
-    """126 units do not fit in 80 columns; a pod of one unit is still seen."""
+    """126 units do not fit in 80 columns; a pod of one unit is still seen (R-409)."""
     pods = [
         pod("small", 1, on="n", annotations=held(0, 1, 0)),
         pod("half", 63, on="n", annotations=held(0, 63, 0)),

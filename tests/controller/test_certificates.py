@@ -112,7 +112,7 @@ async def status(port: int, path: str, tls: ssl.SSLContext) -> int:
 async def test_only_who_shows_the_schedulers_certificate_may_filter_and_bind(
     tmp_path: Path,
 ) -> None:
-    """The API server shows none; what it asks is answered."""
+    """The API server shows none; what it asks is answered (R-541)."""
     async with (
         running() as (server, api),
         serving(api, ControllerSettings(), Clock(_NOW)) as (_, port),

@@ -28,7 +28,7 @@ from gpu_device_plugin.settings.controller_settings import FilterKeeps
 async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere(
     tmp_path: Path,
 ) -> None:
-    """n1 has 10 of 30 units free, 5 on each card; n2 has a card with 8."""
+    """n1 has 10 of 30 units free, 5 on each card; n2 has a card with 8 (R-529)."""
     pods = (
         pod("a", 10, 50, on="n1", annotations=held(0, 10, 50)),
         pod("b", 10, 50, on="n1", annotations=held(1, 10, 50)),
@@ -45,7 +45,7 @@ async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere
 
 
 async def test_of_nodes_that_fit_the_best_stays_and_the_others_say_which(tmp_path: Path) -> None:
-    """Binpack, the default: the fuller card; for a pod that wants to be spread the emptier one."""
+    """Binpack, the default: the fuller card; for a pod that wants to be spread the emptier one (R-530, R-541)."""
     spread = {"gpu-device-plugin/placement": "spread"}
     pods = (pod("a", 10, 50, on="n2", annotations=held(0, 10, 50)),)
     async with a_controller(tmp_path, (node("n1", 1), node("n2", 1)), pods) as found:
@@ -207,7 +207,7 @@ async def test_a_pod_with_claims_is_none_of_the_extenders(tmp_path: Path) -> Non
 
 
 async def test_what_a_node_can_never_serve_is_told_apart(tmp_path: Path) -> None:
-    """Eviction does not help there, so kube-scheduler need not try it."""
+    """Eviction does not help there, so kube-scheduler need not try it (R-526, R-529)."""
     nodes = (node("core"), node("mem", mode="cgpu"), node("off", mode="disabled"))
     async with a_controller(tmp_path, nodes) as found:
         memory_only = await found.filter(pod("new", 2), "core", "mem", "off", "plain")
@@ -249,7 +249,7 @@ async def test_whole_node_objects_come_back_as_they_came(tmp_path: Path) -> None
 
 
 async def test_bind_writes_the_wish_and_the_node_in_one_request(tmp_path: Path) -> None:
-    """So nobody ever sees the one without the other."""
+    """So nobody ever sees the one without the other (R-540)."""
     new = pod("new", 2, 30)
     async with a_controller(tmp_path, (node("n1"),), (new,)) as found:
         assert await found.bind(new, "n1") == ""
@@ -366,7 +366,7 @@ async def test_a_bound_pod_without_annotations_counts_where_the_node_would_put_i
 
 
 async def test_inspect_shows_every_card_and_who_holds_it(tmp_path: Path) -> None:
-    """And an unknown node is a 404 with JSON."""
+    """And an unknown node is a 404 with JSON (R-541)."""
     pods = (pod("a", 10, 50, on="n1", annotations=held(1, 10, 50)),)
     async with a_controller(tmp_path, (node("n1"),), pods) as found:
         status, text = await found.get("/gpushare-scheduler/inspect/n1")
@@ -507,7 +507,7 @@ async def test_annotations_that_cannot_be_true_count_as_none(tmp_path: Path) -> 
 
 
 async def test_preemption_keeps_the_nodes_where_the_victims_free_a_card(tmp_path: Path) -> None:
-    """kube-scheduler proposes by sums: on n1 the victims lie on two cards, on n2 on one."""
+    """kube-scheduler proposes by sums: on n1 the victims lie on two cards, on n2 on one (R-541)."""
     pods = (
         pod("a", 10, 50, on="n1", annotations=held(0, 10, 50)),
         pod("b", 10, 50, on="n1", annotations=held(1, 10, 50)),

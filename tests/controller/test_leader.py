@@ -166,7 +166,7 @@ async def tried(replica: Running, each: Json, at: int) -> str:
 async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    """Both replicas are asked for every pod, over and over, until the second one leads."""
+    """Both replicas are asked for every pod, over and over, until the second one leads (R-541)."""
     nodes = tuple(node(f"n{number}", 4) for number in range(10))
     pods = tuple(pod(f"p{number}", 2, 10) for number in range(500))
     # Five hundred calls at once keep a busy machine from renewing a Lease of a second.

@@ -29,7 +29,7 @@ async def put_node(found: Running, *sick: int) -> None:
 
 
 async def test_a_card_that_an_operator_takes_out_is_given_to_nobody(tmp_path: Path) -> None:
-    """Until the entry is gone."""
+    """Until the entry is gone (R-542)."""
     async with a_controller(tmp_path, (node("n1", 1),)) as found:
 
         def healthy() -> frozenset[int]:
@@ -44,7 +44,7 @@ async def test_a_card_that_an_operator_takes_out_is_given_to_nobody(tmp_path: Pa
 
 
 async def test_what_an_agent_finds_is_listed_until_it_is_over(tmp_path: Path) -> None:
-    """Nothing is written for a healthy node."""
+    """Nothing is written for a healthy node (R-542)."""
     async with a_controller(tmp_path, (node("n1", 3),)) as found:
         await put_node(found, 2, 0)
         await until(lambda: listed(found.server) == "0,2")

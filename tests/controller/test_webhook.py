@@ -177,7 +177,7 @@ async def test_a_replica_that_has_never_read_a_good_profile_refuses(tmp_path: Pa
 
 
 async def test_the_catalogue_is_the_operators(tmp_path: Path) -> None:
-    """A series that is added counts at once; without the ConfigMap the packaged one does."""
+    """A series that is added counts at once; without the ConfigMap the packaged one does (R-016)."""
     own = a_pod(model="V100")
     async with a_controller(tmp_path, ()) as found:
         unknown = await ask(found, review(own))

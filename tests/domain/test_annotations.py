@@ -234,7 +234,7 @@ def test_what_cannot_be_told_is_not(held: list[Grant]) -> None:
 def test_a_wish_is_read_or_is_none(
     annotations: dict[str, str], wish: tuple[tuple[int, tuple[int, ...]], ...]
 ) -> None:
-    """It is advice: what cannot be read, or does not agree with the pod spec, does no harm."""
+    """It is advice: what cannot be read, or does not agree with the pod spec, does no harm (R-540)."""
     waiting = annotations | ({ASSIGNED: "false"} if ALLOCATION in annotations else {})
 
     assert with_wish(asking(1, 4), waiting).wish == wish

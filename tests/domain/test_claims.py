@@ -118,7 +118,7 @@ def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_ca
 
 
 def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
-    """Whole units; compute where the mode divides it; nothing in other modes."""
+    """Whole units; compute where the mode divides it; nothing in other modes (R-404)."""
     scheme = SCHEMES.find_reserving(NODE).scheme
     share = replace(NODE, mode=NodeMode.SHARE, max_pods=3)
 

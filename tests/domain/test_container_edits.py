@@ -82,13 +82,13 @@ def check_golden(name: str, found: ContainerEdits) -> None:
 @pytest.mark.parametrize("access", ACCESS)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_answer_is_the_golden_one(mode: NodeMode, access: str) -> None:
-    """Environment of R-550, mounts of docs/architecture.md, ways of R-720 and R-721."""
+    """Environment of R-550, mounts of docs/architecture.md, ways of R-720 and R-721 (R-505)."""
     check_golden(f"{mode}-{access}", edits(source_grant(mode), access))
 
 
 @pytest.mark.parametrize("access", ACCESS)
 def test_several_cards_are_lists(access: str) -> None:
-    """8 units on 2 cards: comma lists, units a card, one activity file on each."""
+    """8 units on 2 cards: comma lists, units a card, one activity file on each (R-550)."""
     held = changed(
         grant("a"),
         slice_id="5f3c9a10",
@@ -130,7 +130,7 @@ def test_a_node_without_isolation_says_nothing_of_it() -> None:
 
 
 def test_of_unlike_cards_the_larger_counts() -> None:
-    """Applications divide CONTAINER by DEV: with the larger they take too little, never too much."""
+    """Applications divide CONTAINER by DEV: with the larger they take too little, never too much (R-551)."""
     held = changed(source_grant(NodeMode.SHARE), cards=("GPU-1", "GPU-2"))
 
     assert edits(held).envs["ALIYUN_COM_GPU_MEM_DEV"] == "31"
@@ -163,7 +163,7 @@ def test_tenants_share_no_writable_bytes(mode: NodeMode, access: str) -> None:
 
 
 def test_strategies_combine() -> None:
-    """Every way that is asked for; the environment names the mounts where both do."""
+    """Every way that is asked for; the environment names the mounts where both do (R-720)."""
     held = source_grant(NodeMode.SHARE)
     access = DeviceAccess(
         (ListStrategy.VOLUME_MOUNTS, ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI)

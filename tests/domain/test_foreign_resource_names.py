@@ -1,4 +1,4 @@
-"""The promise: what a pod asks by the names of Koordinator or HAMi is what it would ask by ours."""
+"""The promise: what a pod asks by the names of Koordinator or HAMi is what it would ask by ours (R-590)."""
 
 import pytest
 

@@ -12,7 +12,7 @@ from gpu_device_plugin.domain.node.labels import NODE_LABELS, label_value, node_
 
 
 def test_the_sources_example() -> None:
-    """R-510: `12209MiB` and `Tesla-M40`."""
+    """R-014, R-015, R-510: `12209MiB` and `Tesla-M40`."""
     assert node_labels(cards(12209, 12209, model="Tesla M40"), "450.102.04", "11.0") == {
         "aliyun.accelerator/nvidia_count": "2",
         "aliyun.accelerator/nvidia_mem": "12209MiB",

@@ -37,7 +37,7 @@ HOLDERS = [PodRef("ml", "b"), PodRef("ml", "a"), PodRef("ml", "a", "again")]
     ],
 )
 def test_a_card_counts_whole_units(memory_mib: int, unit: MemoryUnit, units: int) -> None:
-    """`floor(total / unit)`."""
+    """`floor(total / unit)` (R-111, R-407)."""
     assert cards(memory_mib)[0].capacity(unit) == units
 
 
@@ -57,7 +57,7 @@ def test_a_card_counts_whole_units(memory_mib: int, unit: MemoryUnit, units: int
 def test_a_mode_decides_the_resources(
     mode: NodeMode, resources: tuple[Resource, ...], *, isolated: bool, served: bool
 ) -> None:
-    """The table of docs/node-modes.md."""
+    """The table of docs/node-modes.md (R-105, R-110)."""
     assert (resources_of(mode), is_isolated(mode), is_served(mode)) == (resources, isolated, served)
 
 
@@ -158,7 +158,7 @@ def test_a_mode_that_is_not_served_is_told_as_such() -> None:
 def test_no_label_moves_a_node_that_holds_slices(
     current: NodeMode | None, label: str | None, fallback: NodeMode
 ) -> None:
-    """Whatever is written on the node, the mode of running pods goes on."""
+    """Whatever is written on the node, the mode of running pods goes on (R-104)."""
     decision = next_mode(current, label, fallback, HOLDERS)
 
     assert current is None or decision.value is current

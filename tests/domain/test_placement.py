@@ -294,7 +294,7 @@ def best_of_all(asked: Question, policy: PlacementPolicy) -> list[int] | None:
 @settings(max_examples=1000)
 @given(questions(), st.sampled_from([BINPACK, SPREAD]))
 def test_placement_equals_brute_force(asked: Question, policy: PlacementPolicy) -> None:
-    """Over all sets of cards none is preferred to the one that is chosen, and none is missed."""
+    """Over all sets of cards none is preferred to the one that is chosen, and none is missed (R-530)."""
     found = place(
         asked.left, asked.demand, policy, prefer=asked.prefer, wish=asked.wish, must=asked.must
     )

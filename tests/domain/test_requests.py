@@ -92,7 +92,7 @@ def test_gpu_count_as_a_resource_is_refused_with_a_hint_at_the_label(mode: NodeM
 def test_the_label_spreads_units_evenly(
     mode: NodeMode, label: str | None, units: int, expected: Demand
 ) -> None:
-    """R-520, R-522: N/M on each of M cards; 0 or no label is one card."""
+    """R-520, R-521, R-522: N/M on each of M cards; 0 or no label is one card."""
     subject = pod("a", container("main", units), label=label)
 
     assert demand(subject, subject.containers[0], terms(mode)) == expected

@@ -11,6 +11,7 @@ RELEASE_SECONDS = 120
 
 
 def test_200_pods_created_and_deleted_leave_no_grant(cluster: Cluster, agent: Agent) -> None:
+    """R-120."""
     create_and_delete_200_pods(cluster)
     assert not held(cluster.node)
     wait_for("no grant is left", lambda: not agent.grants(), RELEASE_SECONDS, 1)

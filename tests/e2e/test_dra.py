@@ -58,7 +58,7 @@ def test_a_classic_deployment_gets_its_slice_of_one_card(cluster: Cluster, claim
 def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
     cluster: Cluster, claims: Agent
 ) -> None:
-    """Two stay Pending; when one that runs is deleted, one of them takes its place."""
+    """Two stay Pending; when one that runs is deleted, one of them takes its place (R-523)."""
     cluster.apply(*(pod(f"p{n}", container("main", resources=slice_of(2, 30))) for n in range(14)))
     wait_for("12 pods run", lambda: len(running(cluster)) == 12, 150, 1)
 

@@ -93,7 +93,7 @@ def reasons(cluster: Cluster, name: str) -> str:
 
 
 def test_a_pod_lands_on_the_one_node_of_three_where_a_card_fits(placed: Placement) -> None:
-    """8 units and 30 %: the sums fit two nodes, one card of one of them does; the third has no compute."""
+    """8 units and 30 %: the sums fit two nodes, one card of one of them does; the third has no compute (R-541)."""
     cluster = placed.cluster
     fillers = [asking(f"full-n1-{card}", 10, 40, **on(NODE)) for card in range(_CARDS)]
     fillers += [asking(f"full-n2-{card}", 10, 40, **on("n2")) for card in range(_CARDS - 1)]
@@ -106,7 +106,7 @@ def test_a_pod_lands_on_the_one_node_of_three_where_a_card_fits(placed: Placemen
 
 
 def test_jobs_of_memory_only_and_jobs_with_compute_never_meet_on_a_node(placed: Placement) -> None:
-    """Also where the other kind of node has more room."""
+    """Also where the other kind of node has more room (R-104, R-541)."""
     cluster = placed.cluster
     pods = [asking(f"memory-{number}", 4, None) for number in range(6)]
     pods += [asking(f"compute-{number}", 4, 20) for number in range(6)]
@@ -119,7 +119,7 @@ def test_jobs_of_memory_only_and_jobs_with_compute_never_meet_on_a_node(placed: 
 def test_a_pod_that_fits_no_single_card_waits_with_the_reason_and_no_pod_fails(
     placed: Placement,
 ) -> None:
-    """20 units are free on each node and 5 on each card; 8 are asked, until a card is free."""
+    """20 units are free on each node and 5 on each card; 8 are asked, until a card is free (R-119, R-529, R-541)."""
     cluster = placed.cluster
     full = [
         asking(f"full-{node}-{card}", 10, 40, **on(node))

@@ -24,7 +24,7 @@ METRIC = "gpu_device_plugin_slice"
 
 
 def test_nvidia_smi_shows_what_the_source_shows(start: Start) -> None:
-    """2 units and 30 % of a V100, 337 MiB held: `337MiB / 2154MiB` and `30%`."""
+    """2 units and 30 % of a V100, 337 MiB held: `337MiB / 2154MiB` and `30%` (R-115)."""
     tenant = start("shown")
     tenant.open()
     tenant.hold(337)
@@ -42,7 +42,7 @@ def test_nvidia_smi_shows_what_the_source_shows(start: Start) -> None:
 def test_who_asks_for_more_is_refused_while_the_neighbour_goes_on(
     isolating: Agent, start: Start
 ) -> None:
-    """CUDA's own out of memory, in one container; each sees its own figures on the one card."""
+    """CUDA's own out of memory, in one container; each sees its own figures on the one card (R-506)."""
     greedy, neighbour = start("greedy"), start("neighbour")
     same_card(isolating, greedy, neighbour)
     for tenant in (greedy, neighbour):
@@ -62,7 +62,7 @@ def test_who_asks_for_more_is_refused_while_the_neighbour_goes_on(
 
 
 def test_three_jobs_of_thirty_percent_show_ninety(isolating: Agent, start: Start) -> None:
-    """Utilisation is the card's; the agent's metrics say who had how much of it."""
+    """Utilisation is the card's; the agent's metrics say who had how much of it (R-118)."""
     jobs = [start(f"job-{number}") for number in range(3)]
     same_card(isolating, *jobs)
     for job in jobs:

@@ -22,6 +22,7 @@ def cards_by_uuid(cluster: Cluster) -> dict[str, int]:
 def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
     cluster: Cluster,
 ) -> None:
+    """R-101, R-301."""
     cluster.apply(source_job(CUDA_SAMPLE, SCRIPT))
     cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=300s")
     log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")

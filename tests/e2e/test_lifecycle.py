@@ -185,7 +185,7 @@ def pretend_another_boot(node: Node) -> None:
 def test_an_upgrade_to_another_unit_is_refused_and_lists_who_holds_slices(
     life: Installation,
 ) -> None:
-    """The agents go on as they are, and nothing of the hook stays; the other release, of another unit, does not matter."""
+    """The agents go on as they are, and nothing of the hook stays; the other release, of another unit, does not matter (R-402, R-403)."""
     tag, holder = life.agent_tag(RELEASE), running(life, RELEASE)
     agent = life.agent_pod(RELEASE)["metadata"]["uid"]
     other_unit = ("mode=share", "gpuMemoryUnit=128MiB")

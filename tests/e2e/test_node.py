@@ -12,11 +12,14 @@ pytestmark = pytest.mark.usefixtures("agent")
 
 
 def test_four_cards_of_16160_mib_are_60_400_4_in_capacity_and_allocatable(cluster: Cluster) -> None:
+    """R-108, R-109."""
     assert resources(cluster, "allocatable") == FOUR_CARDS
     assert resources(cluster, "capacity") == FOUR_CARDS
 
 
 def test_labels_and_annotation_describe_the_cards(cluster: Cluster) -> None:
+    """R-510."""
+
     def published() -> bool:
         return "gpu-device-plugin/cards" in cluster.get("node", NODE)["metadata"]["annotations"]
 

@@ -31,6 +31,7 @@ def environment(cluster: Cluster, name: str, container_name: str) -> dict[str, s
 def test_ten_pods_at_once_each_have_both_resources_on_one_card(
     cluster: Cluster, agent: Agent
 ) -> None:
+    """R-527."""
     names = [f"one-of-ten-{number}" for number in range(10)]
     body = container("main", TELL_AND_STAY, resources=slice_of(2, 30))
     cluster.apply(*(pod(name, body) for name in names))

@@ -113,6 +113,7 @@ def test_the_plain_manifests_come_and_go_by_kubectl_alone(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_of_the_table_is_judged_as_it_says(server: Submission, kind: str) -> None:
+    """R-103, R-302, R-522, R-524."""
     wrong = []
     for row in ROWS:
         answer = server.create(in_template(kind, row.pod()))
@@ -144,6 +145,7 @@ def test_policies_and_agent_refuse_with_the_same_words(server: Submission, row: 
 
 
 def test_the_documented_examples_are_accepted_as_they_are(server: Submission) -> None:
+    """R-113."""
     files = [path for path in (ROOT / "samples").rglob("*.yaml") if path.name != "node-labels.yaml"]
     found = [each for path in files for each in yaml.safe_load_all(path.read_text())]
     not_here = (

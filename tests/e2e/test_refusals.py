@@ -13,6 +13,7 @@ MODE_LABEL = "ack.node.gpu.schedule"
 def test_a_pod_that_fits_no_single_card_is_rejected_with_the_largest_free_slice(
     cluster: Cluster, agent: Agent
 ) -> None:
+    """R-523."""
     names = [f"filler-{number}" for number in range(4)]
     filler = container("main", resources=slice_of(10, 50))
     cluster.apply(*(pod(name, filler) for name in names))
@@ -55,6 +56,7 @@ def node_messages(cluster: Cluster) -> str:
 def test_the_label_of_a_node_that_is_in_use_does_not_switch_it(
     cluster: Cluster, agent: Agent
 ) -> None:
+    """R-107, R-501."""
     cluster.apply(pod("holder", container("main", resources=slice_of(2, 30))))
     cluster.wait_for_phase("holder", "Running")
     set_mode(cluster, "cgpu")

@@ -112,7 +112,7 @@ def name_of_pod(cluster: Cluster, labels: str) -> str:
 def test_the_document_on_shared_compute(
     cluster: Cluster, node: Node, serve: Serve, tmp_path: Path
 ) -> None:
-    """R-105 to R-120: labels, the node, the Job, its pod, its log and its end."""
+    """R-105, R-113, R-114, R-120: labels, the node, the Job, its pod, its log and its end."""
     with walk("shared_compute", "cluster") as step:
         schedule, mode, placement, policy = step("labels of the node pool").text.split()
         assert schedule == "ack.node.gpu.schedule"
@@ -174,7 +174,7 @@ def test_the_document_on_the_unit(
 def test_the_document_on_models_and_drivers(
     cluster: Cluster, node: Node, serve: Serve, tmp_path: Path
 ) -> None:
-    """R-006 to R-013: drivers by label, the profile, the pod, and nvidia-smi in it.
+    """R-006, R-012, R-013: drivers by label, the profile, the pod, and nvidia-smi in it.
 
     The last of this node: the kubelet names its resource for minutes, which agents of slices refuse to stand beside.
     """

@@ -75,6 +75,7 @@ def environment(cluster: Cluster, pod: dict[str, Any]) -> dict[str, str]:
 def test_both_jobs_of_the_source_run_each_on_the_node_of_its_kind(
     both: Cluster, agent: Agent, second_agent: Agent
 ) -> None:
+    """R-114."""
     cluster = both
     cluster.apply(source_job(CUDA_SAMPLE, TELL_AND_STAY), source_job(BINPACK, TELL_AND_STAY))
     timed = running(cluster, "cuda-sample")
@@ -98,7 +99,7 @@ def test_both_jobs_of_the_source_run_each_on_the_node_of_its_kind(
 def test_a_pod_sent_to_the_node_of_the_other_kind_is_refused_and_its_successor_runs(
     both: Cluster, second_agent: Agent
 ) -> None:
-    """The scheduler adds up units and knows no kinds: the first node would have enough of them."""
+    """The scheduler adds up units and knows no kinds: the first node would have enough of them (R-503)."""
     cluster, second = both, second_agent.node.name
     cluster.kubectl("cordon", second)
     cluster.apply(source_job(BINPACK, TELL_AND_STAY))

@@ -170,7 +170,7 @@ async def test_all_recorded_holders_of_a_card_are_asked_for_at_once(
 
 
 async def test_what_is_no_warning_is_logged_as_none(tmp_path: Path) -> None:
-    """A log that cries at every change hides what is wrong."""
+    """A log that cries at every change hides what is wrong (R-708)."""
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\n")
     async with running_rig(config_file=str(file), log_format="json") as rig:

@@ -64,7 +64,7 @@ CHANGES = 6.8
 @sweep("percent", [30, 10, 50, 90])
 @sweep("tenants", [2, 1, 3])
 def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: str) -> None:
-    """Seen elsewhere: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited."""
+    """Seen elsewhere: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited (R-117, R-560)."""
     tasks = mix(tenants, percent, kind)
     boxes = [tenant(make_box, f"tenant{i}", part) for i, (part, _) in enumerate(tasks)]
     had = shares(*((box, work) for box, (_, work) in zip(boxes, tasks, strict=True)))
@@ -570,7 +570,7 @@ def test_without_neighbour_files_a_share_is_never_more_than_it_should_be(make_bo
 
 @sweep("percent", [100, None])
 def test_a_hundred_percent_is_no_cap(make_box: MakeBox, percent: int | None) -> None:
-    """Or none: all of the card, nothing is measured, nothing waits."""
+    """Or none: all of the card, nothing is measured, nothing waits (R-112)."""
     box = alone(make_box, percent)
     had = shares((box, "sync"))
     region = Region(box.root / "state" / "region")
@@ -582,7 +582,7 @@ def test_a_hundred_percent_is_no_cap(make_box: MakeBox, percent: int | None) -> 
 
 
 def test_a_work_conserving_share_takes_an_idle_card(make_box: MakeBox) -> None:
-    """Alone it has it all; beside another it keeps to its share."""
+    """Alone it has it all; beside another it keeps to its share (R-560)."""
     box = tenant(make_box, "a", 30, "work-conserving")
     other = tenant(make_box, "b", 70, "work-conserving")
     undisturbed = shares((box, "sync"))
@@ -631,7 +631,7 @@ def test_a_work_conserving_share_is_exact_beside_a_fixed_one(
 
 
 def test_a_native_share_is_the_drivers(make_box: MakeBox) -> None:
-    """Policy native: the percentage is not enforced, and neighbours see what it takes."""
+    """Policy native: the percentage is not enforced, and neighbours see what it takes (R-560)."""
     box = tenant(make_box, "a", 30, "native")
     alone_it_had = shares((box, "sync"))
     had = shares((box, "sync"), (tenant(make_box, "b", 30), "sync"))

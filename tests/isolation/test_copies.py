@@ -31,7 +31,7 @@ def copying(kind: str = "copying") -> str:
 @sweep("kind", COPIES)
 @sweep("percent", [30, 10, 50, 90])
 def test_a_loop_of_copies_gets_its_share(make_box: MakeBox, percent: int, kind: str) -> None:
-    """To and from the card, pageable and pinned, waited for and in a row: 10, 30 and 100 % had the same."""
+    """To and from the card, pageable and pinned, waited for and in a row: 10, 30 and 100 % had the same (R-117)."""
     free = shares((alone(make_box, None, "free"), copying(kind)), seconds=2)[0]
     had = shares((alone(make_box, percent, "capped"), copying(kind)))[0]
 

@@ -138,7 +138,7 @@ def test_no_agent_no_change(box: Box) -> None:
 
 
 def test_environment_of_the_old_ways_gains_nothing(box: Box) -> None:
-    """Seen elsewhere: CUDA_DISABLE_CONTROL in a pod's own env turned isolation off."""
+    """Seen elsewhere: CUDA_DISABLE_CONTROL in a pod's own env turned isolation off (R-552)."""
     program = box.start(
         CUDA_DISABLE_CONTROL="true",
         CGPU_DISABLE="true",

@@ -35,7 +35,7 @@ def allow_two_cards(box: Box) -> None:
 def test_the_last_step_fits_and_one_more_does_not(
     box: Box, ask: str, give_back: str, step: int
 ) -> None:
-    """Limit minus a step, the limit, the limit plus a step."""
+    """Limit minus a step, the limit, the limit plus a step (R-561)."""
     program = box.start()
     assert program("pool 9") == [0]
     most = room(program) // step * step

@@ -15,7 +15,7 @@ SLICE = 2154 * MIB
 
 
 def test_all_views_agree(box: Box) -> None:
-    """Within 2 MiB; here exactly."""
+    """Within 2 MiB; here exactly (R-116)."""
     program = box.start()
     assert program(f"alloc 1 {97 * MIB}") == [0]
     _, free, total = program("info")
@@ -64,7 +64,7 @@ def test_looking_takes_no_place(box: Box) -> None:
 
 
 def test_another_container_is_not_listed(make_box: MakeBox) -> None:
-    """Neither its processes nor its memory."""
+    """Neither its processes nor its memory (R-116)."""
     one, other = make_box("one"), make_box("other")
     one.allow(SLICE)
     other.allow(SLICE)

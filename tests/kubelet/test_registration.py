@@ -14,7 +14,7 @@ from gpu_device_plugin.kubelet.registration import EndpointPhase
 
 
 async def test_both_resources_become_allocatable(rig: Rig) -> None:
-    """What is published is what the kubelet may give away."""
+    """What is published is what the kubelet may give away (R-301)."""
     await rig.serve(units=15, cards=4)
 
     assert (rig.kubelet.capacity(MEM), rig.kubelet.allocatable(MEM)) == (60, 60)
@@ -137,7 +137,7 @@ async def test_a_stream_that_ends_is_registered_again(rig: Rig) -> None:
 
 
 async def test_kubelet_restarts_are_survived(rig: Rig) -> None:
-    """Twenty of them in a row, on both resources; the last kubelet sees everything."""
+    """Twenty of them in a row, on both resources; the last kubelet sees everything (R-708)."""
     await rig.serve()
     for _ in range(20):
         await rig.kubelet.restart()

@@ -103,7 +103,7 @@ def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
     ],
 )
 def test_only_a_literal_of_its_own_env_asks_for_no_isolation(env: object, expected: bool) -> None:  # noqa: FBT001
-    """`valueFrom` cannot be read here and counts for nothing; the last entry wins."""
+    """`valueFrom` cannot be read here and counts for nothing; the last entry wins (R-507)."""
     request = pod_request(parsed(spec={"containers": [{"name": "a", "env": env}]}))
 
     assert request.containers[0].wants_no_isolation is expected

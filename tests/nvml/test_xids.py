@@ -102,7 +102,7 @@ def test_health_checks_are_disabled_and_enabled_by_xid(
 
 
 def test_what_is_no_xid_is_skipped_and_told() -> None:
-    """As by NVIDIA's plugin; the agent logs it."""
+    """As by NVIDIA's plugin; the agent logs it (R-709)."""
     settings = load_settings({"node_name": "n"}, {"DP_DISABLE_HEALTHCHECKS": "79,x,4 8"}, None)
 
     assert settings.disable_healthchecks == XidChoice(frozenset({79}), malformed=("x", "4 8"))

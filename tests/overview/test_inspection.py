@@ -69,6 +69,7 @@ def view(
 
 
 def test_the_documented_summaries_are_printed_byte_for_byte() -> None:
+    """R-570."""
     one, two = "cn-shanghai.192.168.6.104", "cn-shanghai.192.168.0.4"
 
     assert summary([view(one, [16160])], {one: "192.168.6.104"}) == EMPTY
@@ -84,6 +85,7 @@ def test_percentages_are_cut_off_not_rounded() -> None:
 
 
 def test_the_documented_details_are_printed_byte_for_byte() -> None:
+    """R-570."""
     name = "cn-hangzhou.192.168.2.167"
     pods = [pod(f"app-3g-v1-{n}", 4, on=name, annotations=held(0, 4, 0)) for n in (1, 0)]
     for each in pods:
@@ -120,7 +122,7 @@ def test_a_pod_without_a_card_is_pending_and_missing_cards_are_zero() -> None:
 
 
 def test_the_heading_names_the_unit_that_is_configured() -> None:
-    """Also where a card has more than a hundred units, which the source's tool took for MiB."""
+    """Also where a card has more than a hundred units, which the source's tool took for MiB (R-409)."""
     assert "GPU Memory(128MiB)" in summary([view("n", [16160], unit_mib=128)], {})
     assert "GPU Memory(GiB)" in summary([view("n", [143771])], {})
     mixed = [view("n", [16160]), view("m", [16160], unit_mib=128)]

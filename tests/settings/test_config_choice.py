@@ -35,7 +35,7 @@ CHOICES: tuple[tuple[str, str, dict[str, str], str], ...] = (
 def test_the_file_that_counts(
     tmp_path: Path, files: str, label: str, settings: dict[str, str], wanted: str
 ) -> None:
-    """A mounted ConfigMap's hidden directories are no files."""
+    """A mounted ConfigMap's hidden directories are no files (R-730)."""
     (tmp_path / "..data").mkdir()
     for name in files.split():
         (tmp_path / name).write_text("version: v1")

@@ -108,7 +108,7 @@ def test_no_rules_are_no_error(text: str) -> None:
     ],
 )
 def test_a_wrong_profile_is_told_with_its_place(text: str, error: str) -> None:
-    """R-602: the Event on the ConfigMap carries it."""
+    """R-602, R-610: the Event on the ConfigMap carries it."""
     with pytest.raises(ConfigError, match=error):
         parse_profile(text)
 

@@ -230,7 +230,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_file_is_refused_with_file_and_key(tmp_path: Path, text: str, words: str) -> None:
-    """Whatever NVIDIA's plugin would make of it."""
+    """Whatever NVIDIA's plugin would make of it (R-303)."""
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, text)
 

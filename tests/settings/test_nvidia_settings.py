@@ -116,7 +116,7 @@ def test_every_flag_has_its_effect() -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(flags: dict[str, object], words: str) -> None:
-    """At the start, with exit code 2."""
+    """At the start, with exit code 2 (R-560)."""
     with pytest.raises(ConfigError) as refused:
         configured(flags)
 

@@ -21,7 +21,7 @@ _ATTEMPTS = 6
 async def test_the_same_choice(
     tmp_path: Path, files: str, label: str, settings: dict[str, str], wanted: str
 ) -> None:
-    """Where there is none, theirs ends: the agent keeps the file before."""
+    """Where there is none, theirs ends: the agent keeps the file before (R-730)."""
     api, sources, chosen = StandInApiServer(), tmp_path / "files", tmp_path / "chosen"
     (sources / "..data").mkdir(parents=True)
     for name in files.split():

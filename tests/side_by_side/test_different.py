@@ -43,7 +43,7 @@ UNSERVED: Mapping[str, tuple[Mapping[int, Sequence[str] | None], str]] = {
 async def test_without_a_strategy_a_card_in_mig_mode_is_left_out_and_theirs_offers_it_whole() -> (
     None
 ):
-    """A container with such a card has no device that computes."""
+    """A container with such a card has no device that computes (R-706)."""
     async with both("a100-mig", {}, {0: None}) as (theirs, rig):
         await until(lambda: counted(theirs.kubelet) == {GPU: 8}, 20)
         await until(lambda: counted(rig.kubelet) == {GPU: 1}, 20)
@@ -130,7 +130,7 @@ async def test_patterns_and_devices_of_the_file_are_followed_here_and_dropped_th
 async def test_a_refusal_has_nvidias_words_and_says_where_and_what_was_asked(
     tmp_path: Path,
 ) -> None:
-    """R-702."""
+    """R-702, R-703."""
     file = tmp_path / "config.yaml"
     file.write_text(ONE_AT_A_TIME)
     async with both("v100", {"config_file": str(file)}) as (theirs, rig):

@@ -37,6 +37,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_the_same_labels(case: Case, tmp_path: Path) -> None:
+    """R-740, R-741, R-742, R-743, R-744, R-745."""
     flags, machine = dict(case.flags), tmp_path / "product_name"
     machine.write_text("PowerEdge (R750)\n")
     if case.file:

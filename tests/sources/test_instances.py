@@ -25,7 +25,7 @@ A100 = ("NVIDIA A100 40GB PCIe", MiB(40960))
 @pytest.mark.long
 @pytest.mark.skipif(not HELM.exists(), reason="helm is not built: tests/e2e/install.sh")
 async def test_the_document_on_instances(containers: Containers, tmp_path: Path) -> None:
-    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py."""
+    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py (R-207, R-209, R-210, R-212)."""
     with walk("instances", "here") as step:
         check_profiles(step)
         await check_pool(step("the node pool"))

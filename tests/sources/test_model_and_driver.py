@@ -31,7 +31,7 @@ SECONDS = 40
 
 @pytest.mark.long
 async def test_the_document_on_models_and_drivers(containers: Containers, tmp_path: Path) -> None:
-    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py."""
+    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py (R-012, R-013)."""
     with walk("model_and_driver", "here") as step:
         async with a_controller(tmp_path, ()) as found:
             await check_fields(found, step)

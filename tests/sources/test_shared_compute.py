@@ -28,7 +28,7 @@ WORK = "work stream 1000000 600"  # kernels of 1 ms
 
 @pytest.mark.long
 async def test_the_document_on_shared_compute(containers: Containers) -> None:
-    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py."""
+    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py (R-113, R-115, R-117, R-118, R-120)."""
     with walk("shared_compute", "here") as step:
         async with running_rig() as rig:
             await check_limits(rig, step)

@@ -17,7 +17,7 @@ SMALL = {MEM: 4 * 126, CORE: 0, COUNT: 4}  # of 16160 MiB
 @pytest.mark.long
 @pytest.mark.skipif(not HELM.exists(), reason="helm is not built: tests/e2e/install.sh")
 async def test_the_document_on_the_unit(containers: Containers, tmp_path: Path) -> None:
-    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py."""
+    """Each step that needs no cluster; those that do are in tests/e2e/test_sources.py (R-404, R-408, R-505)."""
     with walk("unit", "here") as step:
         async with running_rig(mode="share") as rig:
             await check_pods_that_are_there(rig, step)

@@ -61,7 +61,7 @@ def denied(pod: Applicant, *rules: ProfileRule, by: Catalogue = CATALOGUE) -> st
 
 
 def test_the_sources_pod_goes_to_a_node_with_its_model_and_driver() -> None:
-    """R-002, R-006: labels alone are enough."""
+    """R-001, R-002, R-006: labels alone are enough."""
     found = admitted(asked("gpu", "T4", "535.161.08"))
 
     assert found == Admitted(affinity=affinity(model="T4", driver="535.161.08"))
@@ -78,7 +78,7 @@ def test_the_sources_pod_goes_to_a_node_with_its_model_and_driver() -> None:
 def test_without_a_driver_the_default_of_the_model_is_filled_in(
     pod: Applicant, driver: str
 ) -> None:
-    """R-008, also without a class, and for a model by nodeSelector (R-003)."""
+    """R-001, R-008, also without a class, and for a model by nodeSelector (R-003)."""
     found = admitted(pod)
 
     assert found.labels == {DRIVER_LABEL: driver}
@@ -156,7 +156,7 @@ def test_a_driver_is_the_pods_own_then_the_profiles_then_the_default() -> None:
 def test_what_cannot_be_served_is_refused_with_what_can(
     pod: Applicant, rules: tuple[ProfileRule, ...], text: str
 ) -> None:
-    """R-007: at the allocation API, not as a pod that waits for ever."""
+    """R-001, R-002, R-007: at the allocation API, not as a pod that waits for ever."""
     assert denied(pod, *rules, by=CLOSED) == text
 
 

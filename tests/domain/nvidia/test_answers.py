@@ -1,4 +1,4 @@
-"""The promise: a container receives its devices by every strategy alone and by several at once."""
+"""The promise: a container receives its devices by every strategy alone and by several at once (R-720)."""
 
 from dataclasses import replace
 from typing import Any

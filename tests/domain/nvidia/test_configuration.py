@@ -56,7 +56,7 @@ def test_what_kubernetes_takes_for_no_name_is_refused(given: str) -> None:
     ],
 )
 def test_devices_are_all_a_number_or_a_list(given: object, wanted: Devices) -> None:
-    """Indices, MIG indices and UUIDs of either form."""
+    """Indices, MIG indices and UUIDs of either form (R-211)."""
     assert devices(given) == wanted  # type: ignore[arg-type]
 
 
@@ -136,7 +136,7 @@ def test_a_pattern_matches_the_whole_text_and_knows_only_the_star(
     ],
 )
 def test_what_no_node_can_mend_is_refused(configuration: Configuration, words: str) -> None:
-    """With the path of the key."""
+    """With the path of the key (R-704)."""
     with pytest.raises(ConfigError) as refused:
         check(configuration)
 

@@ -40,7 +40,7 @@ def sliced(
 
 
 def test_eight_whole_cards_have_every_label() -> None:
-    """R-740, the whole set."""
+    """R-740, R-741, the whole set."""
     assert labels(whole(8), Configuration()) == {
         "gfd.timestamp": "1700000000",
         "cuda.driver-version.major": "535",
@@ -91,7 +91,7 @@ def test_replicas_are_those_of_one_card(
 
 
 def test_single_puts_the_instances_in_the_place_of_the_cards() -> None:
-    """R-743: 56 of them."""
+    """R-201, R-743: 56 of them."""
     found = labels(sevenths(8), Configuration(mig_strategy=SINGLE))
 
     assert {name: value for name, value in found.items() if name.startswith(("gpu.", "mig."))} == {
@@ -191,7 +191,7 @@ def test_of_two_models_the_labels_are_those_of_the_larger_group() -> None:
     ],
 )
 def test_a_value_begins_and_ends_as_the_api_server_wants_it(given: str, wanted: str) -> None:
-    """One refused value would keep every other label and annotation from the node."""
+    """One refused value would keep every other label and annotation from the node (R-741)."""
     machine = Machine("535.309.01", "12.2", given)
 
     assert feature_labels(whole(1), Configuration(), machine)["nvidia.com/gpu.machine"] == wanted

@@ -17,7 +17,7 @@ H100_NVL, B200 = ("NVIDIA H100 NVL", MiB(95830)), ("NVIDIA B200", MiB(183359))
 
 
 def test_eight_a100_have_the_counts_of_the_source() -> None:
-    """R-202, R-207: 56, 24, 16, 8 and 8 on the eight cards of Standard_ND96asr_v4."""
+    """R-202, R-203, R-207: 56, 24, 16, 8 and 8 on the eight cards of Standard_ND96asr_v4."""
     names = ("MIG1g", "MIG2g", "MIG3g", "MIG4g", "MIG7g")
     found = [profile_of(name, *A100_40) for name in names]
 

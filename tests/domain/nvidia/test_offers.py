@@ -121,7 +121,7 @@ def counts(cards: Sequence[Card], configuration: Configuration) -> dict[str, int
 def test_a_node_offers(
     cards: list[Card], configuration: Configuration, wanted: dict[str, int]
 ) -> None:
-    """The tables of the documents, and what NVIDIA's plugin parses without using it."""
+    """The tables of the documents, and what NVIDIA's plugin parses without using it (R-206, R-304, R-305, R-701, R-706)."""
     assert counts(cards, configuration) == wanted
 
 
