@@ -25,6 +25,13 @@ async def until(condition: Callable[[], bool]) -> None:
     await waiting.until(condition, DEADLINE_SECONDS)
 
 
+async def until_the_moment(condition: Callable[[], object]) -> None:
+    """As `until`, but it returns in the very step of the loop in which `condition` holds first."""
+    async with asyncio.timeout(DEADLINE_SECONDS * waiting.PATIENCE):
+        while not condition():
+            await asyncio.sleep(0)
+
+
 @dataclass
 class SimpleService:
     """A small device service: takes the lowest ids, unless told otherwise.

@@ -1,13 +1,14 @@
 """The kubelet's side of claims: it finds the driver by its socket, and asks for claims one by one."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.kubelet.rig import until
+from tests.kubelet.rig import until, until_the_moment
 from tools.harness.claim_kubelet import ClaimKubelet
 
 from gpu_device_plugin.domain.grants.claims import (
@@ -149,6 +150,22 @@ async def test_a_socket_that_a_killed_agent_left_is_replaced(
     task.cancel()
     await asyncio.wait({task})
     assert not ClaimKubelet(short_dir).registry_socket.exists()
+
+
+@pytest.mark.parametrize("which", ["plugins/gpu-device-plugin", "plugins_registry"])
+async def test_a_driver_that_ends_while_it_starts_leaves_no_socket(
+    short_dir: Path, claims: SimpleClaims, which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet takes what lies there for a driver; gRPC stops no server whose start was cut off."""
+    task = asyncio.ensure_future(ClaimServer(short_dir, claims).run())
+    await until_the_moment(lambda: [*(short_dir / which).glob("*.sock")])
+    task.cancel()
+    await asyncio.wait({task})
+
+    assert task.cancelled()
+    assert [*short_dir.glob("*/**/*.sock")] == []
+    gc.collect()
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("name", HEALTH_NAMES)

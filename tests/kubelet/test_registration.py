@@ -6,7 +6,17 @@ import socket
 from contextlib import suppress
 
 import pytest
-from tests.kubelet.rig import CORE, MEM, Rig, container, group, mem_cards, pod, until
+from tests.kubelet.rig import (
+    CORE,
+    MEM,
+    Rig,
+    container,
+    group,
+    mem_cards,
+    pod,
+    until,
+    until_the_moment,
+)
 from tools.harness.kubelet import StandInKubelet
 
 from gpu_device_plugin.domain.fractions.units import Resource
@@ -55,6 +65,19 @@ async def test_a_resource_whose_starts_are_not_checked_says_so_in_both_calls(rig
     assert not link.options.pre_start_required
     assert link.options.get_preferred_allocation_available
     assert link.registered_options == link.options
+
+
+async def test_an_endpoint_that_ends_while_it_starts_is_closed(rig: Rig) -> None:
+    """A server of gRPC whose start was cut off can be stopped no more."""
+    await rig.kubelet.start()
+    rig.mem.publish(mem_cards(15))
+    task = asyncio.create_task(rig.mem.run())
+    await until_the_moment(rig.sockets)
+    task.cancel()
+    await asyncio.wait({task})
+
+    assert task.cancelled()
+    assert rig.sockets() == set()
 
 
 async def test_a_kubelet_that_comes_later_is_waited_for(rig: Rig) -> None:

@@ -6,9 +6,9 @@ away for 30 s, and at its own start those of all.
 """
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import structlog
@@ -16,7 +16,7 @@ import structlog
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.dra_servicer import ClaimService, ClaimServicer
-from gpu_device_plugin.kubelet.unix_sockets import is_socket
+from gpu_device_plugin.kubelet.unix_sockets import is_socket, listen
 
 _log = structlog.get_logger(__name__)
 
@@ -55,18 +55,14 @@ class ClaimServer:
         servicer = ClaimServicer(
             self._service, str(self._socket), lambda: self._health_changed, self._registered
         )
-        servers: list[Any] = []
-        try:
-            # The kubelet dials the second one as soon as it finds the first.
-            servers.append(await _listen(self._socket, *servicer.method_tables()))
-            servers.append(await _listen(self._registry_socket, servicer.registration_table()))
+        # The kubelet dials the first one as soon as it finds the second, and forgets it with that.
+        async with (
+            _listening(self._socket, *servicer.method_tables()),
+            _listening(self._registry_socket, servicer.registration_table()),
+        ):
             while is_socket(self._socket) and is_socket(self._registry_socket):
                 await asyncio.sleep(LOOK_SECONDS)
             self.trouble = "a socket was removed"
-        finally:
-            for server, path in zip(servers, (self._socket, self._registry_socket), strict=False):
-                path.unlink(missing_ok=True)
-                await server.stop(CLOSE_SECONDS)
 
     def _registered(self, is_taken: bool, why: str) -> None:  # noqa: FBT001 - as the kubelet tells it
         self.trouble = "" if is_taken else why
@@ -90,15 +86,19 @@ def _sockets(kubelet_dir: Path) -> tuple[Path, Path]:
     return driver, kubelet_dir / "plugins_registry" / f"{DRIVER}-reg.sock"
 
 
-async def _listen(path: Path, *tables: grpc.GenericRpcHandler) -> Any:
+@asynccontextmanager
+async def _listening(path: Path, *tables: grpc.GenericRpcHandler) -> AsyncIterator[None]:
     """A server on a socket; one that a killed agent has left there is replaced."""
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     server.add_generic_rpc_handlers(tables)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise KubeletError(f"cannot listen on {path}: {error}") from error
+        await listen(server, path)
+        yield
+    finally:
         path.unlink(missing_ok=True)
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-    except (OSError, RuntimeError) as error:
-        raise KubeletError(f"cannot listen on {path}: {error}") from error
-    return server
+        await server.stop(CLOSE_SECONDS)

@@ -30,7 +30,7 @@ from gpu_device_plugin.kubelet.device_plugin_servicer import (
 )
 from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubelet.podresources import rpc_words
-from gpu_device_plugin.kubelet.unix_sockets import SocketIdentity, is_socket
+from gpu_device_plugin.kubelet.unix_sockets import SocketIdentity, is_socket, listen
 
 FIRST_LIST_SECONDS = 5.0
 """Register succeeds even if the kubelet then fails to open the list, which it only logs."""
@@ -169,11 +169,7 @@ class Endpoint:
         # Kept in an attribute: a server that is garbage collected closes its socket.
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((servicer.method_table(),))
-        try:
-            self._server.add_insecure_port(f"unix:{self._socket}")
-            await self._server.start()
-        except RuntimeError as error:
-            raise KubeletError(f"cannot listen on {self._socket}: {error}") from error
+        await listen(self._server, self._socket)
         await register(self.directory.kubelet_socket, self.resource, self._socket.name, options)
         self._enter(EndpointPhase.REGISTERED, "the kubelet has not asked for the list", is_new=True)
         await self._first_list()

@@ -1,9 +1,11 @@
 """Sockets as files: how long a path may be, which socket is there now, who serves it."""
 
+import asyncio
 import socket
 import stat
 import struct
 from pathlib import Path
+from typing import Any
 
 from gpu_device_plugin.errors import KubeletError
 
@@ -34,6 +36,23 @@ def is_socket(path: Path | None) -> bool:
         return path is not None and stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:
         return False
+
+
+async def listen(server: Any, path: Path) -> None:
+    """Start a gRPC server on a socket; cancelled, it is started first. KubeletError: it cannot listen.
+
+    A start that is cut off leaves a server that runs and that gRPC can stop no more.
+    """
+    try:
+        server.add_insecure_port(f"unix:{path}")
+        starting = asyncio.ensure_future(server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await starting
+            raise
+    except RuntimeError as error:
+        raise KubeletError(f"cannot listen on {path}: {error}") from error
 
 
 def kubelet_pid(path: Path) -> int:
