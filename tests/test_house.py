@@ -7,19 +7,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "gpu_device_plugin"
 MODULE_LINES = 450
 FUNCTION_LINES = 40
 DOMAIN_LAYERS = 6
-SOURCES = sorted(
-    path
-    for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
-    if "_proto" not in path.parts
-)
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_proto" not in path.parts)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
@@ -35,8 +33,7 @@ def test_module_fits_on_one_reading(path: Path) -> None:
 
 def rooms() -> dict[str, Path]:
     """Every module by its path, `__init__` apart."""
-    package = ROOT / "src" / "gpu_device_plugin"
-    return {str(path.relative_to(package)): path for path in SOURCES if path.name != "__init__.py"}
+    return {str(path.relative_to(PACKAGE)): path for path in SOURCES if path.name != "__init__.py"}
 
 
 def test_no_two_modules_have_one_name() -> None:
@@ -78,7 +75,7 @@ def test_no_two_public_classes_have_one_name() -> None:
 def test_a_package_has_no_logic_of_its_own() -> None:
     """Each `__init__` says what lives in its folder, and what does not."""
     for path in SOURCES:
-        if path.name == "__init__.py" and path.parent != ROOT / "src" / "gpu_device_plugin":
+        if path.name == "__init__.py" and path.parent != PACKAGE:
             (text,) = ast.parse(path.read_text(encoding="utf-8")).body
 
             assert isinstance(text, ast.Expr), path
@@ -104,10 +101,9 @@ NAMES_MODES = {
 
 def test_only_the_scheme_of_fractions_names_its_resources_and_modes() -> None:
     """So that another way of sharing is an addition in one place; no exception is left over."""
-    package = ROOT / "src" / "gpu_device_plugin"
     found: dict[str, list[str]] = {}
     for path in SOURCES:
-        name = str(path.relative_to(package))
+        name = str(path.relative_to(PACKAGE))
         lines = path.read_text(encoding="utf-8").splitlines()
         named = [line.strip() for line in lines if SCHEME_WORDS.search(line)]
         if named and not name.startswith(SCHEME):
@@ -194,6 +190,7 @@ SUFFIXES = {".py", ".c", ".h", ".def", ".md", ".yaml", ".tpl", ".json", ".sh", "
 OTHERS = ("kubernetes", "HAMi", "HAMi-core", "k8s-device-plugin", "kai-scheduler")
 
 
+@cache
 def tracked_texts() -> list[Path]:
     """Every file of the repository that a person reads."""
     names = subprocess.run(
@@ -222,6 +219,58 @@ def test_every_page_that_is_cited_is_in_the_repository() -> None:
             found = list(ROOT.glob(f"{name}-*.md")) if is_number else []
             if not found and not any((place / name).is_file() for place in places):
                 missing.append(f"{path.relative_to(ROOT)}: {cited}")
+
+    assert missing == []
+
+
+def words_of(path: Path) -> str:
+    """The docstrings and comments of a Python file; a page as it is."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return text
+    alone = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+    strings = (str(each.value) for each in alone if isinstance(each, ast.Constant))
+    return "\n".join([*re.findall(r"(?:^|\s)#(.*)$", text, re.MULTILINE), *strings])
+
+
+def cited_modules(path: Path) -> set[str]:
+    """Paths that begin with a folder of the package or of the code, in Python dotted names too, and names of files."""
+    folders = [each.name for each in PACKAGE.iterdir() if each.is_dir() and each.name[0] != "_"]
+    first, text = "|".join([*folders, "src", "tests", "tools"]), words_of(path)
+    found = re.findall(rf"(?<![\w./*-])(?:{first})(?:/\w[\w-]*)+(?:\.\w+)*", text)
+    if path.suffix == ".py":
+        found += re.findall(rf"`((?:{first})(?:\.\w+)+)", text)
+        found += re.findall(r"(?<![\w./*-])\w+\.py\b", text)
+    return set(found)
+
+
+def is_there(cited: str) -> bool:
+    """Whether it is a folder, a file, a module, or something in a module."""
+    bases = (ROOT, PACKAGE)
+    if "/" in cited:
+        return any((base / cited).exists() or (base / f"{cited}.py").exists() for base in bases)
+    if cited.endswith(".py"):
+        return any(path.name == cited for path in tracked_texts())
+    parts = cited.split(".")
+    for end in range(len(parts), 0, -1):
+        for module in (base.joinpath(*parts[:end]) for base in bases):
+            if (file := module.with_suffix(".py")).is_file():
+                return all(re.search(rf"\b{name}\b", file.read_text()) for name in parts[end:])
+            if end == len(parts) and module.is_dir():
+                return True
+    return False
+
+
+def test_every_module_that_is_cited_is_in_the_repository() -> None:
+    """In docstrings, comments and pages; a record of a decision says what there was then."""
+    texts = [path for path in tracked_texts() if path.suffix in {".py", ".md"}]
+    missing = [
+        f"{path.relative_to(ROOT)}: {cited}"
+        for path in texts
+        if "adr" not in path.parts
+        for cited in sorted(cited_modules(path))
+        if not is_there(cited)
+    ]
 
     assert missing == []
 

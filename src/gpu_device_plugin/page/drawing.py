@@ -143,7 +143,7 @@ class Drawing:
         self._is_drawn = False
 
     def page(self) -> Mapping[str, object]:
-        """Values of `page.html`, but for what the server adds; the last hour ends now."""
+        """Values of `web/page/templates/page.html`, but for what the server adds; the last hour ends now."""
         self._parts.put("totals", self._totals())
         return {
             "at": self._parts.at,

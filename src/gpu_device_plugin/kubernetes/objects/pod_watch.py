@@ -144,7 +144,7 @@ def _request(pod: Pod, resources: Collection[str]) -> PodRequest:
     A static pod's mirror has an annotation with the kubelet's own uid (the hash of the manifest).
     That is the one in the kubelet's checkpoint; the API's uid is only the mirror's. Anybody can
     create a pod with that annotation, so it counts only where the kubelet lists the pod
-    (`domain.pods.known_here`).
+    (`domain.node.pods.known_here`).
     """
     request, own = pod_request(pod, resources), pod.annotations.get(MIRROR)
     if own is None:

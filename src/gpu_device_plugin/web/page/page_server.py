@@ -98,7 +98,7 @@ class Shown(Protocol):
     """What one reader may see: everything, or one namespace."""
 
     def page(self) -> Mapping[str, object]:
-        """Values of `page.html`, but for what the server adds."""
+        """Values of `templates/page.html`, but for what the server adds."""
 
     def events(self, at: str) -> AsyncIterator[ServerSentEvent]:
         """What has changed since that place, and whatever changes, until cancelled."""
