@@ -124,7 +124,6 @@ class Agent:
         await self._serve()
 
     async def _remember(self) -> None:
-        """Load what the last run left in the state directory."""
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)

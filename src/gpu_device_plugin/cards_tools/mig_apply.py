@@ -129,7 +129,6 @@ class MigWatch:
         self._said = ""
 
     async def run(self) -> None:
-        """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._label.run())
             group.create_task(self._events.run())

@@ -26,7 +26,6 @@ class NodeLabel:
         self._node = Reflection(api, source, Node, listener)
 
     async def run(self) -> None:
-        """Follow it until cancelled."""
         await self._node.run()
 
     def _replace(self, nodes: Sequence[Node]) -> None:

@@ -38,7 +38,6 @@ class _Seconds(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The time in seconds."""
         text = f"{value}s" if re.fullmatch(r"\d{1,6}", str(value)) else str(value)
         if re.fullmatch(rf"({_PART})+", text) is None:
             wanted = "wanted a time such as 500ms, 5s or 1m30s"
@@ -138,7 +137,6 @@ class KubeconfigChoice:
         return (read_context(files, self.context).namespace if files else "") or "default"
 
     def files(self) -> tuple[Path, ...]:
-        """The kubeconfigs, as `usual_files` finds them."""
         from gpu_device_plugin.kubernetes.client.kubeconfig import usual_files
 
         return usual_files(self.kubeconfig, os.environ, Path.home())

@@ -54,7 +54,6 @@ class _Program(click.Group):
     """Imports a command of another module when it is asked for: an agent has no use for it."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
         if cmd_name in _ELSEWHERE:
             module = import_module(f"gpu_device_plugin.cli.{_ELSEWHERE[cmd_name]}")
             self.add_command(getattr(module, cmd_name.replace("-", "_")))

@@ -22,7 +22,6 @@ class SettingsCommand(click.Command):
         self.params[:0] = map(_option, self._settings.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The groups of settings, then the command's other options."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             setting = self._settings.get(parameter.name or "")
@@ -73,7 +72,6 @@ def _option(setting: Setting) -> click.Option:
 
 
 def _metavar(setting: Setting) -> str:
-    """The placeholder of the value in the help text."""
     if setting.kind is bool:
         return "[true|false]"
     if setting.kind is float:

@@ -84,7 +84,6 @@ class Binder:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait_idle(self) -> None:
-        """Wait until no binding is under way."""
         await self._is_idle.wait()
 
     async def bind(self, body: bytes) -> bytes:

@@ -151,7 +151,6 @@ class ClusterLedger:
         return hold_of(pod.request, pod.annotations, told)
 
     def pod(self, ref: PodRef) -> ClusterPod | None:
-        """A pod that waits to be bound, as the watch last told it."""
         return self._pods.get(ref)
 
     def reserve(self, node: str, hold: PodHold, cpu_milli: int) -> None:
@@ -182,7 +181,6 @@ class ClusterLedger:
         return {card.capacity(offer.unit) for offer in offers for card in offer.cards}
 
     def holds(self, node: str) -> Sequence[PodHold]:
-        """What is held on a node, and what is reserved."""
         bound, reserved = self._bound.get(node, {}), self._reserved.get(node, {})
         return [*bound.values(), *reserved.values()]
 

@@ -148,7 +148,6 @@ class ModelRules:
         return ""
 
     async def run(self) -> None:
-        """Follow until cancelled."""
         await asyncio.gather(*(each.run() for each in self._reflections))
 
     async def namespace_labels(self, name: str) -> Mapping[str, str]:
@@ -243,12 +242,10 @@ class Models:
         cards: Callable[[str], Sequence[str] | None],
         leads: Callable[[], bool],
     ) -> None:
-        """Begin with the packaged catalogue and no profile."""
         self._events = Events(api, identity)
         self.post = self._events.post
         self.labels = SeriesLabels(api, cards, leads)
         self.rules = ModelRules(api, self._events.post, self.labels.catalogue_changed)
 
     async def run(self) -> None:
-        """Follow, and write, until cancelled."""
         await asyncio.gather(self.rules.run(), self.labels.run(), self._events.run())

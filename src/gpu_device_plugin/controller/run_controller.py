@@ -131,7 +131,6 @@ class Controller:
         )
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until cancelled."""
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
         loops += [self._leader.run, self.models.run, self._waiting_claims.run]

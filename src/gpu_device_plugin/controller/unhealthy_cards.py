@@ -56,7 +56,6 @@ class UnhealthyCards:
             self._wake.set()
 
     async def run(self) -> None:
-        """Follow and write until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.reflection.run())
             group.create_task(self._write())

@@ -49,7 +49,6 @@ class WaitingClaims:
         self._reflection = Reflection(api, source, SurveyedPod, listener)
 
     async def run(self) -> None:
-        """Follow and tell until cancelled."""
         await asyncio.gather(self._reflection.run(), self._tell())
 
     def _put(self, pod: SurveyedPod) -> None:

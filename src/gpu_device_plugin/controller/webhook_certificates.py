@@ -160,7 +160,6 @@ class WebhookTrust:
         self._look_seconds = look_seconds
 
     async def run(self) -> None:
-        """Look, and write where it differs, until cancelled."""
         await _repeat(self._look, self._look_seconds, "the webhook's caBundle cannot be written")
 
     async def _look(self) -> None:

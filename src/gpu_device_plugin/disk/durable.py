@@ -97,7 +97,6 @@ class SealedFile:
         return next(path for path in asides if not path.exists())
 
     def is_there(self) -> bool:
-        """Whether the file of the last write is still there."""
         return self._newest is not None and self._newest.exists()
 
     def write(self, payload: Iterable[bytes], boot_id: str) -> None:

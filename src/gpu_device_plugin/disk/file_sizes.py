@@ -71,7 +71,6 @@ class FileSizes:
             kept.close()
 
     def cut_back_unwatched(self) -> None:
-        """Cut back what no event tells of."""
         if not self.is_watched:
             self.cut_back()
 

@@ -93,7 +93,6 @@ class Memory(Generic[_Record]):
         self._in_line: list[_Record] = []
 
     async def load(self, now_seconds: float) -> LoadedRecord[_Record]:
-        """See `MemoryFile.load`."""
         return await self._writer.run(partial(self._file.load, now_seconds))
 
     def save(self, content: _Record) -> None:

@@ -52,7 +52,6 @@ class Scope:
         return {key: self.spec(spec) for key, spec in specs.items()}
 
     def spec(self, spec: PodRequest) -> PodRequest:
-        """A pod with what it asks of the scheme."""
         if all(self._is_own(each.amounts) for each in spec.containers):
             return spec
         containers = (replace(each, amounts=self._only(each.amounts)) for each in spec.containers)
@@ -140,7 +139,6 @@ class Schemes:
         return next((each for each in self.all if resource in each.resources), self.all[0])
 
     def of_grant(self, grant: Grant) -> Scheme:
-        """The scheme of a grant, by what it holds."""
         return self.of(next(iter(grant.units), ""))
 
     def decider(self, grant: Grant) -> WeChooseDevices | None:
@@ -152,7 +150,6 @@ class Schemes:
         return scheme if isinstance(scheme, KubeletChoosesDevices) else None
 
     def scope(self, scheme: Scheme) -> Scope:
-        """The part of the node's pods and grants that belongs to one scheme."""
         return Scope(None if len(self.all) == 1 else frozenset(scheme.resources))
 
     def view(self, scheme: Scheme, state: NodeState) -> NodeState:
@@ -217,12 +214,10 @@ class Schemes:
             scheme.check_size(view)
 
     def offers(self, state: NodeState) -> bool:
-        """Whether this node serves any resource in its mode."""
         views = self.views(self.all, state)
         return any(each.serves(name, view) for each, view in views for name in each.resources)
 
     def layout(self, state: NodeState) -> Layout:
-        """What is in the way of the offers of this node."""
         found = [each.layout(view) for each, view in self.views(self.recorders, state)]
         return Layout(
             next((each.problem for each in found if each.problem), ""),

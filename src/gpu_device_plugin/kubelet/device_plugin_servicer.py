@@ -168,7 +168,6 @@ class DevicePluginServicer:
     async def pre_start(
         self, request: pb.PreStartContainerRequest, context: Any
     ) -> pb.PreStartContainerResponse:
-        """Called before each start of a container that holds units."""
         await self._answer(
             context,
             "PreStartContainer",

@@ -24,7 +24,6 @@ class FileEvents:
         self._listening = asyncio.create_task(self._listen())
 
     async def close(self) -> None:
-        """Stop calling `on_event`."""
         self._listening.cancel()
         # The reader must be removed first: the next watch may get the same descriptor.
         await asyncio.wait({self._listening})

@@ -120,7 +120,6 @@ class NvmlSource:
         return self._deadlines.start_seconds * self._slowness
 
     async def run(self) -> None:
-        """Keep a child running until cancelled."""
         self._reported.kernel_driver = self._kernel_version()
         pause_seconds = 0.1
         self._await_answer(self._deadlines.start_seconds)

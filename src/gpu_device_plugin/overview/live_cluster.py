@@ -66,7 +66,6 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         )
 
     async def run(self) -> None:
-        """Follow until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run_nodes())
             group.create_task(self.run_pods())
@@ -100,7 +99,6 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         return (found.pod.metadata.labels if found else None) or {}
 
     def nodes_of(self, pods: Collection[PodKey]) -> set[str]:
-        """The nodes of pods, given by namespace and name."""
         asking = [each.asking for each in self._pods.values()]
         return {pod.node for pod in asking if pod.node and pod.request.ref.key in pods}
 

@@ -118,7 +118,6 @@ def _of_node(name: str, now: Situation) -> tuple[str, ...]:
 
 
 def _cures_after_end(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
-    """A pod that has ended."""
     if pod.status.phase == "Succeeded":
         return ()
     if pod.failed_by_itself:
@@ -129,7 +128,6 @@ def _cures_after_end(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> t
 
 
 def _cures_on_node(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
-    """A pod that is on a node and has not ended."""
     is_pending = pod.status.phase == "Pending"
     if is_served(pod) or (holds and not is_pending):
         has = "it has what it asks of the cards; what it waits for is among what was said"
@@ -176,7 +174,6 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
 
 
 def _not_offered(devices: Iterable[str]) -> str:
-    """No node has these."""
     asked = sorted(devices)
     if all(name == TOPOLOGY_GPU for name in asked):
         where = "nodes of mode topology would"

@@ -334,7 +334,6 @@ class Drawings:
         return found
 
     def use_changed(self, pods: Iterable[PodKey]) -> None:
-        """Something else is known of what these pods use."""
         self._redraw |= self._live.nodes_of(set(pods)) | {UNBOUND}
         self._live.changed.set()
 

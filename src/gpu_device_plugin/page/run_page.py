@@ -88,7 +88,6 @@ class Page:
         return self._drawings.all.readiness()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until cancelled."""
         self._use_certificate()
         await self.server.start()
         try:

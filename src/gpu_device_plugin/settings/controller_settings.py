@@ -23,7 +23,6 @@ class Translation(enum.Enum):
 
     @property
     def unit(self) -> MemoryUnit | None:
-        """The unit, or None."""
         return None if self is Translation.OFF else MemoryUnit(self.value)
 
 

@@ -71,7 +71,6 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """`--some-name`."""
         return "--" + self.key.replace("_", "-")
 
     @property

@@ -71,7 +71,6 @@ class ContainerSetup:
         return replace(grant, memory_enforcer=enforcer)
 
     def edits(self, scheme: WeChooseDevices, grant: Grant, state: NodeState) -> ContainerEdits:
-        """The whole answer for a container, by the scheme of its grant."""
         cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
         if len(cards) != len(grant.devices):
             raise NodeError(
@@ -88,7 +87,6 @@ class ContainerSetup:
     def edits_of_chosen(
         self, scheme: KubeletChoosesDevices, call: Call, state: NodeState
     ) -> ContainerEdits:
-        """The whole answer for a container whose devices the kubelet has chosen."""
         paths = replace(
             self._paths(""), control_devices=self._existing_nodes(), mig_minors=read_mig_minors()
         )

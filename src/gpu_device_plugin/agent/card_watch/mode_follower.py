@@ -141,7 +141,6 @@ class ModeFollower:
             self.republish()
 
     def follow(self, labels: Mapping[str, str]) -> None:
-        """Take the labels of the node from the API server."""
         of_cards = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, MIG_PROFILE_LABEL)
         of_slices = (COMPUTE_POLICY_KEY, MEMORY_ENFORCER_LABEL, ALLOCATION_API_LABEL)
         self._is_synced = True
@@ -188,7 +187,6 @@ class ModeFollower:
         return resource in self.registered or self.recorder_of(resource) is None
 
     def republish_if_waiting(self) -> None:
-        """Decide again, if a switch waits until no pod holds a slice."""
         if self.is_waiting:
             self.republish()
 

@@ -102,7 +102,6 @@ class ClaimEndpoint:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             idle_seconds = await self.handover.ask_again()
             await self._until_woken(CHECK_SECONDS if self.is_needed else idle_seconds)
@@ -256,7 +255,6 @@ class Handover:
         return self.ask_seconds if mode.allocation_api_choice.refused else None
 
     def note_offer(self, uuids: Iterable[str]) -> None:
-        """These cards are offered for claims now."""
         self._written_at = None
         self._remember(frozenset(uuids), is_offered=True)
 

@@ -83,7 +83,6 @@ class HolderCheck:
         check_holder(grant, resource, listed, self.snapshots.readable_entries())
 
     def named(self, grant: Grant) -> KnownHolder:
-        """The holder of a grant, as far as it is known."""
         return complete_holder(grant, self.snapshots.readable_entries())
 
     def _pods_in_checkpoint(self, ids: frozenset[str]) -> set[PodRef]:

@@ -69,7 +69,6 @@ class NodeChecks:
         self._reported = {each.reason: "" for each in self.checks if each.was_reported}
 
     async def run(self) -> None:
-        """Check until cancelled."""
         await asyncio.gather(self._run_checks(), self._run_disk_checks())
 
     def look(self) -> None:

@@ -52,7 +52,6 @@ class Withdrawal:
         self.reconciler.passed.subscribe(self._after_pass)
 
     def follow(self) -> None:
-        """Act on the node's mark, as the API shows it now."""
         node = self.cluster.node
         if node is None:
             return
@@ -154,7 +153,6 @@ class NodeFollower:
     plugins: PluginDirectory
 
     def node_changed(self, _: None) -> None:
-        """The API server reports a change of our node."""
         node = self.cluster.node
         if node is None:
             return

@@ -80,11 +80,9 @@ class NoClaims:
         return True
 
     async def fetch(self, _namespace: str, _name: str, /) -> Claim | None:
-        """None."""
         return None
 
     async def every(self) -> Sequence[Claim]:
-        """None."""
         return ()
 
     def offer(self, _devices: Sequence[OfferedDevice], _driver_version: str, /) -> None:
@@ -234,7 +232,6 @@ class NoCluster:
     is_reachable: bool | None = None
 
     def foreign_plugin(self, _is_offered: Callable[[str], bool], /) -> str:
-        """None is known."""
         return ""
 
     def specs(self) -> Specs:

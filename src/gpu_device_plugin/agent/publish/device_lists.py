@@ -51,7 +51,6 @@ class DeviceLists:
                 group.create_task((await self._waiting.get()).run())
 
     def publish(self, state: NodeState) -> None:
-        """Offer what the node has now, and nothing else."""
         pools = {pool.resource: pool for pool in self._pools(state)}
         for resource, pool in pools.items():
             if resource not in self._endpoints:

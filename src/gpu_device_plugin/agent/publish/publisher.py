@@ -163,7 +163,6 @@ class Publisher:
         self._changed.set()
 
     async def run(self) -> None:
-        """Publish until cancelled."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(_TOGETHER_SECONDS)

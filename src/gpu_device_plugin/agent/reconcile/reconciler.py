@@ -245,7 +245,6 @@ class Reconciler:
     def _adopt(
         self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
     ) -> list[Grant]:
-        """Grants for containers that hold units without a grant."""
         state = self.state()
         self.holders.unadopted = ()
         ledger = ledger.release(find_displaced(snapshot, ledger))

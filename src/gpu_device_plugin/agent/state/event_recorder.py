@@ -90,7 +90,6 @@ class EventRecorder:
             self.post(EventNote(pod, error.reason, str(error), owner=_owner(caller)))
 
     def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
-        """A container may not start."""
         self.metrics.count("allocations", resource, "start-refused", error.reason)
         _log.warning("start refused", pod=str(pod or ""), reason=error.reason, error=str(error))
         if pod is not None and pod.name:
@@ -159,12 +158,10 @@ class EventRecorder:
         self.node_note(f"{reason}Over", f"{reason} is over", is_warning=False)
 
     def file_set_aside(self, text: str) -> None:
-        """A file of the state directory was damaged and set aside."""
         self.metrics.count("state_files_set_aside")
         self.node_note("StateFileBad", text)
 
     def adopted(self, grant: Grant) -> None:
-        """A container held units for which there was no grant."""
         self.metrics.count("slice_repairs", "SliceAdopted")
         _log.warning("slice adopted", **_fields(grant))
         text = f"{grant.holder}: the grant of its slice {grant.slice_id} was lost, and was made again from what the kubelet holds"
@@ -192,7 +189,6 @@ class EventRecorder:
         self.post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
     def file_grown(self, grant: Grant, file: str, size: int) -> None:
-        """A container made a file that it may write larger than it may be."""
         text = f"{grant.holder}: its {file} had grown to {size} bytes and was cut back"
         _log.warning("a container enlarged its file", **_fields(grant), file=file, bytes=size)
         self.metrics.count("slice_repairs", "RegionGrown")

@@ -59,7 +59,6 @@ class LedgerStore:
 
     @property
     def living(self) -> Ledger:
-        """See `LiveLedger`."""
         return self._live.living
 
     def set_gone(self, slice_ids: frozenset[str]) -> None:

@@ -23,7 +23,6 @@ class Signal(Generic[T]):
         self._listeners: list[Callable[[T], None]] = []
 
     def subscribe(self, listener: Callable[[T], None]) -> None:
-        """Call `listener` with every value from now on."""
         self._listeners.append(listener)
 
     def emit(self, value: T) -> None:
@@ -83,7 +82,6 @@ class NodeStore:
         return self._state
 
     def subscribe(self, listener: Callable[[NodeState], None]) -> None:
-        """Call `listener` after every change."""
         self._listeners.append(listener)
 
     def update(self, **changes: Unpack[NodeStateChange]) -> None:

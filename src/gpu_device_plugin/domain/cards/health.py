@@ -336,7 +336,6 @@ def _away(health: Health, outage: Outage) -> Health:
 
 
 def _with_card(health: Health, uuid: str, change: Callable[[CardHealth], CardHealth]) -> Health:
-    """Health with one known card changed."""
     cards = tuple(change(card) if card.uuid == uuid else card for card in health.cards)
     return replace(health, cards=cards)
 

@@ -48,7 +48,6 @@ class XidChoice:
     malformed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether it names any."""
         return self.is_all or bool(self.codes)
 
     def has(self, code: int) -> bool:

@@ -61,7 +61,6 @@ class Ask:
 
     @property
     def offered(self) -> tuple[Resource, ...]:
-        """What its node offers."""
         return resources_of(self.mode)
 
     @property

@@ -198,7 +198,6 @@ class Grant:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Ids of the devices of which it holds a share."""
         return tuple(share.device for share in self.shares)
 
     @property
@@ -220,9 +219,7 @@ class Grant:
         )._replace(memory=self.memory_enforcer.value)
 
     def ids(self, resource: str) -> tuple[str, ...]:
-        """The unit ids of `resource` that it holds."""
         return self.units.get(resource, ())
 
     def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
-        """The same grant holding `ids` of `resource`."""
         return replace(self, units={**self.units, resource: tuple(sorted(ids))})

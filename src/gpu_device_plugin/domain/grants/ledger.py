@@ -86,7 +86,6 @@ class Ledger:
         return Ledger({key: grant for key, grant in self.grants.items() if key not in gone})
 
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
-        """The grant of one container, or None."""
         return next(iter(self.of_pod(pod, container)), None)
 
     def of_pod(self, pod: PodRef, *container: str) -> tuple[Grant, ...]:
@@ -106,11 +105,9 @@ class Ledger:
         return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
 
     def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
-        """Grants of a container or claim."""
         return tuple(g for g in self.grants.values() if g.holder.is_same(holder))
 
     def holders(self, ids: Iterable[str]) -> tuple[Grant, ...]:
-        """Grants that hold any of `ids`."""
         wanted = frozenset(ids)
         return tuple([g for g in self.grants.values() if not wanted.isdisjoint(g.all_ids)])
 

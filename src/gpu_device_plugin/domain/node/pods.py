@@ -42,7 +42,6 @@ class ContainerRequest:
     claims: tuple[str, ...] = ()
 
     def amount(self, resource: str) -> int:
-        """How much of `resource` this container asks for."""
         return self.amounts.get(resource, 0)
 
     @property
@@ -116,12 +115,10 @@ class PodRequest:
 
     @property
     def asks(self) -> bool:
-        """Whether any container asks for any of our resources."""
         return any(container.asks for container in self.containers)
 
     @property
     def asking(self) -> tuple[ContainerRequest, ...]:
-        """The containers that ask for any of our resources."""
         return tuple(container for container in self.containers if container.asks)
 
     @property
@@ -130,11 +127,9 @@ class PodRequest:
         return self.asks and self.allocation_api is AllocationApi.DEVICE_PLUGIN
 
     def app_amount(self, resource: str) -> int:
-        """How much of `resource` all app containers together ask for."""
         return sum(c.amount(resource) for c in self.containers if c.kind is ContainerKind.APP)
 
     def container(self, name: str) -> ContainerRequest | None:
-        """The container of that name, or None."""
         return next((c for c in self.containers if c.name == name), None)
 
 
@@ -158,7 +153,6 @@ class ListedPod:
         object.__setattr__(self, "resources", frozenset(held))
 
     def ids(self, container: str, resource: str) -> frozenset[str]:
-        """What `container` holds of `resource`, as the kubelet sees it."""
         return self.held.get(container, {}).get(resource, frozenset())
 
 

@@ -129,7 +129,6 @@ class NodeState:
         return bool(self.mark) and self.kept is None
 
     def card(self, uuid: str) -> Card | None:
-        """The card of that UUID, if it is there."""
         return next((card for card in self.cards if card.uuid == uuid), None)
 
 

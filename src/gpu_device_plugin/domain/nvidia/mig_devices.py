@@ -185,7 +185,6 @@ class Cut:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is cut so already."""
         return is_cut(self.card.hardware, self.profile)
 
     def __str__(self) -> str:

@@ -105,7 +105,6 @@ class NvidiaScheme(KubeletChoosesDevices):
         return found
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:
-        """Those of shared devices."""
         offered = (d for devices in self._offers(state).resources.values() for d in devices)
         return {device.uuid: device.replicas for device in offered if device.replicas > 1}
 
@@ -304,7 +303,6 @@ def _cdi_names(ids: Sequence[str], configuration: Configuration) -> tuple[str, .
 
 
 def _extras(configuration: Configuration) -> list[str]:
-    """What is asked for beside the cards."""
     given = {
         "gdrcopy": configuration.is_gdrcopy_on,
         "gds": configuration.is_gds_on,

@@ -75,7 +75,6 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
     @property
@@ -216,7 +215,6 @@ class ApiServer:
             raise
 
     async def _turn(self, request: Request) -> None:
-        """Wait until `request` may be sent."""
         await self._throttle.turn(request.kind)
         await self.availability.turn()
 

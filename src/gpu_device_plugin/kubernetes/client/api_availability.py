@@ -54,7 +54,6 @@ class ApiAvailability:
         self._away_since = 0.0
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever `is_away` has changed."""
         self._listeners.append(listener)
 
     @property
@@ -82,7 +81,6 @@ class ApiAvailability:
             self._changed()
 
     async def turn(self) -> None:
-        """Wait until a request may be sent."""
         if not self.is_away:
             return
         turn = max(self._next_turn, asyncio.get_running_loop().time())

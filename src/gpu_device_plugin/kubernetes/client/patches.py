@@ -74,12 +74,10 @@ class PatchQueue(Generic[Key]):
         self._wake.set()
 
     def drop(self, key: Key) -> None:
-        """Forget `key`."""
         self._work.pop(key, None)
         self._earliest.pop(key, None)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             self._wake.clear()
             due, key = self._next()

@@ -40,7 +40,6 @@ class Source:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query of every request to this source."""
         return {"fieldSelector": self.selector}
 
 
@@ -154,7 +153,6 @@ class Reflection(Generic[Item]):
             await self._was_relisted.wait()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         failures, self._news_at = 0, asyncio.get_running_loop().time()
         while True:
             began = asyncio.get_running_loop().time()

@@ -51,7 +51,6 @@ class Throttle:
         self._holds.pop(kind, None)
 
     async def turn(self, kind: str) -> None:
-        """Wait until a call of this kind may be sent."""
         while (seconds := self.wait_seconds(kind)) > 0:
             await asyncio.sleep(seconds)
 

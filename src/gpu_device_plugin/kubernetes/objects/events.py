@@ -102,7 +102,6 @@ class Events:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             if not self._waiting:
                 self._wake.clear()

@@ -30,7 +30,6 @@ class LeaderLabel:
             await self._patch(self._pod_name, "true")
 
     async def give_up(self) -> None:
-        """Have it on our pod no more."""
         if self._pod_name:
             await self._patch(self._pod_name, None)
 

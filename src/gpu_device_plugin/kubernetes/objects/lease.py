@@ -77,7 +77,6 @@ class Lease:
         return f"{self.name.collection}/{self.name.name}"
 
     def _held_lease(self, before: Document) -> dict[str, Any]:
-        """The Lease with this replica as its holder from now on."""
         spec = dict(before.get("spec") or {})
         now = self._utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if spec.get("holderIdentity") != self.name.identity:

@@ -88,7 +88,6 @@ class NodeWatch:
         return f"node {self._node_name} has ResourceSlices of the driver {NVIDIA_DRIVER}: {names}"
 
     async def run(self) -> None:
-        """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._node.run())
             group.create_task(self._resource_slices.run())

@@ -93,7 +93,6 @@ class ResourceSlices:
         return self._reflection.is_synced and self._difference() is None
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._is_begun.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reflection.run())

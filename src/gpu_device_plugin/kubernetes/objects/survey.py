@@ -35,7 +35,6 @@ class Survey:
         return tuple([pod async for pod in list_items(self.api, "/api/v1/pods", SurveyedPod)])
 
     async def pod(self, namespace: str, name: str) -> ExplainedPod | None:
-        """A pod, or None where there is none."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         return await read_object(self.api, path, ExplainedPod)
 

@@ -255,7 +255,6 @@ class AgentMetrics:
         self._gauges.moment = self._ack.moment = replace(snapshot, version=self._version)
 
     def observe_allocate(self, seconds: float) -> None:
-        """One Allocate took so long."""
         self._allocate_seconds.observe(seconds)
 
     def count(self, counter: str, *labels: str) -> None:

@@ -49,8 +49,6 @@ class ControllerSnapshot:
 def _card(
     name: str, text: str, value: Callable[[Room], float | None]
 ) -> Family[ControllerSnapshot]:
-    """A metric of each card."""
-
     def rows(now: ControllerSnapshot) -> Rows:
         for node, _, rooms in now.nodes:
             for room in rooms:
@@ -62,8 +60,6 @@ def _card(
 def _mode(
     name: str, text: str, value: Callable[[Sequence[Room]], float]
 ) -> Family[ControllerSnapshot]:
-    """A metric of all nodes of a mode together."""
-
     def rows(now: ControllerSnapshot) -> Rows:
         by_mode: dict[str, list[Room]] = {}
         for _, mode, rooms in now.nodes:
