@@ -9,7 +9,7 @@ from tests.held import fraction
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
 from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.agent.publish.publisher import UsageReader
+from gpu_device_plugin.agent.publish.usage_reader import UsageReader
 from gpu_device_plugin.disk.region import CARDS_OFFSET, USED_OFFSET
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import PodRef

@@ -7,7 +7,7 @@ from aiohttp import web
 from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
 from tools.harness.waiting import until
 
-from gpu_device_plugin.controller.webhook_certificates import WebhookTrust
+from gpu_device_plugin.controller.webhook_trust import WebhookTrust
 
 PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/ours"
 

@@ -21,7 +21,7 @@ from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
 from gpu_device_plugin.kubernetes.client.foreign_text import decode, without_controls
 from gpu_device_plugin.kubernetes.client.wire import Pod
-from gpu_device_plugin.kubernetes.objects import resource_slices
+from gpu_device_plugin.kubernetes.objects import resource_claims
 from gpu_device_plugin.kubernetes.objects.admission_review import read_review
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
     read_binding,
@@ -75,9 +75,9 @@ def _node(content: bytes) -> object:
 
 
 def _claim(content: bytes) -> object:
-    found = _decoded(content, resource_slices._Claim)
-    assert isinstance(found, resource_slices._Claim)
-    return resource_slices._understood(found)
+    found = _decoded(content, resource_claims._Claim)
+    assert isinstance(found, resource_claims._Claim)
+    return resource_claims._understood(found)
 
 
 def _cdi(content: bytes) -> object:

@@ -27,7 +27,7 @@ from gpu_device_plugin.domain.grants.claims import Claim
 from gpu_device_plugin.domain.grants.node_annotations import Claimed, parse_offer
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
-from gpu_device_plugin.kubernetes.objects.resource_slices import fetch_claim, list_allocated
+from gpu_device_plugin.kubernetes.objects.resource_claims import fetch_claim, list_allocated
 from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.overview.node_cards import cluster_cards
 

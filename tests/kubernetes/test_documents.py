@@ -12,7 +12,8 @@ from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read
 from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
 from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
-from gpu_device_plugin.kubernetes.objects.resource_slices import ResourceSlices, fetch_claim
+from gpu_device_plugin.kubernetes.objects.resource_claims import fetch_claim
+from gpu_device_plugin.kubernetes.objects.resource_slices import ResourceSlices
 
 Asked = Callable[[ApiServer], Awaitable[object]]
 

@@ -14,11 +14,8 @@ from tools.harness.waiting import until
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.claims import Capacity, OfferedDevice
-from gpu_device_plugin.kubernetes.objects.resource_slices import (
-    ResourceSlices,
-    fetch_claim,
-    list_allocated,
-)
+from gpu_device_plugin.kubernetes.objects.resource_claims import fetch_claim, list_allocated
+from gpu_device_plugin.kubernetes.objects.resource_slices import ResourceSlices
 
 LIST = "/apis/resource.k8s.io/v1/resourceslices"
 PATH = f"{LIST}/n1-gpu-device-plugin"

@@ -29,7 +29,7 @@ from tools.harness.waiting import until
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.questions import read_cluster
-from gpu_device_plugin.overview.slice_use import History, NamespaceTotal
+from gpu_device_plugin.overview.totals import History, NamespaceTotal
 from gpu_device_plugin.page.drawing import PageParts
 from gpu_device_plugin.page.rows import SliceRow
 from gpu_device_plugin.page.run_page import Page, PageSettings, run_page

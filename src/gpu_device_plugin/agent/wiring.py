@@ -25,16 +25,19 @@ from gpu_device_plugin.agent.kubelet_calls.prestart import PreStart
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
 from gpu_device_plugin.agent.node_checks.driver_limits_check import KEEPER_SOCKET, DriverLimitsCheck
 from gpu_device_plugin.agent.node_checks.node_checks import LayoutCheck
+from gpu_device_plugin.agent.node_checks.node_follower import NodeFollower
 from gpu_device_plugin.agent.node_checks.readiness import Readiness
-from gpu_device_plugin.agent.node_checks.withdrawal import NodeFollower, Withdrawal
+from gpu_device_plugin.agent.node_checks.withdrawal import Withdrawal
 from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.agent.publish.api_cluster import ClusterSignals
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists, Registrations
 from gpu_device_plugin.agent.publish.feature_labels_writer import FeatureLabels
-from gpu_device_plugin.agent.publish.publisher import Publisher, UsageReader
+from gpu_device_plugin.agent.publish.publisher import Publisher
+from gpu_device_plugin.agent.publish.usage_reader import UsageReader
+from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.reconcile.holders import Holders
 from gpu_device_plugin.agent.reconcile.reconciler import Reconciler
-from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
+from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal, first_state

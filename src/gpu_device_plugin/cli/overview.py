@@ -268,7 +268,7 @@ def totals(team_label: str, listing: Listing) -> None:
 
     The one that holds most comes first.
     """
-    from gpu_device_plugin.overview import slice_use
+    from gpu_device_plugin.overview import totals as held_totals
     from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
     async def read(api: "ApiServer") -> VerbResult:
@@ -281,11 +281,11 @@ def totals(team_label: str, listing: Listing) -> None:
             if not is_chosen or listing.namespace not in ("", pod.namespace):
                 return ""  # not shown
             if team_label:
-                return slice_use.team_of(labels.get(pod.uid), team_label)
+                return held_totals.team_of(labels.get(pod.uid), team_label)
             return pod.namespace
 
-        held = [slice_use.held_on(node, group_of) for node in reading.cards.nodes]
-        found = {name: each for name, each in slice_use.totals(held).items() if name}
+        held = [held_totals.held_on(node, group_of) for node in reading.cards.nodes]
+        found = {name: each for name, each in held_totals.totals(held).items() if name}
         value = [{"name": n, **asdict(t), "pods": len(t.pods)} for n, t in found.items()]
         group = "team" if team_label else "namespace"
         names = [f"{group}/{name}" for name in found]

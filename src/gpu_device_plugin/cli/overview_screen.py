@@ -23,7 +23,8 @@ from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.overview.capacity import NodeCapacity
 from gpu_device_plugin.overview.doctor import Finding, Level
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
-from gpu_device_plugin.overview.slice_use import NamespaceTotal, SliceUse
+from gpu_device_plugin.overview.slice_use import SliceUse
+from gpu_device_plugin.overview.totals import NamespaceTotal
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import PodStory
 

@@ -1,4 +1,4 @@
-"""The catalogue and the profile as the cluster has them now, and nodes' series as their labels."""
+"""The catalogue and the profile as the cluster has them now."""
 
 import asyncio
 import re
@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, Catalogue, series_change
+from gpu_device_plugin.controller.series_labels import SeriesLabels
+from gpu_device_plugin.domain.models.model_catalogue import Catalogue
 from gpu_device_plugin.domain.models.pod_admission import ProfileRule
 from gpu_device_plugin.errors import ClusterError, ConfigError, clip
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read
-from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
 from gpu_device_plugin.kubernetes.client.reflector import (
     ObjectListener,
     Reflection,
@@ -21,7 +21,6 @@ from gpu_device_plugin.kubernetes.client.reflector import (
     listen_by_key,
 )
 from gpu_device_plugin.kubernetes.client.wire import Bare, ConfigMap
-from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode
 from gpu_device_plugin.kubernetes.objects.events import ConfigMapRef, EventNote, Events
 from gpu_device_plugin.settings.models_and_profiles import load_catalogue, parse_profile
 
@@ -176,60 +175,6 @@ class ModelRules:
 
     def _drop(self, name: str) -> None:
         self._namespaces.pop(name, None)
-
-
-class SeriesLabels:
-    """Keeps the labels of all nodes with cards right; one that another program changes too."""
-
-    def __init__(
-        self,
-        api: ApiServer,
-        models: Callable[[str], Sequence[str] | None],
-        writes: Callable[[], bool],
-    ) -> None:
-        self._models = models
-        self._catalogue: Catalogue | None = None  # until it has what the operator says
-        # The series as the node's label has it, and as we wrote it.
-        self._nodes: dict[str, tuple[str | None, str | None]] = {}
-        self._queue = PatchQueue[str](
-            api, lambda name: self._wanted(name) if writes() else None, lambda _: None
-        )
-        self.run = self._queue.run
-
-    def node_changed(self, name: str, node: ClusterNode | None) -> None:
-        """A node with cards is there, has changed, or (None) is gone or has none any more."""
-        if node is None:
-            self._nodes.pop(name, None)
-            self._queue.drop(name)
-            return
-        self._nodes[name] = node.labels.get(MODEL_LABEL), node.series
-        self._mark(name)
-
-    def catalogue_changed(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-        self.all_changed()
-
-    def all_changed(self) -> None:
-        """All nodes may need other labels: it is this replica's turn to write."""
-        for name in self._nodes:
-            self._mark(name)
-
-    def _mark(self, name: str) -> None:
-        """Thousands of nodes are as they should be; kube-scheduler would wait for each look."""
-        if self._wanted(name) is not None:
-            self._queue.mark(name)
-
-    def _wanted(self, name: str) -> Patch | None:
-        node, catalogue, models = self._nodes.get(name), self._catalogue, self._models(name)
-        if node is None or catalogue is None or models is None:
-            return None
-        change = series_change(*node, catalogue.series_of(models))
-        if change is None:
-            return None
-        metadata: dict[str, object] = {"annotations": dict(change.annotations)}
-        if change.labels:
-            metadata["labels"] = dict(change.labels)
-        return Patch(f"/api/v1/nodes/{name}", metadata)
 
 
 class Models:

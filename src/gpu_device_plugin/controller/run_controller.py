@@ -22,7 +22,8 @@ from gpu_device_plugin.controller.scheduler_extender import Extender
 from gpu_device_plugin.controller.unhealthy_cards import UnhealthyCards
 from gpu_device_plugin.controller.waiting_claims import WaitingClaims
 from gpu_device_plugin.controller.webhook import Webhook
-from gpu_device_plugin.controller.webhook_certificates import Certificates, WebhookTrust
+from gpu_device_plugin.controller.webhook_certificates import Certificates
+from gpu_device_plugin.controller.webhook_trust import WebhookTrust
 from gpu_device_plugin.domain.fractions.foreign_resource_names import HAMI, KOORDINATOR
 from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer

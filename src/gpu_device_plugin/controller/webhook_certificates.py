@@ -9,13 +9,12 @@ import binascii
 import datetime
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from gpu_device_plugin.errors import ClusterError, ConfigError, GpuPluginError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.client.listing import Document, read, replace, write
+from gpu_device_plugin.kubernetes.client.listing import Document, read, write
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.web import certificate_authority as certificates
 from gpu_device_plugin.web.tls import ServingTls
@@ -26,7 +25,7 @@ _TRIES = 5
 _log = structlog.get_logger("certificates")
 
 
-async def _repeat(look: Callable[[], Awaitable[None]], seconds: float, failure: str) -> None:
+async def repeat(look: Callable[[], Awaitable[None]], seconds: float, failure: str) -> None:
     """Look again and again, and log each trouble once while it lasts."""
     trouble = ""
     while True:
@@ -74,7 +73,7 @@ class Certificates:
         """Take up what has changed, and renew what is about to end, until cancelled."""
         await asyncio.sleep(self._look_seconds)
         what = "the certificate cannot be checked or renewed"
-        await _repeat(self._look, self._look_seconds, what)
+        await repeat(self._look, self._look_seconds, what)
 
     async def _look(self) -> None:
         if self._settings.tls_cert_file:
@@ -140,41 +139,3 @@ def _secret(before: Document | None, namespace: str, data: Mapping[str, bytes]) 
     plain |= {"apiVersion": "v1", "kind": "Secret"}
     plain.setdefault("metadata", {"name": SECRET, "namespace": namespace})
     return plain
-
-
-_TRUST_SECONDS = 5.0
-_PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
-
-
-class WebhookTrust:
-    """Keeps `caBundle` what it has to be; the configuration may come later than the controller."""
-
-    def __init__(
-        self,
-        api: ApiServer,
-        name: str,
-        authority: Callable[[], bytes],
-        look_seconds: float = _TRUST_SECONDS,
-    ) -> None:
-        self._api, self._path, self._authority = api, _PATH + name, authority
-        self._look_seconds = look_seconds
-
-    async def run(self) -> None:
-        await _repeat(self._look, self._look_seconds, "the webhook's caBundle cannot be written")
-
-    async def _look(self) -> None:
-        found = await read(self._api, self._path)
-        bundle = base64.b64encode(self._authority()).decode("ascii")
-        if found is None or not bundle:
-            return
-        webhooks = [_trust(each, bundle) for each in found.get("webhooks") or ()]
-        if webhooks != found.get("webhooks"):
-            # One that another replica has written meanwhile is read again the next time.
-            body = {"apiVersion": "admissionregistration.k8s.io/v1", **found, "webhooks": webhooks}
-            body["kind"] = "MutatingWebhookConfiguration"
-            if await replace(self._api, self._path, body) is not None:
-                _log.info("the webhook's caBundle is written", path=self._path)
-
-
-def _trust(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
-    return {**webhook, "clientConfig": {**(webhook.get("clientConfig") or {}), "caBundle": bundle}}

@@ -15,7 +15,7 @@ from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.overview.live_cluster import UNBOUND, LiveCluster
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.questions import NodesAndFacts, read_story
-from gpu_device_plugin.overview.slice_use import (
+from gpu_device_plugin.overview.totals import (
     MOST_NAMESPACES,
     History,
     NamespaceTotal,

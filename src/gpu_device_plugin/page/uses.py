@@ -10,7 +10,8 @@ import structlog
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.survey import Survey
-from gpu_device_plugin.overview.slice_use import SliceUse, from_prometheus, last_day
+from gpu_device_plugin.overview.slice_use import SliceUse, from_prometheus
+from gpu_device_plugin.overview.totals import last_day
 
 _log = structlog.get_logger("page")
 

@@ -13,7 +13,7 @@ from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
 from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
 from gpu_device_plugin.agent.publish.api_cluster import ResourceClaims
-from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate
+from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.disk.cdi_files import CdiFiles

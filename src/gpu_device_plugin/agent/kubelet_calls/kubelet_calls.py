@@ -20,7 +20,7 @@ from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup
 from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
 from gpu_device_plugin.agent.kubelet_calls.prestart import PreStart
-from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate
+from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.domain.grants.call_state import (

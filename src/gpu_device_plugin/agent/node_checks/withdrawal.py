@@ -1,6 +1,6 @@
-"""What a change of our Node object means: another plugin, the labels, the mark for uninstalling.
+"""The mark for uninstalling: the node is withdrawn, and answers.
 
-Withdrawal: the chart's pre-delete hook marks a node, and the agent leaves it and answers. A marked
+The chart's pre-delete hook marks a node, and the agent leaves it and answers. A marked
 node offers nothing (its device lists are empty, so that the kubelet counts 0 at once), and what no
 grant names is removed. Running containers keep their files; claims are waited for, because only the
 agent can give them back. The answer is an annotation of the node, for which `gpu-device-plugin
@@ -8,13 +8,12 @@ uninstall` waits. A mark is for one installation (`domain.grants.node_annotation
 removed and has no effect. When the mark is gone, the agent serves again.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import structlog
 
 from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
-from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.reconcile.reconciler import Reconciler
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
@@ -22,12 +21,8 @@ from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.remains import Remains
 from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
-from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole, parse_mode
-from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.errors import StorageError
-from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.kubernetes.objects.node_object import OwnNode
-from gpu_device_plugin.settings.agent_settings import Settings
 
 _log = structlog.get_logger("withdrawal")
 
@@ -136,51 +131,3 @@ class Withdrawal:
             self.recorder.node_note("WithdrawalWaits", text)
         self._waited_for = pods
         return text
-
-
-_CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
-
-
-@dataclass(eq=False)
-class NodeFollower:
-    """Passes a change of the node on to the parts, in the order in which it matters."""
-
-    cluster: Cluster
-    mode: ModeFollower
-    withdrawal: Withdrawal
-    state: StateReader
-    settings: Settings
-    plugins: PluginDirectory
-
-    def node_changed(self, _: None) -> None:
-        node = self.cluster.node
-        if node is None:
-            return
-        foreign = self._foreign(node.labels)
-        self.mode.note_foreign(f"{foreign}; {_CURE}" if foreign else "")
-        # Before the labels: a withdrawn node must not be offered meanwhile.
-        self.withdrawal.follow()
-        self.mode.note_kubelet(node.kubelet_version)
-        self.mode.follow(node.labels)
-
-    async def dial_other_plugins(self) -> None:
-        """One that answers on a socket of the names of NVIDIA's plugin gives away the same cards.
-
-        It is dialled once before anything is registered.
-        """
-        if not self.settings.allow_other_plugin:
-            names = ", ".join(await self.plugins.other_plugins())
-            text = f"another device plugin answers on {names} in {self.plugins.path}; {_CURE}"
-            self.mode.note_answering(text if names else "")
-
-    def _foreign(self, labels: Mapping[str, str]) -> str:
-        """Evidence of another plugin on our cards, as the API server shows it; empty if none.
-
-        Where whole cards are offered, NVIDIA's names are our own; so are names that we registered
-        earlier, which the kubelet goes on counting for a while. There a socket tells (`dial_other_plugins`).
-        """
-        mode = self.state().mode
-        wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self.settings.mode
-        has_whole, registered = is_whole(mode) or is_whole(wanted), self.mode.registered
-        found = self.cluster.foreign_plugin(lambda name: has_whole or name in registered)
-        return "" if self.settings.allow_other_plugin else found

@@ -20,11 +20,8 @@ from gpu_device_plugin.kubernetes.objects.metadata_writer import (
 )
 from gpu_device_plugin.kubernetes.objects.node_object import NodeWatch, OwnNode
 from gpu_device_plugin.kubernetes.objects.pod_watch import PodWatch
-from gpu_device_plugin.kubernetes.objects.resource_slices import (
-    ResourceSlices,
-    fetch_claim,
-    list_allocated,
-)
+from gpu_device_plugin.kubernetes.objects.resource_claims import fetch_claim, list_allocated
+from gpu_device_plugin.kubernetes.objects.resource_slices import ResourceSlices
 
 GET_SECONDS = 1.0
 CLAIM_SECONDS = 5.0

@@ -14,9 +14,10 @@ import structlog
 
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.publish.device_lists import Registrations
+from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.agent.reconcile.holders import Holders
-from gpu_device_plugin.agent.reconcile.snapshot_reader import CallGate, SnapshotReader
+from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
