@@ -12,11 +12,14 @@ PATH="$tools:$PATH"
 python="$tools/$(basename "$python")"
 build=${BUILD:-"$root/build/cmake"}
 
-# Configuring is quiet unless it fails; ninja says what it does.
+# Runs a step of the build; what it says is kept in a file, and shown where it fails.
+quiet() {
+	log="$build/$1.log"
+	shift
+	"$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+}
+
 mkdir -p "$build"
-if ! cmake -S "$root/src" -B "$build" -G Ninja -DPython_EXECUTABLE="$python" "$@" >"$build/configure.log" 2>&1; then
-	cat "$build/configure.log" >&2
-	exit 1
-fi
+quiet configure cmake -S "$root/src" -B "$build" -G Ninja -DPython_EXECUTABLE="$python" "$@"
 # shellcheck disable=SC2086  # a list of names
-nice -n 10 cmake --build "$build" ${TARGETS:+--target $TARGETS}
+quiet build nice -n 10 cmake --build "$build" ${TARGETS:+--target $TARGETS}

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.agent.boxes import Boxes
 from tests.kubelet.rig import Rig
+from tests.skips import lines
 from tests.told import compile_program
 from tools.harness.isolation.box import native_directory
 from tools.harness.kubelet import StandInKubelet
@@ -30,6 +31,15 @@ settings.register_profile(
     "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A line for each kind of skipped tests, in place of pytest's own for each place in the code."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        terminalreporter.section("skipped, by what is missing")
+        for line in lines(report.longrepr[2] for report in skipped):
+            terminalreporter.line(line)
 
 
 @pytest.fixture

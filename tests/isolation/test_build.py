@@ -158,7 +158,7 @@ def test_a_release_loads_with_an_old_c_library(machine: str, tmp_path: Path) -> 
     """Built by zig for both machines, it needs nothing newer than glibc 2.17."""
     for tool in ("cmake", "objdump"):
         if shutil.which(tool) is None:
-            pytest.skip(f"no {tool}")
+            pytest.skip(f"no {tool} (apt install cmake binutils)")
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("no ziglang package")
     compiler = tmp_path / "zigcc"

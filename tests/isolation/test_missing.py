@@ -69,7 +69,7 @@ def test_cuda_names_are_there_where_the_drivers_are(make_box: MakeBox, version: 
     hooks, others = symbols()
     drivers = native_directory() / "drivers" / version if version else native_directory()
     if not (drivers / "libcuda.so.1").exists():
-        pytest.skip(f"not built: {drivers}")
+        pytest.skip(f"not built: {drivers} (make native)")
     box = make_box()
     box.allow(2154 * MIB)
     number = {"11.4": 11040, "12.9": 12090, "": 13000}[version]

@@ -67,7 +67,7 @@ def test_who_preloads_the_driver_or_libc_gets_no_card(box: Box, front: str) -> N
 def test_the_loaders_own_list_does_not_lead_round_us_either(box: Box) -> None:
     """ld.so --preload needs no variable."""
     if not LOADER.exists():
-        pytest.skip(f"no {LOADER}")
+        pytest.skip(f"no {LOADER}: not glibc, or another machine")
     command = [str(LOADER), "--preload", f"libc.so.6:{ours()}", str(box.programs / "linked")]
     if "--preload" not in subprocess.run([LOADER, "--help"], capture_output=True, text=True).stdout:
         pytest.skip("this glibc's loader has no --preload")
