@@ -4,12 +4,8 @@ import json
 
 import pytest
 
-from gpu_device_plugin.domain.models.pod_admission import (
-    Expression,
-    LabelSelector,
-    Operator,
-    ProfileRule,
-)
+from gpu_device_plugin.domain.models.label_selector import Expression, LabelSelector, Operator
+from gpu_device_plugin.domain.models.profile_rules import ProfileRule
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.models_and_profiles import load_catalogue, parse_profile
 

@@ -11,7 +11,7 @@ from gpu_device_plugin.errors import ConfigError, clip
 
 
 def _label_key(text: str) -> str:
-    from gpu_device_plugin.domain.models.pod_admission import is_label_key
+    from gpu_device_plugin.domain.models.profile_rules import is_label_key
 
     if text and not is_label_key(text):
         wanted = "wanted the key of a label, such as team or example.com/team"

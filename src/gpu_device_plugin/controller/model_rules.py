@@ -10,7 +10,7 @@ import structlog
 
 from gpu_device_plugin.controller.series_labels import SeriesLabels
 from gpu_device_plugin.domain.models.model_catalogue import Catalogue
-from gpu_device_plugin.domain.models.pod_admission import ProfileRule
+from gpu_device_plugin.domain.models.profile_rules import ProfileRule
 from gpu_device_plugin.errors import ClusterError, ConfigError, clip
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import read

@@ -9,14 +9,9 @@ from importlib import resources
 
 import msgspec
 
+from gpu_device_plugin.domain.models.label_selector import Expression, LabelSelector, Operator
 from gpu_device_plugin.domain.models.model_catalogue import Catalogue, Series
-from gpu_device_plugin.domain.models.pod_admission import (
-    Expression,
-    LabelSelector,
-    Operator,
-    ProfileRule,
-    check_rules,
-)
+from gpu_device_plugin.domain.models.profile_rules import ProfileRule, check_rules
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.bounded_yaml import parse_yaml
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from gpu_device_plugin.domain.models.label_selector import LabelSelector
 from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, Catalogue, Series
 from gpu_device_plugin.domain.models.pod_admission import (
     CLASS_LABEL,
@@ -11,10 +12,9 @@ from gpu_device_plugin.domain.models.pod_admission import (
     Admitted,
     Applicant,
     Denied,
-    LabelSelector,
-    ProfileRule,
     admit,
 )
+from gpu_device_plugin.domain.models.profile_rules import ProfileRule
 
 T4 = Series("T4", ("Tesla T4",), ("535.161.08", "570.133.20", "525.105.17"), "535.161.08")
 P16EN = Series("P16EN", (), ("1.4.1", "1.5.0", "1.5.1"), "1.4.1")

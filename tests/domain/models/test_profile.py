@@ -2,11 +2,9 @@
 
 import pytest
 
-from gpu_device_plugin.domain.models.pod_admission import (
+from gpu_device_plugin.domain.models.label_selector import Expression, LabelSelector, Operator
+from gpu_device_plugin.domain.models.profile_rules import (
     Effect,
-    Expression,
-    LabelSelector,
-    Operator,
     ProfileRule,
     check_rules,
     effect_of,

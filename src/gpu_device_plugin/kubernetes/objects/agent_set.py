@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gpu_device_plugin.domain.models.pod_admission import Expression, Operator
+from gpu_device_plugin.domain.models.label_selector import Expression, Operator
 from gpu_device_plugin.kubernetes.client.wire import Bare
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPodSpec
 
