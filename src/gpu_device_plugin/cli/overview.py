@@ -83,7 +83,6 @@ def _choose_nodes(
 async def _read_nodes(
     api: "ApiServer", listing: Listing, names: Collection[str] = ()
 ) -> "ClusterCards":
-    """The nodes with cards that a verb is to show."""
     from gpu_device_plugin.overview.questions import read_cluster, select_by_labels
 
     labelled = await select_by_labels(api, "/api/v1/nodes", listing.labels)

@@ -163,7 +163,6 @@ class OverviewScreen:
             self._hanging("          ", f"what fits: {verdict.hint}", "green")
 
     def _hanging(self, label: str, text: str, style: str = "") -> None:
-        """A label and a text that wraps beside it."""
         grid = Table.grid(padding=0)
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")

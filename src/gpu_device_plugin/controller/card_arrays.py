@@ -352,7 +352,6 @@ class CardArrays:
         return self._cards.take(at, -1), self._nodes.take(at, -1)
 
     def judge(self, names: Sequence[str], checks: RequestChecks) -> Judged:
-        """Whether and how well a pod fits each of these nodes."""
         at = np.fromiter(map(self._at.get, names, repeat(-1)), np.intp, len(names))
         unknown = (
             [name for name in dict.fromkeys(names) if name not in self._at]

@@ -113,7 +113,6 @@ class UnhealthyCards:
 
 
 def _merge(before: Document | None, node: str, sick: frozenset[int]) -> Document:
-    """The ConfigMap with entries for these cards beside the operator's."""
     plain = before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}}
     annotations: Mapping[str, str] = plain["metadata"].get("annotations") or {}
     data: Mapping[str, str] = plain.get("data") or {}

@@ -91,7 +91,6 @@ class Certificates:
             _log.info("certificate in use", ends=self.ends.isoformat())
 
     def _file(self, name: str) -> bytes:
-        """The content of the file that the setting `name` names."""
         path = Path(getattr(self._settings, name))
         try:
             return path.read_bytes()

@@ -258,7 +258,6 @@ class Schemes:
     def adopt(
         self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState
     ) -> list[Grant]:
-        """Grants for containers that hold units without one."""
         return [
             scheme.with_size(grant, view)
             for scheme, view in self.views(self.all, state)

@@ -164,7 +164,6 @@ class Succession:
         return child
 
     async def _prepare(self) -> None:
-        """Start a child and hear it up to its inventory."""
         try:
             self._child = await self._start()
             line = await self._child.line()

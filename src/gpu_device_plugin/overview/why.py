@@ -99,7 +99,6 @@ def _fitting_nodes(verdicts: Iterable[NodeVerdict]) -> str:
 
 
 def _of_node(name: str, now: Situation) -> tuple[str, ...]:
-    """What is wrong with the node that the pod is bound to."""
     if now.unlisted:
         return ()
     node = now.nodes.get(name)

@@ -50,7 +50,6 @@ class Uses:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is a Prometheus to ask."""
         return bool(self._prometheus)
 
     def of_pod(self, namespace: str, name: str) -> Sequence[SliceUse]:

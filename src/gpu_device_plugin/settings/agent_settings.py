@@ -59,7 +59,6 @@ def xid_choice(text: str) -> XidChoice:
 
 
 def _compute_policy(text: str) -> ComputePolicy:
-    """The policy of this name or cGPU number."""
     if (found := parse_compute_policy(text)) is None:
         raise ConfigError(f"{clip(text)!r} is not valid; known: {KNOWN_POLICIES}")
     return found

@@ -79,7 +79,6 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of a setting that has a fixed set of them."""
         is_choice = isinstance(self.kind, enum.EnumMeta)
         return tuple(str(member.value) for member in self.kind) if is_choice else ()
 

@@ -45,7 +45,6 @@ class SharedPage:
         self._kept: dict[str, tuple[Page, float]] = {}
 
     async def get(self, accept: str) -> Page:
-        """The page as the `Accept` header wants it."""
         form = OPENMETRICS if _OPENMETRICS in accept else PLAIN
         loop = asyncio.get_running_loop()
         async with self._one_at_a_time:

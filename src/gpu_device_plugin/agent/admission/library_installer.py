@@ -119,7 +119,6 @@ class LibraryInstaller:
         return was_missing
 
     def has_selftest(self, version: str) -> bool:
-        """Whether containers of that version can check their cap themselves."""
         return self._whole.get(version, False)
 
     async def tidy(self, used: Iterable[str]) -> None:

@@ -127,7 +127,6 @@ class ClaimEndpoint:
         return ClaimServer(self._kubelet_dir, self)
 
     def health(self) -> PoolHealth:
-        """The health of the devices that claims can get."""
         state = self._parts.node_store.read()
         return PoolHealth(state.node, self._told)
 

@@ -31,7 +31,6 @@ class Exposure:
     status: Path = Path("/proc/self/status")
 
     def find(self, runtime_class: str | None) -> str | None:
-        """That containers which ask for no GPU see every card."""
         return _EXPOSED if self.is_proven(runtime_class) else None
 
     def is_proven(self, runtime_class: str | None) -> bool:

@@ -99,7 +99,6 @@ class OfferedDevice:
 
     @property
     def name(self) -> str:
-        """Its name in the pool."""
         return device_name(self.card)
 
 

@@ -202,7 +202,6 @@ class Grant:
 
     @property
     def is_sized(self) -> bool:
-        """Whether the memory of each of its shares is known."""
         return all(share.memory_bytes is not None for share in self.shares)
 
     @property

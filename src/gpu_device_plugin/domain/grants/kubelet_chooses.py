@@ -178,7 +178,6 @@ class KubeletChoosesDevices(Scheme):
     def adopt(
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
     ) -> tuple[Grant, ...]:
-        """One grant for each container that holds units."""
         return tuple(self._grant(each, state) for each in ungranted_units(held, specs))
 
     def _grant(self, of: UngrantedUnits, state: NodeState) -> Grant:

@@ -69,7 +69,6 @@ class KubeletSnapshot:
 
     @cached_property
     def held(self) -> Sequence[HeldUnits]:
-        """The units that either of them says are held."""
         return (*map(_from_checkpoint, self.entries), *self.listed_units)
 
     @property

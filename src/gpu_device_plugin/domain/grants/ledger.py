@@ -37,7 +37,6 @@ def sum_holds(holds: Iterable[Hold]) -> dict[str, DeviceUse]:
 
 
 def _use(by_pod: Iterable[Sequence[Hold]]) -> DeviceUse:
-    """What pods hold of one device."""
     mib = percent = 0
     is_exclusive = False
     pods: dict[PodRef, None] = {}

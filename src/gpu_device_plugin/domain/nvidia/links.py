@@ -81,7 +81,6 @@ class _Search:
             rest &= ~chosen
 
     def points_of(self, chosen: int) -> int:
-        """The points of the links inside a set."""
         found = self._points.get(chosen)
         if found is None:
             first, others = chosen & -chosen, chosen & (chosen - 1)

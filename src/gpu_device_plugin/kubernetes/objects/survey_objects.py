@@ -213,7 +213,6 @@ class Event(Bare, rename="camel"):
 
     @property
     def about(self) -> str:
-        """Name of the object that it is about."""
         return self.involved_object.name
 
     def is_about(self, pod: SurveyedPod) -> bool:

@@ -264,7 +264,6 @@ class AgentMetrics:
         (counted.labels(*labels, *missing) if names else counted).inc()
 
     def show_nvml_restarts(self, total: int) -> None:
-        """The NVML child process was started again so often by now."""
         self._counters["nvml_restarts"].inc(total - self._nvml_restarts)
         self._nvml_restarts = total
 
