@@ -4,6 +4,8 @@ from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, So
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
+from gpu_device_plugin.domain.grants.lifetime import Witnesses
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
     ContainerRequest,
@@ -24,7 +26,12 @@ class Node:
         self.listed = ListedPod(PodRef("default", "late"))
         self.watched: dict[tuple[str, str], PodRequest] = {}
         self.fetches = 0
-        sources = Sources(self.list_pods, lambda: self.watched, self.fetch)
+        sources = Sources(
+            self.list_pods,
+            lambda: self.watched,
+            self.fetch,
+            lambda listed, specs: Witnesses(KubeletSnapshot(listed, ()), specs),
+        )
         self.caller_lookup = CallerLookup(sources, LiveLedger())
 
     async def list_pods(self) -> list[ListedPod]:

@@ -18,8 +18,9 @@ from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
-from gpu_device_plugin.domain.grants.lifetime import expired_grants, live
+from gpu_device_plugin.domain.grants.lifetime import Witnesses
 from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits, EnforcerChoice
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import (
@@ -84,7 +85,9 @@ async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
     async def fetch(_namespace: str, _name: str) -> PodRequest | None:
         return spec
 
-    wiring.caller_lookup.sources = Sources(listed, lambda: {ref.key: spec}, fetch)
+    wiring.caller_lookup.sources = Sources(
+        listed, lambda: {ref.key: spec}, fetch, wiring.snapshots.witnesses
+    )
     for resource, amount in asked.items():
         count = 15 if resource == Resource.MEM else 100
         free = [text for number in (0, 1) for text in unit_ids(Resource(resource), number, count)]
@@ -118,9 +121,7 @@ async def test_only_its_front_ends_the_grant_of_a_claim(wiring: Wiring) -> None:
     await wiring.admission.reserve(claim("a"), Demand(Units(2), 30))
     ledger = wiring.ledger_store.ledger
 
-    assert live(ledger, ()) == ledger
-    first = expired_grants(ledger, (), (), {}, 1000.0, 0.0)
-    assert expired_grants(ledger, (), (), first[1], 2000.0, 0.0) == (frozenset(), {})
+    assert not Witnesses(KubeletSnapshot((), ())).over(ledger)
 
 
 async def test_a_node_that_divides_nothing_refuses_a_claim(wiring: Wiring) -> None:

@@ -1,6 +1,7 @@
 """Files of slices are removed when it is certain that their pod is gone, and not before."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from gpu_device_plugin.disk.slice_files import SliceSpec
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
+from gpu_device_plugin.domain.grants.lifetime import Witnesses
 from gpu_device_plugin.domain.node.pods import PodRef
 
 SLICE, VERSION = "0123456789abcdef", "0.1.0-0123456789ab"
 GRANT = fraction(
     SLICE, PodRef("default", "p", "uid-p"), "main", units={Resource.MEM: ("m00",)}, cards=("GPU-a",)
 )
-NOBODY = KubeletSnapshot((), ())
-UP_SINCE, LATER = 0.0, 1000.0
+NOBODY = Witnesses(KubeletSnapshot((), ()))
 
 
 @pytest.fixture
@@ -44,11 +45,11 @@ def kept_answer(wiring: Wiring) -> CheckpointEntry:
     return CheckpointEntry("uid-p", "main", Resource.MEM, frozenset({"m00"}), edits)
 
 
-async def there_after(wiring: Wiring, *snapshots: KubeletSnapshot) -> tuple[bool, bool]:
+async def there_after(wiring: Wiring, *snapshots: Witnesses) -> tuple[bool, bool]:
     """Whether slice and library version are still there after passes 40 s apart."""
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
     for number, snapshot in enumerate(snapshots):
-        keeper.judge(snapshot, frozenset(), LATER + 40 * number, UP_SINCE)
+        keeper.judge(snapshot, frozenset(), 40.0 * number)
         await keeper.repair_and_remove()
     settings = wiring.settings
     is_slice = (Path(settings.run_dir) / "slices" / SLICE / "config" / "limits").is_file()
@@ -64,30 +65,30 @@ async def test_files_that_the_kubelets_answer_names_stay_although_the_ledger_is_
     wiring: Wiring,
 ) -> None:
     """Also where no grant can be made of it, for instance while the card is away."""
-    snapshot = KubeletSnapshot((), [kept_answer(wiring)])
+    snapshot = Witnesses(KubeletSnapshot((), [kept_answer(wiring)]))
     assert await there_after(wiring, *[snapshot] * 4) == (True, True)
 
 
 async def test_without_a_checkpoint_nothing_is_removed(wiring: Wiring) -> None:
     """A file that is not there says nothing about the pods that it named."""
-    snapshot = KubeletSnapshot((), (), has_checkpoint=False)
+    snapshot = Witnesses(KubeletSnapshot((), (), has_checkpoint=False))
     assert await there_after(wiring, *[snapshot] * 4) == (True, True)
 
 
 async def test_files_that_nobody_names_are_in_doubt_from_the_first_pass_on(wiring: Wiring) -> None:
     """Also while the kubelet has not settled: a node is not given up beside such files."""
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
-    keeper.judge(NOBODY, frozenset(), UP_SINCE + 1, UP_SINCE)
+    keeper.judge(replace(NOBODY, is_settled=False), frozenset(), 0.0)
     assert not keeper.is_idle
-    for now in (LATER, LATER + 40):
-        keeper.judge(NOBODY, frozenset(), now, UP_SINCE)
+    for now in (60.0, 100.0):
+        keeper.judge(NOBODY, frozenset(), now)
     await keeper.repair_and_remove()
     assert keeper.is_idle
 
 
 async def test_files_of_a_grant_that_ended_in_this_pass_go_at_once(wiring: Wiring) -> None:
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
-    keeper.judge(NOBODY, frozenset({SLICE}), LATER, UP_SINCE)
+    keeper.judge(NOBODY, frozenset({SLICE}), 0.0)
     await keeper.repair_and_remove()
     assert SLICE not in wiring.setup.files.present()
 
@@ -99,13 +100,13 @@ async def test_what_overlapping_passes_have_found_is_removed_by_one_of_them(wiri
         FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder),
     )
     files.make(SliceSpec("other", "limits", ("GPU-a",)))
-    keeper.judge(NOBODY, frozenset({SLICE, "other"}), LATER, UP_SINCE)
+    keeper.judge(NOBODY, frozenset({SLICE, "other"}), 0.0)
     first = asyncio.create_task(keeper.repair_and_remove())
     await asyncio.sleep(0)
     assert len(files.present()) == 1  # it is in the middle
 
     files.make(SliceSpec("late", "limits", ("GPU-a",)))
-    keeper.judge(NOBODY, frozenset({"late"}), LATER + 1, UP_SINCE)
+    keeper.judge(NOBODY, frozenset({"late"}), 1.0)
     await first
     assert (keeper.is_idle, files.present()) == (False, frozenset({"late"}))
     await keeper.repair_and_remove()
@@ -114,8 +115,8 @@ async def test_what_overlapping_passes_have_found_is_removed_by_one_of_them(wiri
 
 async def test_files_that_are_granted_after_they_were_judged_stay(wiring: Wiring) -> None:
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
-    keeper.judge(NOBODY, frozenset(), LATER, UP_SINCE)
-    keeper.judge(NOBODY, frozenset(), LATER + 40, UP_SINCE)
+    keeper.judge(NOBODY, frozenset(), 0.0)
+    keeper.judge(NOBODY, frozenset(), 40.0)
     await wiring.ledger_store.hold(GRANT)
     await keeper.repair_and_remove()
     assert SLICE in wiring.setup.files.present()

@@ -113,7 +113,9 @@ async def test_the_ids_of_an_allocate_pass_through_few_files(short_dir: Path) ->
     async def fetch(_namespace: str, _name: str) -> PodRequest | None:
         return spec
 
-    wiring.caller_lookup.sources = Sources(listed, lambda: {ref.key: spec}, fetch)
+    wiring.caller_lookup.sources = Sources(
+        listed, lambda: {ref.key: spec}, fetch, wiring.snapshots.witnesses
+    )
     free = [text for number in (0, 1) for text in unit_ids(Resource.MEM, number, 15)]
     given = await wiring.calls.prefer(Resource.MEM, free, (), 2)
     ids = frozenset(given)

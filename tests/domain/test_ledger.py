@@ -1,6 +1,5 @@
-"""The promise: the ledger says who holds what, and ends a grant only when all agree it is over."""
+"""The promise: the ledger says who holds what."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,27 +12,13 @@ from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant, Hold, Holder, Share
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger, sum_holds
-from gpu_device_plugin.domain.grants.lifetime import (
-    ABSENT_SECONDS,
-    KUBELET_SETTLE_SECONDS,
-    expired_grants,
-    live,
-)
 from gpu_device_plugin.domain.grants.snapshot_comparison import drift
 from gpu_device_plugin.domain.node.pods import PodRef
-
-UP_SINCE = -KUBELET_SETTLE_SECONDS
-NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
 def ledger(*grants: Grant) -> Ledger:
     """A ledger that holds them."""
     return Ledger({each.slice_id: each for each in grants})
-
-
-def key(name: str) -> tuple[str, str]:
-    """A pod's name as List tells it."""
-    return "default", name
 
 
 def test_what_a_pods_containers_hand_on_counts_once() -> None:
@@ -128,104 +113,6 @@ def test_units_of_init_containers_are_free_for_their_pod_only() -> None:
         replace(sidecar, slice_id="sidecar"),
         foreign,
     )
-
-
-def test_at_admission_only_listed_pods_count() -> None:
-    """A pod that the kubelet lacks has given everything back."""
-    gone, there = grant("a", "m00"), grant("b", "m01")
-
-    assert live(ledger(gone, there), [key("b")]) == ledger(there)
-
-
-def test_a_pod_replaced_under_its_name_is_not_live() -> None:
-    """A StatefulSet's pod comes back with the same name and another uid."""
-    old = grant("a", "m00")
-    nameless = changed(grant("b", "m01"), pod=PodRef("default", "b"))
-    by_uid = changed(grant("c", "m02"), pod=PodRef("", "", "uid-c"))
-    uids = {key("a"): "uid-2", key("b"): "uid-b"}
-
-    kept = live(ledger(old, nameless, by_uid), [key("a"), key("b")], uids)
-
-    assert kept == ledger(nameless, by_uid)
-
-
-def rounds(
-    held: Ledger, *looks: tuple[float, Iterable[str], Iterable[str]], since: float | None = UP_SINCE
-) -> list[frozenset[str]]:
-    """What each look ends: time, pods in List, uids in the checkpoint."""
-    absent: dict[str, float] = {}
-    ended = []
-    for now, names, uids in looks:
-        over, later = expired_grants(held, [key(n) for n in names], [*uids], absent, now, since)
-        ended.append(over)
-        absent = dict(later)
-        held = held.release(over)
-    return ended
-
-
-def test_a_pod_known_by_uid_only_ends_with_the_checkpoint() -> None:
-    """After a lost file the checkpoint is all that names it."""
-    held = ledger(changed(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
-
-    assert rounds(held, (0, "", ["uid-a"]), (30, "", ""), (60, "", "")) == [
-        frozenset(),
-        frozenset(),
-        {"slice-a"},
-    ]
-
-
-def test_nothing_ends_while_the_kubelet_has_no_checkpoint() -> None:
-    """One of two witnesses is missing, so no absence counts, nor one of before."""
-    nameless = ledger(changed(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
-    absent: dict[str, float] = {}
-    for now, uids in ((0.0, ()), (30.0, None), (60.0, ())):
-        over, later = expired_grants(nameless, [], uids, absent, now, UP_SINCE)
-        absent = dict(later)
-        assert over == frozenset()
-
-
-@pytest.mark.parametrize("since", [None, 0.0])
-def test_nothing_ends_while_the_kubelet_settles(since: float | None) -> None:
-    """In the first 60 s after kubelet.sock appeared List is short, and an absence does not count."""
-    held = ledger(grant("a", "m00"))
-
-    assert rounds(held, (1, "", ""), (31, "", ""), (59, "", ""), since=since) == [frozenset()] * 3
-
-
-def test_absence_counts_from_the_time_the_kubelet_has_settled() -> None:
-    """60 s after kubelet.sock, and then 30 s more."""
-    held = ledger(grant("a", "m00"))
-
-    assert rounds(held, (59, "", ""), (60, "", ""), (89, "", ""), (90, "", ""), since=0.0) == [
-        frozenset(),
-        frozenset(),
-        frozenset(),
-        {"slice-a"},
-    ]
-
-
-@given(NAMES, st.lists(st.tuples(NAMES, NAMES, st.integers(0, 40)), max_size=8))
-def test_no_pod_that_is_known_anywhere_ever_ends(
-    held: list[str], looks: list[tuple[list[str], list[str], int]]
-) -> None:
-    """Over any history: what ends was lacked by both, at two looks 30 s apart and all between."""
-    now = 0.0
-    absent: dict[str, float] = {}
-    missed: dict[str, float] = {}
-    book = ledger(*(grant(name, "m00") for name in held))
-    for in_list, in_checkpoint, pause in looks:
-        now += pause
-        known = {*in_list, *in_checkpoint}
-        missed = {n: missed.get(n, now) for n in held if n not in known}
-        uids = [f"uid-{name}" for name in in_checkpoint]
-        over, later = expired_grants(book, [key(n) for n in in_list], uids, absent, now, UP_SINCE)
-        absent = dict(later)
-        assert over == {
-            f"slice-{n}"
-            for n, first in missed.items()
-            if f"slice-{n}" in book.grants and now - first >= ABSENT_SECONDS
-        }
-        book = book.release(over)
 
 
 def test_drift_counts_the_places_that_disagree() -> None:

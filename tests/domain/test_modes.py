@@ -19,10 +19,9 @@ from gpu_device_plugin.domain.node.modes import (
     parse_mode,
     parse_policy,
 )
-from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 
-HOLDERS = [PodRef("ml", "b"), PodRef("ml", "a"), PodRef("ml", "a", "again")]
+HOLDERS = ["ml/a", "ml/b"]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ from tests.held import changed
 
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
     fill_units,
-    find_displaced,
     find_unknown,
     pass_on_units,
 )
@@ -79,14 +78,3 @@ def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:
     new = HeldUnits(pod, "two", MEM, frozenset({"m09"}))
 
     assert find_unknown(_ledger(init), [heir, itself, stranger, new]) == [heir, new]
-
-
-def test_units_that_a_listed_pod_has_are_not_those_of_a_pod_that_is_gone() -> None:
-    """Only where neither List nor checkpoint has the grant's pod, and List has its units elsewhere."""
-    old, other = grant("old", "m00 m01", "c00"), grant("other", "m05")
-    pods = [listed("a", main={MEM: _ids("m00 m01 m02")})]
-    snapshot = KubeletSnapshot(pods, ())
-
-    assert find_displaced(snapshot, _ledger(old, other)) == {old.slice_id}
-    still = KubeletSnapshot([*pods, listed("old", main={})], ())
-    assert find_displaced(still, _ledger(old, other)) == frozenset()

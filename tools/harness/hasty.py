@@ -17,7 +17,6 @@ from gpu_device_plugin.nvml import nvml_source
 FASTER = 10.0
 WAITS = (
     (reconciler, "PASS_SECONDS"),
-    (reconciler, "KUBELET_SETTLE_SECONDS"),
     (lifetime, "KUBELET_SETTLE_SECONDS"),
     (lifetime, "ABSENT_SECONDS"),
 )

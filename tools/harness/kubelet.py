@@ -170,7 +170,8 @@ class StandInKubelet:
         pod_resources: Its server; `has_get = False` before `start` makes an old kubelet.
         has_pods_api: Whether it serves its pods' specs from the next `start` on, as kubelet 1.37 does.
         registry: Plugins and their lists; `keys_by_socket = True` makes a newer kubelet.
-        sources_ready: False between a restart and the moment the pods are known again.
+        sources_ready: False between a restart and the moment the pods are known again; those of its first
+            batch are added, and listed, as they are admitted, the oldest first.
     """
 
     def __init__(
@@ -191,6 +192,7 @@ class StandInKubelet:
         self._pods_server: Any = None
         self._times = times or KubeletTimes()
         self._finished: set[str] = set()
+        self._added: set[str] = set()  # before the sources were ready
         self._running: set[tuple[str, str]] = set()
         self.registry = PluginRegistry(self.plugin_dir, clock, self._times)
         self.pod_resources = PodResourcesServer(
@@ -212,6 +214,7 @@ class StandInKubelet:
     async def start(self) -> None:
         """Begins to listen, with what the checkpoint knows."""
         self.pods_dir.mkdir(parents=True, exist_ok=True)
+        self._added.clear()
         book = read_book(self.plugin_dir / CHECKPOINT_NAME)
         await self.registry.start(book)
         await self.pod_resources.start(book)
@@ -237,6 +240,8 @@ class StandInKubelet:
         """Takes a pod on, or rejects it for ever. A pod that is known is admitted again."""
         async with self._admission:
             self.pods[pod.uid] = pod
+            if not self.sources_ready:
+                self._added.add(pod.uid)
             try:
                 for container in pod.containers:
                     is_running = (pod.uid, container.name) in self._running
@@ -287,12 +292,13 @@ class StandInKubelet:
             (self.pods_dir / uid).rmdir()
 
     def active_pods(self) -> tuple[StandInPod, ...]:
-        """Pods that hold devices or are being admitted; none before the sources are ready."""
+        """Pods that hold devices or are being admitted; see `known_pods`."""
         return tuple(pod for pod in self.known_pods() if pod.uid not in self._finished)
 
     def known_pods(self) -> tuple[StandInPod, ...]:
-        """Every pod that is not removed yet, finished ones too; none before the sources are ready."""
-        return tuple(self.pods.values()) if self.sources_ready else ()
+        """Every pod that is not removed yet, finished ones too; before the sources are ready only what was added."""
+        known = self.pods.items()
+        return tuple(pod for uid, pod in known if self.sources_ready or uid in self._added)
 
     def capacity(self, resource: str) -> int:
         """What node status shows as capacity; nothing once the grace period is over."""

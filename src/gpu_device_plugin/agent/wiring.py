@@ -112,7 +112,14 @@ class Wiring:
         self.lock = NodeLock(state_dir / "lock")
         grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
         self.ledger_store = LedgerStore(grants, self.writer, self.live)
-        self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
+        self.specs = partial(edges.specs, self.cluster)
+        self.snapshots = SnapshotReader(
+            edges.pods.list,
+            edges.checkpoint,
+            self.specs,
+            self.cluster.is_synced,
+            edges.kubelet_identity,
+        )
         self.holders = Holders(self.ledger_store)
 
     def _wire_inventory(self, on_driver_changed: Callable[[DriverChanged], None]) -> None:
@@ -195,9 +202,8 @@ class Wiring:
     def _wire_reconcile(self) -> None:
         edges, ledger_store = self.edges, self.ledger_store
         self.gate, self.registrations = CallGate(), Registrations()
-        self.specs = partial(edges.specs, self.cluster)
         self.fetch_spec = partial(edges.fetch_spec, self.cluster)
-        sources = Sources(edges.pods.list, self.specs, self.fetch_spec)
+        sources = Sources(edges.pods.list, self.specs, self.fetch_spec, self.snapshots.witnesses)
         self.caller_lookup = CallerLookup(sources, self.live)
         self.reconciler = Reconciler(
             ledger_store=ledger_store,
@@ -205,9 +211,6 @@ class Wiring:
             snapshots=self.snapshots,
             recorder=self.recorder,
             state=self.node_store.read,
-            specs=self.specs,
-            is_synced=self.cluster.is_synced,
-            kubelet_identity=edges.kubelet_identity,
             gate=self.gate,
             on_steady=self.caller_lookup.remember_too,
             holders=self.holders,

@@ -24,7 +24,7 @@ from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.grants.cdi_spec import claim_of_spec
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.lifetime import live
+from gpu_device_plugin.domain.grants.lifetime import Witnesses
 from gpu_device_plugin.domain.grants.snapshot_comparison import complete_holder
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.install_hooks.pods_of_kubelet import kubelet_snapshot, pod_directories
@@ -145,15 +145,16 @@ def _in_use(
     then a pod that the checkpoint names counts as there.
     """
     uids = snapshot.uids if known is None else known
-    # `live` counts every claim; and the checkpoint has none, so without `known` none is gone.
+    witnesses = Witnesses(snapshot)
+    # Every claim counts; and the checkpoint has none, so without `known` none is gone.
     claims = {key for key, grant in ledger.grants.items() if grant.holder.claim}
     listed = {
         key
-        for key, grant in live(ledger, snapshot.names).grants.items()
+        for key, grant in ledger.release(witnesses.over(ledger)).grants.items()
         if key not in claims or grant.pod.key in snapshot.names
     }
     held = [units for units in snapshot.held if units.slice_id]
-    living = frozenset(units.slice_id for units in snapshot.living(()))
+    living = frozenset(units.slice_id for units in witnesses.held)
     kept = [units for units in held if units.slice_id in living or units.pod.uid in uids]
     grants = [
         grant

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Container
 from pathlib import Path
 
-from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.grants.claims import DRIVER
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
@@ -21,7 +20,7 @@ async def kubelet_snapshot(
     pods = PodResources(kubelet / "pod-resources" / "kubelet.sock", resources)
     path = kubelet / "device-plugins" / FILE_NAME
     try:
-        return await SnapshotReader(pods.list, lambda: read_checkpoint(path, resources)).take()
+        return KubeletSnapshot.of(await pods.list(), read_checkpoint(path, resources))
     finally:
         await pods.close()
 

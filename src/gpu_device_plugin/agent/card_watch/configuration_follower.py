@@ -16,7 +16,6 @@ from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.mps_serving import kept_by_daemon, waits_for
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
-from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.settings.nvidia_configuration import (
@@ -41,7 +40,7 @@ class ConfigurationFollower:
     settings: Settings
     node_store: NodeStore
     labels: Callable[[], Mapping[str, str] | None]
-    holders: Callable[[], Sequence[PodRef] | None]
+    holders: Callable[[], Sequence[str] | None]
     recorder: EventRecorder
     in_force: InForce
     remember: Callable[[], None]
@@ -135,15 +134,14 @@ class ConfigurationFollower:
     def _asked_profile(self) -> str:
         return (self.labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
 
-    def _profile(self, holders: Sequence[PodRef]) -> str:
+    def _profile(self, holders: Sequence[str]) -> str:
         """The MIG profile: on a node in use it does not change (R-204), nor to one that its cards lack."""
         asked, kept = self._asked_profile(), self.in_force.current.mig_profile
         wrong = wrong_profile(self.node_store.read().cards, asked)
         if asked == kept or not (holders or wrong):
             self._refused = ""
             return asked
-        pods = ", ".join(sorted({str(pod) for pod in holders}))
-        why = wrong or f"{pods} hold cards; drain the node"
+        why = wrong or f"{', '.join(holders)} hold cards; drain the node"
         text = (
             f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {why}"
         )

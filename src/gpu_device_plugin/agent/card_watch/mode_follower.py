@@ -35,7 +35,6 @@ from gpu_device_plugin.domain.node.modes import (
     parse_mode,
     parse_policy,
 )
-from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.settings.agent_settings import Settings
 
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
@@ -53,7 +52,7 @@ class ModeFollower:
     recorder: EventRecorder
     memory: Memory[NodeRecord]
     settings: Settings
-    holders: Callable[[Callable[[str], bool]], Sequence[PodRef] | None]
+    holders: Callable[[Callable[[str], bool]], Sequence[str] | None]
     recorder_of: Callable[[str], object | None]
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import structlog
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.lifetime import live
+from gpu_device_plugin.domain.grants.lifetime import Witnesses
 from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef, PodRequest
 from gpu_device_plugin.domain.scheme_registry import EVERYTHING, Scope
 from gpu_device_plugin.domain.wording import few
@@ -30,6 +30,7 @@ class Sources:
     """PodResources List; never called while an Allocate is in flight."""
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]  # one GET with a short deadline
+    witnesses: Callable[[Sequence[ListedPod], Specs], Witnesses]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class FoundCaller:
 
     caller: Caller
     live: Ledger
-    """Grants of the call's scheme, of pods that the kubelet still has; not of an older namesake."""
+    """Grants of the call's scheme, but for those of pods that may be over."""
     others: Ledger  # such grants of other schemes, and of claims
     held: frozenset[str]  # unit ids that the container holds already, by the kubelet's List
 
@@ -51,6 +52,7 @@ class CallerLookup:
         self._live = live
         self._seen: frozenset[PodKey] = frozenset()
         self._fetched: Specs = {}
+        self._over: frozenset[str] = frozenset()
 
     def remember(self, listed: Sequence[ListedPod]) -> None:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
@@ -89,10 +91,13 @@ class CallerLookup:
         own = scope.ledger(self._live.ledger)
         mine, known = scope.pods(listed), scope.specs(specs)
         caller = find_caller(call, mine, known, own, seen, session, admitting)
-        uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
-        ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
-        there = live(self._live.ledger, seen_now, uids, ended - {""})
-        return FoundCaller(caller, *scope.parts(there), _held(caller, listed))
+        self._over = self.sources.witnesses(listed, specs).over(self._live.ledger)
+        return FoundCaller(caller, *scope.parts(self.living), _held(caller, listed))
+
+    @property
+    def living(self) -> Ledger:
+        """The grants, but for those of pods that may be over by the last List."""
+        return self._live.ledger.release(self._over)
 
     async def _listed(self) -> Sequence[ListedPod]:
         try:

@@ -172,7 +172,7 @@ class KubeletCalls:
         await self.holders.check_free(ledger.rivals(caller.pod, ids), ids)
         known = self._open(call.resource)
         if known is None or not known.is_for(caller):
-            live, others = self.schemes.scope(scheme).parts(self.admission.ledger)
+            live, others = self.schemes.scope(scheme).parts(self.caller_lookup.living)
             offer = Offer(call, ids, live, others, is_given=True)
             scheme.check_given(caller, offer, view)
             self._decide(caller, offer, scheme, view)

@@ -1,7 +1,7 @@
 """The files of slices and the library versions: made where a grant names them, removed late.
 
 Before a removal it must be certain that the pod is gone: ledger, PodResources List and the
-kubelet's checkpoint all have to be readable, and to agree (`domain.grants.lifetime.orphan_files`). What is missing is
+kubelet's checkpoint all have to be readable, and to agree (`domain.grants.lifetime.overdue`). What is missing is
 made at once.
 """
 
@@ -14,8 +14,7 @@ from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
-from gpu_device_plugin.domain.grants.lifetime import orphan_files
+from gpu_device_plugin.domain.grants.lifetime import Witnesses, overdue
 from gpu_device_plugin.errors import NodeError, StorageError
 
 _REPAIRS_A_TURN = 8
@@ -44,18 +43,13 @@ class FileKeeper:
         """Whether no files wait for the end of their pod to be certain."""
         return not self._is_waiting and not self._removable
 
-    def judge(
-        self,
-        snapshot: KubeletSnapshot,
-        ended: frozenset[str],
-        now: float,
-        kubelet_since: float | None,
-    ) -> bool:
+    def judge(self, witnesses: Witnesses, ended: frozenset[str], now: float) -> bool:
         """Find what may be removed; returns whether the checkpoint names slices without grant.
 
-        `ended` are slices whose grants ended in this pass. `kubelet_since` is when kubelet.sock
-        came, None while it is away; in monotonic seconds, as `now`.
+        They may remain after a crash, but also after a ledger was lost whose containers are running.
+        `ended` are slices whose grants ended in this pass; `now` is by the monotonic clock.
         """
+        snapshot = witnesses.snapshot
         try:
             present = self._setup.files.present()
         except StorageError as error:
@@ -67,9 +61,8 @@ class FileKeeper:
         named = kept | frozenset(grants) if is_known else None
         # What an earlier pass has found, and not removed yet; two passes may overlap.
         ended |= self._removable - (named or frozenset())
-        over, self._unnamed_since = orphan_files(
-            present - ended, named, self._unnamed_since, now, kubelet_since
-        )
+        missing = frozenset() if named is None else present - ended - named
+        over, self._unnamed_since = overdue(missing, self._unnamed_since, now, witnesses)
         self._removable = set((over | ended) & present)
         # If it cannot be known, do not wait: these files are left to `cleanup`.
         self._is_waiting = named is not None and not present <= named | self._removable

@@ -1,10 +1,9 @@
 """Which pods hold slices now, as far as it is known between two reconcile passes."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.domain.node.pods import PodRef
 
 NOTED_SECONDS = 1.0
 """So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
@@ -49,29 +48,38 @@ class Holders:
         self.requested = asyncio.Event()  # set when a pass should run soon
         self.unreconciled_allocations = UnreconciledAllocations(self.requested.set)
         self.has_passed = False  # whether a pass has compared the grants with the kubelet
-        self.unadopted: Sequence[PodRef] = ()
-        """Pods of whose units no grant could be made, for instance because their card is away."""
+        self._shown: Collection[tuple[str, str]] = ()
+
+    def note(
+        self, shown: Collection[tuple[str, str]], over: frozenset[str], unshown: frozenset[str]
+    ) -> None:
+        """What a pass has found: resource and pod of all units that List or checkpoint shows; slices whose pods may be over, and those that neither shows.
+
+        What was answered a moment ago may not stand in either yet, so that none opens a guard.
+        """
+        self._shown = shown
+        self._ledger_store.set_gone(over, frozenset() if self.unreconciled_allocations else unshown)
 
     def is_behind(self) -> bool:
         """Whether a pod may hold, by an answer of a scheme that records, what no grant has yet."""
         return bool(self.unreconciled_allocations) or not self.has_passed
 
-    def every(self) -> Sequence[PodRef] | None:
-        """Pods that hold slices now; None where it is not known.
+    def every(self) -> Sequence[str] | None:
+        """Pods that hold slices now, for people; None where it is not known.
 
         An empty ledger may be one that was lost; and who got what was answered since the last pass
         of a scheme that records is not in the ledger yet.
         """
         return self.of(lambda _: True)
 
-    def of(self, counts: Callable[[str], bool]) -> Sequence[PodRef] | None:
-        """Those of `every` that hold a resource that `counts`, or units of which no grant could be made.
+    def of(self, counts: Callable[[str], bool]) -> Sequence[str] | None:
+        """Those of `every` that hold a resource that `counts`.
 
         The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
         """
-        store = self._ledger_store
-        if self.unreconciled_allocations or not (self.has_passed or store.ledger.grants):
+        if self.unreconciled_allocations:
             return None
-        grants = store.living.grants.values()
-        known = (each.pod for each in grants if not each.units or any(map(counts, each.units)))
-        return tuple(dict.fromkeys((*known, *self.unadopted)))
+        grants = self._ledger_store.shown()
+        found = {g.pod.text for g in grants if not g.units or any(map(counts, g.units))}
+        found |= {pod for resource, pod in self._shown if counts(resource)}
+        return tuple(sorted(found)) if found or self.has_passed else None

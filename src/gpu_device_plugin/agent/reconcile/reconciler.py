@@ -22,26 +22,17 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.lifetime import (
-    KUBELET_SETTLE_SECONDS,
-    expired_grants,
-    is_over,
-    live,
-)
+from gpu_device_plugin.domain.grants.lifetime import Witnesses, overdue
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
     complete_holder,
     corrected_uid,
     drift,
     fill_units,
-    find_displaced,
     find_unknown,
     pass_on_units,
     rename_holder,
-    uids_by_holding,
 )
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
 from gpu_device_plugin.domain.node.state import StateReader
@@ -62,9 +53,6 @@ class Reconciler:
     snapshots: SnapshotReader
     recorder: EventRecorder
     state: StateReader
-    specs: Callable[[], Specs]
-    is_synced: Callable[[], bool]  # whether the API watch has ever had all of them
-    kubelet_identity: Callable[[], object | None]  # by its sockets
     gate: CallGate
     on_steady: Callable[[Iterable[PodRef]], None]
     """Called with the pods that were listed in two passes in a row."""
@@ -75,9 +63,11 @@ class Reconciler:
 
     def __post_init__(self) -> None:
         self._absent_since: Mapping[str, float] = {}
-        self._kubelet: tuple[object | None, float | None] = (None, None)
         self._absent: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
+        self._unadopted: Sequence[
+            HeldUnits
+        ] = ()  # of which no grant could be made, for instance while their card is away
         # The inputs of the last pass, if it had nothing to do and nothing to wait for.
         self._inputs_without_work: tuple[object, ...] = ()
         self._reported = ""
@@ -122,8 +112,9 @@ class Reconciler:
         try:
             async with self.gate.quiet():
                 begun = _now()
-                self._correct(self._current(await self.snapshots.take()))
+                witnesses = self._current(await self.snapshots.take())
                 self.holders.unreconciled_allocations.were_read(begun)
+                self._correct(witnesses)
             self.holders.has_passed = True
             await self.files.repair_and_remove()
             self.passed.emit(None)
@@ -135,86 +126,57 @@ class Reconciler:
         self._reported = ""
         return True
 
-    def _current(self, snapshot: KubeletSnapshot) -> KubeletSnapshot:
-        """The snapshot without pods that its checkpoint would name for ever.
+    def _current(self, witnesses: Witnesses) -> Witnesses:
+        """Without pods that the checkpoint would name for ever.
 
         Where we offer nothing the kubelet may not write it again: List and the API server decide.
         """
-        if self.registrations.is_any or not self.is_synced():
-            return snapshot
-        specs = self.specs().values()
-        return snapshot.without_gone({spec.ref.uid for spec in specs if not spec.is_finished})
+        is_certain = witnesses.is_synced and witnesses.is_settled
+        return witnesses.as_noted() if is_certain and not self.registrations.is_any else witnesses
 
-    def _correct(self, snapshot: KubeletSnapshot) -> None:
-        listed = frozenset(entry.pod for entry in snapshot.listed)
+    def _correct(self, witnesses: Witnesses) -> None:
+        listed = frozenset(entry.pod for entry in witnesses.snapshot.listed)
         self.on_steady(listed & self._listed)
         self._listed = listed
-        since, ledger, state = self._kubelet_since(), self.ledger_store.ledger, self.state()
+        ledger, state = self.ledger_store.ledger, self.state()
         present: object = None
         with contextlib.suppress(StorageError):
             present = self.setup.files.present()
-        inputs = (snapshot, since, ledger, dict(self.specs()), state, present)
+        inputs = (witnesses, ledger, state, present)
         if inputs == self._inputs_without_work:
             return  # as nearly always; whatever there is to do follows from one of these
         self._inputs_without_work = ()
-        over, is_stale = self._compare(snapshot)
-        absent = self._absent or self._absent_since
-        is_waiting = over or is_stale or absent or self.holders.unadopted
-        is_early = since is None or _now() - since < KUBELET_SETTLE_SECONDS
+        is_waiting = self._compare(witnesses) or self._absent or self._absent_since
         is_done = self.ledger_store.ledger is ledger and self.files.is_idle and not state.mark
-        self._inputs_without_work = () if is_waiting or is_early or not is_done else inputs
+        is_done &= witnesses.is_settled and not (is_waiting or self._unadopted)
+        self._inputs_without_work = inputs if is_done else ()
 
-    def _compare(self, snapshot: KubeletSnapshot) -> tuple[frozenset[str], bool]:
-        """Correct the grants; the slices that ended, and whether the checkpoint is known to be old."""
-        ledger_store, specs = self.ledger_store, self.specs()
-        uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
-        over, self._absent_since = expired_grants(
-            ledger_store.ledger,
-            snapshot.names,
-            snapshot.uids if snapshot.has_checkpoint else None,
-            self._absent_since,
-            _now(),
-            self._kubelet_since(),
-            uids,
-        )
+    def _compare(self, witnesses: Witnesses) -> bool:
+        """Correct the grants; whether any ended, or the checkpoint is known to be old."""
+        store, now = self.ledger_store, _now()
+        unshown = witnesses.unshown(store.ledger)
+        over, self._absent_since = overdue(unshown, self._absent_since, now, witnesses)
         failpoint("reconcile.before-release")
-        left, held = ledger_store.ledger.release(over), snapshot.held
-        completed = self._complete(left, snapshot)
+        left = store.ledger.release(over)
+        completed = self._complete(left, witnesses)
         whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
-        ledger_store.amend([*completed, *self._adopt(whole, snapshot, held)], ended=over)
+        store.amend([*completed, *self._adopt(whole, witnesses)], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
-        alive = live(ledger_store.ledger, snapshot.names, uids)
-        self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
-        ledger_store.set_gone(self._find_gone(self._absent, snapshot))
-        self.drift = drift(alive, snapshot.listed)
-        is_stale = self.files.judge(snapshot, over, _now(), self._kubelet_since())
-        grants = ledger_store.ledger.grants
-        is_stale |= any(grants[key].pod.uid in snapshot.uids for key in self._absent)
+        ledger = store.ledger
+        self._absent = witnesses.over(ledger)
+        self.holders.note(witnesses.holders(ledger), self._absent, witnesses.unshown(ledger))
+        self.drift = drift(ledger.release(self._absent), witnesses.snapshot.listed)
+        is_stale = self.files.judge(witnesses, over, now) or bool(witnesses.stale)
         if is_stale:
             self.checkpoint_stale.emit(None)
-        return over, is_stale
+        return bool(over) or is_stale
 
-    def _find_gone(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
-        """Those of the slices that List lacks whose pods are certainly gone.
-
-        A kubelet that has just started, or has not reached the API server since, lists few pods
-        or none. If they all counted as gone, a waiting mode switch would happen under them.
-        """
-        grants, specs = self.ledger_store.ledger.grants, self.specs()
-        since, found = self._kubelet_since(), set[str]()
-        is_long_up = since is not None and _now() - since >= KUBELET_SETTLE_SECONDS
-        if is_long_up and snapshot.has_checkpoint:
-            found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
-        if self.is_synced():
-            found |= {key for key in absent if is_over(grants[key].pod, specs)}
-        return frozenset(found)
-
-    def _complete(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
+    def _complete(self, ledger: Ledger, witnesses: Witnesses) -> list[Grant]:
         """Grants about which more is known now than when they were made."""
-        specs = {spec.ref.uid: spec for spec in self.specs().values() if spec.ref.uid}
-        uids = uids_by_holding(snapshot)
-        there = ledger.release(find_displaced(snapshot, ledger))
+        snapshot = witnesses.snapshot
+        specs = {spec.ref.uid: spec for spec in witnesses.specs.values() if spec.ref.uid}
+        there = ledger.release(witnesses.displaced(ledger))
         schemes, state = self.schemes, self.state()
         scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
         parts = {
@@ -224,7 +186,9 @@ class Reconciler:
         found = []
         for grant in ledger.grants.values():
             named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
-            named = rename_holder(named, corrected_uid(named, uids), named.container)
+            named = rename_holder(
+                named, corrected_uid(named, snapshot.uids_by_holding), named.container
+            )
             listed, own, of_scheme = parts[schemes.of_grant(grant)]
             named = pass_on_units(named, listed, own)
             entries = of_scheme(snapshot.of_container(named.pod.uid, named.container))
@@ -243,34 +207,22 @@ class Reconciler:
                 found.append(named)
         return found
 
-    def _adopt(
-        self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
-    ) -> list[Grant]:
+    def _adopt(self, ledger: Ledger, witnesses: Witnesses) -> list[Grant]:
         state = self.state()
-        self.holders.unadopted = ()
-        ledger = ledger.release(find_displaced(snapshot, ledger))
-        if not find_unknown(ledger, held):
+        self._unadopted = ()
+        unknown = find_unknown(ledger.release(witnesses.displaced(ledger)), witnesses.held)
+        if not unknown:
             return []  # as nearly always
-        specs = [spec for spec in self.specs().values() if not spec.is_finished]
-        living = snapshot.living({spec.ref.uid for spec in specs})
-        unknown = find_unknown(ledger, living)
+        specs = [spec for spec in witnesses.specs.values() if not spec.is_finished]
         there = state if state.mode is not None else replace(state, cards=())
         adopted = self.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))
-        self.holders.unadopted = tuple(
-            {units.pod for units in unknown if units.ids.isdisjoint(known)}
-        )
+        self._unadopted = [units for units in unknown if units.ids.isdisjoint(known)]
         for grant in filter(self.schemes.decider, adopted):
             self.recorder.adopted(grant)  # of a scheme that records this is the usual way
         now = self.wall_seconds()
         found = map(self.setup.with_enforcer_found, adopted)
         return [replace(grant, created_seconds=now) for grant in found]
-
-    def _kubelet_since(self) -> float | None:
-        identity = self.kubelet_identity()
-        if identity != self._kubelet[0]:
-            self._kubelet = identity, None if identity is None else _now()
-        return self._kubelet[1]
 
 
 def _now() -> float:

@@ -1,8 +1,9 @@
-"""What the kubelet knows, List and checkpoint read together.
+"""Which pods live: by the kubelet's List and checkpoint, and by the API server.
 
 The kubelet's calls and our List must never overlap (kubernetes #137534).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ import structlog
 
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.cards.card import CardNumber
+from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
+from gpu_device_plugin.domain.grants.lifetime import Witnesses, is_settled
 from gpu_device_plugin.domain.node.pods import ListedPod
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import KubeletError
@@ -21,18 +24,39 @@ _log = structlog.get_logger("reconcile")
 
 @dataclass(eq=False)
 class SnapshotReader:
-    """Takes snapshots of what the kubelet knows of our units."""
+    """Asks kubelet and API server which pods live, and what they hold of our units."""
 
     list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
     checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
+    specs: Callable[[], Specs]
+    is_synced: Callable[[], bool]  # whether the API watch has ever had all of them
+    kubelet_identity: Callable[[], object | None]  # by its sockets
+    _kubelet: tuple[object | None, float | None] = (None, None)
 
-    async def take(self) -> KubeletSnapshot:
-        """Read both now. Call it only while none of our Allocates is in flight.
+    async def take(self) -> Witnesses:
+        """Read all of them now. Call it only while none of our Allocates is in flight.
 
-        KubeletError: one of them does not answer, and nothing may be concluded from the other.
+        KubeletError: List or checkpoint does not answer, and nothing may be concluded from the other.
         """
         listed, entries = await self.list_pods(), self.checkpoint()
-        return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)
+        return self._witnesses(listed, entries, self.specs())
+
+    def witnesses(self, listed: Sequence[ListedPod], specs: Specs) -> Witnesses:
+        """The same of a List that has just been read; a checkpoint that cannot be read is none."""
+        entries: Sequence[CheckpointEntry] | None = None
+        with suppress(KubeletError):
+            entries = self.checkpoint()
+        return self._witnesses(listed, entries, specs)
+
+    def _witnesses(
+        self, listed: Sequence[ListedPod], entries: Sequence[CheckpointEntry] | None, specs: Specs
+    ) -> Witnesses:
+        snapshot = KubeletSnapshot.of(listed, entries)
+        identity, now = self.kubelet_identity(), asyncio.get_running_loop().time()
+        if identity != self._kubelet[0]:
+            self._kubelet = identity, None if identity is None else now
+        is_up = is_settled(self._kubelet[1], now)
+        return Witnesses(snapshot, dict(specs), is_synced=self.is_synced(), is_settled=is_up)
 
     def entries(self) -> Sequence[CheckpointEntry]:
         """The checkpoint alone, which may be read at any time."""

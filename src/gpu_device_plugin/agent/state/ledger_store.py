@@ -21,7 +21,9 @@ class LiveLedger:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.gone: frozenset[str] = frozenset()
-        """Slices whose pods the last reconcile pass found gone; their grants end later."""
+        """Slices whose pods may be over by the last reconcile pass; their grants end later."""
+        self.unshown: frozenset[str] = frozenset()
+        """Those of them that neither List nor checkpoint shows."""
 
     @property
     def living(self) -> Ledger:
@@ -29,7 +31,8 @@ class LiveLedger:
         return self.ledger.release(self.gone)
 
     def held(self) -> Iterable[Grant]:
-        return self.living.grants.values()
+        """Grants that keep a card as it is: also of pods that may be over, while List or checkpoint shows them."""
+        return self.ledger.release(self.unshown).grants.values()
 
 
 class LedgerStore:
@@ -61,9 +64,13 @@ class LedgerStore:
     def living(self) -> Ledger:
         return self._live.living
 
-    def set_gone(self, slice_ids: frozenset[str]) -> None:
-        """The last reconcile pass found the pods of these slices gone; their grants end later."""
-        self._live.gone = slice_ids
+    def shown(self) -> Iterable[Grant]:
+        """See `LiveLedger.held`."""
+        return self._live.held()
+
+    def set_gone(self, over: frozenset[str], unshown: frozenset[str]) -> None:
+        """What the last reconcile pass found of slices that end later: see `LiveLedger`."""
+        self._live.gone, self._live.unshown = over, unshown
 
     async def load(self, now_seconds: float) -> Loaded:
         loaded = await self._writer.run(partial(self._store.load, now_seconds))

@@ -1,11 +1,15 @@
 """The kubelet snapshot: PodResources List and the checkpoint, as far as our units go."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRef
+
+Holding: TypeAlias = tuple[PodKey, str, str, frozenset[str]]
+"""Pod, container, resource and units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,13 @@ class KubeletSnapshot:
     entries: Sequence[CheckpointEntry]
     has_checkpoint: bool = True
 
+    @classmethod
+    def of(
+        cls, listed: Sequence[ListedPod], entries: Sequence[CheckpointEntry] | None
+    ) -> "KubeletSnapshot":
+        """With the checkpoint's entries, None where there is none."""
+        return cls(listed, entries or (), has_checkpoint=entries is not None)
+
     @cached_property
     def names(self) -> frozenset[PodKey]:
         return frozenset(entry.pod.key for entry in self.listed)
@@ -48,24 +59,20 @@ class KubeletSnapshot:
             found.setdefault((entry.pod_uid, entry.container), []).append(entry)
         return found
 
-    def living(self, known: Collection[str]) -> list[HeldUnits]:
-        """Units held by existing pods: listed ones, and those whose uid the API knows.
+    @cached_property
+    def uids_by_holding(self) -> Mapping[Holding, str]:
+        """Uids of pods, by what their containers hold, where List and checkpoint agree."""
+        uids = {(e.container, e.resource, e.ids): e.pod_uid for e in self.entries}
+        return {
+            (held.pod.key, *place): uids[place]
+            for held in self.listed_units
+            if held.ids and (place := (held.container, held.resource, held.ids)) in uids
+        }
 
-        On an idle node the checkpoint names pods that are long gone (docs/adr/0005); their units
-        are not held.
-        """
-        alive = self._living_uids(known)
-        return [held for held in self.held if held.pod.name or held.pod.uid in alive]
-
-    def without_gone(self, known: Collection[str]) -> "KubeletSnapshot":
-        """The same without the checkpoint's entries of pods that no longer exist, by the same rule."""
-        alive = self._living_uids(known)
-        return replace(self, entries=[each for each in self.entries if each.pod_uid in alive])
-
-    def _living_uids(self, known: Collection[str]) -> frozenset[str]:
-        reported = {(held.container, held.resource, held.ids) for held in self.listed_units}
-        listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in reported}
-        return frozenset(listed) | frozenset(known)
+    @cached_property
+    def listed_uids(self) -> Mapping[PodKey, str]:
+        """The same by name."""
+        return {holding[0]: uid for holding, uid in self.uids_by_holding.items()}
 
     @cached_property
     def held(self) -> Sequence[HeldUnits]:

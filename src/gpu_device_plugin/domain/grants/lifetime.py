@@ -1,10 +1,139 @@
-"""When a grant is over: its pod is gone by the kubelet and the API, and the files of its slice go after it."""
+"""Who is alive: one rule for admission, for the end of a grant, and for every guard.
+
+PodResources List has the names of all pods, but for some seconds after the kubelet's start. Its checkpoint
+has the uids of all that hold units, and of others that are gone, until it is written again. The API
+server has both, maybe late. No one of them decides alone where another says that a pod lives.
+"""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import PodKey, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import HeldUnits, PodKey, PodRef, PodRequest
+
+ABSENT_SECONDS = 30.0
+"""A grant ends when the kubelet lacks it twice, at least this long apart."""
+KUBELET_SETTLE_SECONDS = 60.0
+"""For this long after kubelet.sock appeared List may be incomplete: its sources are not ready."""
+_STILL_NAMED = " (ended, and still in the kubelet's checkpoint)"
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """What kubelet and API server say of the node's pods at one moment.
+
+    Attributes:
+        specs: The API server's pods of this node.
+        is_synced: Whether it has ever had all of them.
+        is_settled: Whether the kubelet is up for long enough that List has all pods.
+    """
+
+    snapshot: KubeletSnapshot
+    specs: Mapping[PodKey, PodRequest] = field(default_factory=dict)
+    is_synced: bool = False
+    is_settled: bool = True
+
+    @cached_property
+    def uids(self) -> Mapping[PodKey, str]:
+        """The uid that a name has now: as List and checkpoint agree, else by the API server."""
+        of_api = {key: spec.ref.uid for key, spec in self.specs.items() if spec.ref.uid}
+        return {**of_api, **self.snapshot.listed_uids}
+
+    @cached_property
+    def _finished(self) -> frozenset[str]:
+        return frozenset(s.ref.uid for s in self.specs.values() if s.is_finished) - {""}
+
+    def over(self, ledger: Ledger) -> frozenset[str]:
+        """Slices whose pods may be over: their units count as free where the kubelet gives them again."""
+        return frozenset(key for key, grant in ledger.grants.items() if self._may_be_over(grant))
+
+    def unshown(self, ledger: Ledger) -> frozenset[str]:
+        """Those of `over` whose pods the checkpoint does not name either; without one, all."""
+        return frozenset(k for k in self.over(ledger) if not self._is_named(ledger.grants[k]))
+
+    def displaced(self, ledger: Ledger) -> frozenset[str]:
+        """Those of `over` of whose units the kubelet has given some to another pod, whatever its name."""
+
+        def is_displaced(grant: Grant) -> bool:
+            given = (u.ids for u in self.held if u.pod.name or u.pod.uid != grant.pod.uid)
+            return any(not ids.isdisjoint(grant.all_ids) for ids in given)
+
+        return frozenset(key for key in self.over(ledger) if is_displaced(ledger.grants[key]))
+
+    @cached_property
+    def held(self) -> tuple[HeldUnits, ...]:
+        """Units of pods that exist. On an idle node the checkpoint has others too (docs/adr/0005)."""
+        return tuple(u for u in self.snapshot.held if u.pod.name or u.pod.uid in self._existing)
+
+    @cached_property
+    def stale(self) -> frozenset[str]:
+        """Uids in the checkpoint that neither List nor API server has."""
+        return self.snapshot.uids - self._existing
+
+    def as_noted(self) -> "Witnesses":
+        """The same without the checkpoint's entries of these, for a node where it is not written again."""
+        entries = [e for e in self.snapshot.entries if e.pod_uid in self._existing]
+        return replace(self, snapshot=replace(self.snapshot, entries=entries))
+
+    def holders(self, ledger: Ledger) -> frozenset[tuple[str, str]]:
+        """Resource and pod, for people, of all units that List or checkpoint shows."""
+        refs = {uid: PodRef(*key, uid) for key, uid in self.snapshot.listed_uids.items()}
+        refs |= {spec.ref.uid: spec.ref for spec in self.specs.values()}
+        refs |= {grant.pod.uid: grant.pod for grant in ledger.grants.values()}
+        found = set[tuple[str, str]]()
+        for units in filter(lambda each: each.ids, self.snapshot.held):
+            pod = units.pod if units.pod.name else refs.get(units.pod.uid, units.pod)
+            is_ended = self.is_settled and not units.pod.name and not self._is_listed(pod)
+            found.add((units.resource, f"{pod.text}{_STILL_NAMED if is_ended else ''}"))
+        return frozenset(found)
+
+    @cached_property
+    def _existing(self) -> frozenset[str]:
+        of_api = {spec.ref.uid for spec in self.specs.values() if not spec.is_finished}
+        return frozenset({*self.snapshot.listed_uids.values(), *of_api})
+
+    def _may_be_over(self, grant: Grant) -> bool:
+        """A claim's grant counts until its allocation API releases it, whatever List says of the pod.
+
+        Kubelets before 1.34 list finished pods until they are deleted, and give their units away all
+        the same. One that has just started lists few pods or none.
+        """
+        pod = grant.pod
+        if grant.holder.claim or (pod.uid not in self._finished and self._is_listed(pod)):
+            return False
+        if self.is_settled or (self.is_synced and is_over(pod, self.specs)):
+            return True
+        return self.snapshot.has_checkpoint and not self._is_named(grant)
+
+    def _is_listed(self, pod: PodRef) -> bool:
+        """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""
+        if not pod.name:
+            return pod.uid in self.snapshot.uids
+        is_there = pod.key in self.snapshot.names
+        return is_there and (not pod.uid or self.uids.get(pod.key, pod.uid) == pod.uid)
+
+    def _is_named(self, grant: Grant) -> bool:
+        """Whether the checkpoint has the grant's pod; one known only by name is looked for by its units."""
+        if grant.pod.uid:
+            return grant.pod.uid in self.snapshot.uids
+        others = frozenset(self.snapshot.listed_uids.values())
+        entries = (each for each in self.snapshot.entries if each.pod_uid not in others)
+        return any(not each.ids.isdisjoint(grant.all_ids) for each in entries)
+
+
+def is_settled(since: float | None, now: float) -> bool:
+    """Whether a kubelet whose kubelet.sock appeared then lists all its pods; None: it is away."""
+    return since is not None and now - since >= KUBELET_SETTLE_SECONDS
+
+
+def is_over(pod: PodRef, specs: Mapping[PodKey, PodRequest]) -> bool:
+    """Whether a pod has ended or is gone, according to the API's pods of this node."""
+    spec = specs.get(pod.key)
+    return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
 
 
 class Overdue(NamedTuple):
@@ -14,100 +143,17 @@ class Overdue(NamedTuple):
     since: Mapping[str, float]
 
 
-ABSENT_SECONDS = 30.0
-"""A grant ends when the kubelet lacks it twice, at least this long apart."""
-KUBELET_SETTLE_SECONDS = 60.0
-"""For this long after kubelet.sock appeared List may be incomplete: its sources are not ready."""
-
-
-def live(
-    ledger: Ledger,
-    listed: Collection[PodKey],
-    uids: Mapping[PodKey, str] | None = None,
-    ended: Collection[str] = (),
-) -> Ledger:
-    """The grants whose pods the kubelet still has; at admission the others count as free.
-
-    A claim's grant counts until its allocation API releases it, whatever List says of the pod.
-    `listed` and `uids` are by namespace and name; a grant under another uid than in `uids` belongs
-    to a pod that was replaced by one of the same name. `ended` are uids of pods that have finished:
-    kubelets before 1.34 list these until they are deleted, and give their units away all the same.
-    """
-    return ledger.release(
-        [
-            key
-            for key, grant in ledger.grants.items()
-            if not grant.holder.claim
-            and (grant.pod.uid in ended or not _is_listed(grant.pod, listed, uids or {}))
-        ]
-    )
-
-
-def is_over(pod: PodRef, specs: Mapping[PodKey, PodRequest]) -> bool:
-    """Whether a pod has ended or is gone, according to the API's pods of this node."""
-    spec = specs.get(pod.key)
-    return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
-
-
-def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before a grant ends
-    ledger: Ledger,
-    listed: Collection[PodKey],
-    checkpoint_uids: Collection[str] | None,
-    absent_since: Mapping[str, float],
-    now: float,
-    kubelet_since: float | None,
-    uids: Mapping[PodKey, str] | None = None,
+def overdue(
+    missing: Collection[str], since: Mapping[str, float], now: float, witnesses: Witnesses
 ) -> Overdue:
-    """Slices to release, and those whose pods were missing for the first time in this pass or earlier.
+    """What may be removed of what is missing: grants that are `unshown`, files that nobody names.
 
-    A grant ends only when List and the kubelet's checkpoint both lack its pod twice, 30 s apart,
-    and an absence counts only later than 60 s after kubelet.sock appeared. `listed` and `uids` are
-    as for `live`; `absent_since` is `since` of the last pass. `now` and `kubelet_since`
-    are seconds of the monotonic clock; without a checkpoint or kubelet.sock, `checkpoint_uids` or
-    `kubelet_since` is None.
+    It has to be missing twice, 30 s apart. An absence counts only where there is a checkpoint, and later
+    than 60 s after kubelet.sock appeared. `since` is that of the last look; `now` is by the
+    monotonic clock.
     """
-    is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
-    if checkpoint_uids is None or not is_settled:
+    if not (witnesses.is_settled and witnesses.snapshot.has_checkpoint):
         return Overdue(frozenset(), {})
-    absent = {
-        key: min(absent_since.get(key, now), now)
-        for key, grant in ledger.grants.items()
-        if not grant.holder.claim
-        and grant.pod.uid not in checkpoint_uids
-        and not (grant.pod.name and _is_listed(grant.pod, listed, uids or {}))
-    }
-    return _overdue(absent, now)
-
-
-def _is_listed(pod: PodRef, listed: Collection[PodKey], uids: Mapping[PodKey, str]) -> bool:
-    """Whether List has the pod; one known only by its uid counts as listed."""
-    if not pod.name:
-        return True
-    return pod.key in listed and (not pod.uid or uids.get(pod.key, pod.uid) == pod.uid)
-
-
-def orphan_files(
-    present: Collection[str],
-    named: Collection[str] | None,
-    unnamed_since: Mapping[str, float],
-    now: float,
-    kubelet_since: float | None,
-) -> Overdue:
-    """Files of slices that no grant names: which may be removed, and since when others are not named.
-
-    They may remain after a crash, but also after a ledger was lost whose containers are running. So
-    a slice's are removed only if neither a grant nor the kubelet's checkpoint names it in two passes,
-    30 s apart and later than 60 s after kubelet.sock appeared.
-
-    `named` is None without a checkpoint, because then it is not known. The rest is as for
-    `expired_grants`.
-    """
-    if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
-        return Overdue(frozenset(), {})
-    since = {key: min(unnamed_since.get(key, now), now) for key in present if key not in named}
-    return _overdue(since, now)
-
-
-def _overdue(since: Mapping[str, float], now: float) -> Overdue:
-    over = frozenset(key for key, first in since.items() if now - first >= ABSENT_SECONDS)
-    return Overdue(over, {key: first for key, first in since.items() if key not in over})
+    first = {key: min(since.get(key, now), now) for key in missing}
+    over = frozenset(key for key, at in first.items() if now - at >= ABSENT_SECONDS)
+    return Overdue(over, {key: at for key, at in first.items() if key not in over})

@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, Holding
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod
 from gpu_device_plugin.errors import UnknownPodError
 
-_Holding: TypeAlias = tuple[PodKey, str, str, frozenset[str]]  # pod, container, what
 _Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
 
 
@@ -50,33 +49,6 @@ def find_unknown(ledger: Ledger, held: Iterable[HeldUnits]) -> list[HeldUnits]:
             for grant in ledger.holders(units.ids)
         )
     ]
-
-
-def find_displaced(snapshot: KubeletSnapshot, ledger: Ledger) -> frozenset[str]:
-    """Slices of pods that the kubelet has no more, whose units it has given to a listed pod.
-
-    They are there if our file had to be read from a write before the last, or end later.
-    """
-    units = frozenset().union(*(held.ids for held in snapshot.listed_units))
-    return frozenset(
-        grant.slice_id
-        for grant in ledger.holders(units)
-        if grant.pod.name
-        and grant.pod.key not in snapshot.names
-        and grant.pod.uid not in snapshot.uids
-    )
-
-
-def uids_by_holding(snapshot: KubeletSnapshot) -> Mapping[_Holding, str]:
-    """Uids of pods, by a container's name and units, where List and checkpoint agree."""
-    uids: dict[tuple[str, str, frozenset[str]], str] = {}
-    for reported in snapshot.entries:
-        uids.setdefault((reported.container, reported.resource, reported.ids), reported.pod_uid)
-    return {
-        (held.pod.key, *place): uids[place]
-        for held in snapshot.listed_units
-        if held.ids and (place := (held.container, held.resource, held.ids)) in uids
-    }
 
 
 class KnownHolder(NamedTuple):
@@ -134,7 +106,7 @@ def fill_units(grant: Grant, entries: Iterable[CheckpointEntry], ledger: Ledger)
     return grant
 
 
-def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
+def corrected_uid(grant: Grant, reported: Mapping[Holding, str]) -> str:
     """The grant's uid, or the one that List and checkpoint both have for that pod name now.
 
     A pod that was created again under its name while the API was away was granted by the old pod

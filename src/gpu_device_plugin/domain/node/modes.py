@@ -88,7 +88,7 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     current: NodeMode | None,
     label: str | None,
     fallback: NodeMode,
-    holders: Sequence[PodRef] | None,
+    holders: Sequence[str] | None,
     mps_root: str = "",
     *,
     is_from_label: bool = True,
@@ -120,14 +120,14 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
 
 
 def _switch(
-    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None, mps_root: str
+    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[str] | None, mps_root: str
 ) -> SwitchDecision[NodeMode]:
     """Switch the mode at once if no slice is held and no card served, else later."""
     if holders is None:
         return SwitchDecision(current, is_switch_refused=True)
     why = ""
     if holders:
-        why = f"while pods hold slices: {_names(holders)}. Delete or drain them"
+        why = f"while pods hold slices: {', '.join(holders)}. Delete or drain them"
     elif mps_root and current is NodeMode.DEFAULT:
         why = (
             f"until the MPS daemon of {mps_root} has given its cards back. Choose a configuration "
@@ -149,7 +149,7 @@ def _switch(
 
 
 def next_unit(
-    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef] | None
+    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[str] | None
 ) -> SwitchDecision[MemoryUnit]:
     """The unit to count in: a change waits until no pod holds slices (R-403).
 
@@ -165,7 +165,7 @@ def next_unit(
             current,
             is_switch_refused=True,
             note=f"memory unit {wanted.value} waits: the node still counts in "
-            f"{current.value} while pods hold slices: {_names(holders)}. Delete or drain them",
+            f"{current.value} while pods hold slices: {', '.join(holders)}. Delete or drain them",
             note_reason="UnitSwitchRefused",
         )
     return SwitchDecision(
@@ -173,10 +173,6 @@ def next_unit(
         note=f"the node switched from memory unit {current.value} to {wanted.value}",
         note_reason="UnitSwitched",
     )
-
-
-def _names(holders: Sequence[PodRef]) -> str:
-    return ", ".join(sorted({str(pod) if pod.name else f"uid {pod.uid}" for pod in holders}))
 
 
 @dataclass(frozen=True, slots=True)

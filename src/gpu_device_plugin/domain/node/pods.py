@@ -71,6 +71,11 @@ class PodRef(ObjectRef):
         """Namespace and name: what the kubelet's List and the API have in common."""
         return self.namespace, self.name
 
+    @property
+    def text(self) -> str:
+        """`namespace/name`, or the uid where the name is not known."""
+        return str(self) if self.name else f"uid {self.uid}"
+
     def is_same_name(self, other: "PodRef") -> bool:
         """Whether both have the same namespace and name; the uid may differ."""
         return self.key == other.key

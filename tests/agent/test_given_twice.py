@@ -1,0 +1,132 @@
+"""No card is given twice where pods come back under names that were known, or under new ones."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.agent.test_nvidia import GPU, annotated, offered, visible
+from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
+
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+
+SWITCH_SECONDS = 15
+
+
+@asynccontextmanager
+async def two_cards(*, mode: str = "default", **settings: object) -> AsyncIterator[Rig]:
+    """A node of two V100."""
+    async with running_rig(is_started=False) as rig:
+        SimulatedNode.create("v100", rig.root / "gpu", cards=2)
+        await rig.serve(mode=mode, **settings)
+        yield rig
+
+
+async def passes(rig: Rig, number: int = 3) -> None:
+    """Wait until the agent has read the kubelet's List so often."""
+    begun = rig.kubelet.pod_resources.lists
+    await until(lambda: rig.kubelet.pod_resources.lists >= begun + number, 60)
+
+
+async def come_back(rig: Rig, gone: Sequence[str], come: Sequence[str]) -> None:
+    """Pods end, and others come at once; each gets the first card that is free."""
+    for name in gone:
+        await rig.delete(rig.uid(name))
+    for name in come:
+        assert (await rig.admit(name, {GPU: 1})).is_admitted
+
+
+@pytest.mark.parametrize(
+    "come", [("s-1", "s-0"), ("s-0", "s-1"), ("t-0", "t-1")], ids=["swapped", "as before", "others"]
+)
+@pytest.mark.parametrize("is_label_first", [True, False], ids=["label first", "label later"])
+async def test_the_mode_waits_for_pods_that_came_back(
+    come: Sequence[str], *, is_label_first: bool
+) -> None:
+    """Each holds a card whole, whichever of the grants before named its name or its card."""
+    async with two_cards() as rig:
+        for name in ("s-0", "s-1"):
+            assert (await rig.admit(name, {GPU: 1})).is_admitted
+            await annotated(rig, name)
+        if is_label_first:
+            await rig.set_labels(schedule="core_mem")
+            await until(lambda: rig.events("ModeSwitchRefused"), 10)
+        await come_back(rig, ("s-0", "s-1"), come)
+        if not is_label_first:
+            await passes(rig, 1)
+            await rig.set_labels(schedule="core_mem")
+        await until(lambda: rig.events("ModeSwitchRefused"), 10)
+        for name in come:
+            assert await annotated(rig, name) == {"0": await visible(rig, name)}
+        await passes(rig)
+        assert not rig.events("ModeSwitched")
+        for name in come:
+            await rig.delete(rig.uid(name))
+        await rig.until_offered({MEM: 30, CORE: 200, COUNT: 2}, SWITCH_SECONDS)
+
+
+async def test_a_card_whose_replica_is_held_is_not_offered_whole(tmp_path: Path) -> None:
+    """The kubelet cannot object, because the ids of card and replica differ."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}")
+    async with two_cards(config_file=file) as rig:
+        await offered(rig, gpu=8)
+        for name in ("s-0", "s-1"):
+            assert (await rig.admit(name, {GPU: 1})).is_admitted
+            await annotated(rig, name)
+        file.write_text("version: v1")
+        await offered(rig, gpu=2)
+        await come_back(rig, ("s-0", "s-1"), ("s-1", "s-0"))
+        await passes(rig)
+        assert not (await rig.admit("third", {GPU: 1})).is_admitted
+        seen = {(await visible(rig, name))[0] for name in ("s-0", "s-1")}
+        assert seen == {card.uuid for card in rig.cards.view().cards}
+
+
+ALONE = {"ack.gpushare.placement": "require-whole-device"}
+
+
+@asynccontextmanager
+async def starting_kubelet(rig: Rig) -> AsyncIterator[None]:
+    """A kubelet that has just started: it adds and admits its first pods one by one, the oldest first.
+
+    A pod that was bound meanwhile and is older than those that run is asked for while List has it alone.
+    """
+    rig.kubelet.sources_ready = False
+    await rig.kubelet.restart()
+    await until(lambda: rig.kubelet.allocatable(CORE) == 200, 20)
+    yield
+    rig.kubelet.sources_ready = True
+
+
+async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts() -> None:
+    """List has only the pod that asks; the checkpoint has the others."""
+    async with two_cards(mode="core_mem") as rig:
+        for name in ("first", "second"):
+            assert (await rig.admit(name, slice_of(2, 30), labels=ALONE)).is_admitted
+        async with starting_kubelet(rig):
+            late = await rig.admit("late", slice_of(2, 30))
+            assert not late.is_admitted
+        await rig.delete(rig.uid("first"))
+        assert (await rig.admit("later", slice_of(2, 30))).is_admitted
+
+
+async def test_a_pod_gets_the_empty_card_while_the_kubelet_starts() -> None:
+    """The other one seemed empty, and the kubelet had too few units there."""
+    async with two_cards(mode="core_mem") as rig:
+        assert (await rig.admit("first", slice_of(10, 30))).is_admitted
+        async with starting_kubelet(rig):
+            assert (await rig.admit("late", slice_of(8, 30))).is_admitted
+        assert rig.card_of("late") != rig.card_of("first")
+
+
+async def test_a_card_that_its_last_pod_has_left_is_free_for_a_pod_with_an_init_container() -> None:
+    """The kubelet hands on the init container's units without asking first; the dead grant counted there."""
+    async with two_cards(mode="core_mem") as rig:
+        for name in ("first", "second"):
+            assert (await rig.admit(name, slice_of(2, 30))).is_admitted
+        await rig.delete(rig.uid("first"))
+        await rig.delete(rig.uid("second"))
+        asked = slice_of(2, 30)
+        alone = await rig.admit("alone", asked, init=[asked], labels=ALONE)
+        assert alone.is_admitted, alone.message
