@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.agent.test_nvidia import GPU, annotated, offered, visible
+from tests.agent.test_nvidia import GPU, SEVENTH, annotated, offered, visible
 from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
@@ -130,3 +130,32 @@ async def test_a_card_that_its_last_pod_has_left_is_free_for_a_pod_with_an_init_
         asked = slice_of(2, 30)
         alone = await rig.admit("alone", asked, init=[asked], labels=ALONE)
         assert alone.is_admitted, alone.message
+
+
+@pytest.mark.parametrize("mode", ["default", "core_mem"])
+async def test_a_card_that_leaves_mig_mode_waits_for_the_pods_that_hold_its_instances(
+    mode: str,
+) -> None:
+    """Also over a restart of the agent; the other cards are offered, and it too when they have ended."""
+
+    def whole(rig: Rig) -> int:
+        return rig.kubelet.allocatable(GPU) or rig.kubelet.allocatable(CORE) // 100
+
+    async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
+        for index in range(8):
+            rig.cards.cut(index, ["1g.5gb"] * 2 if index == 2 else None)
+        await rig.start_agent(mode=mode, mig_strategy="mixed")
+        await until(lambda: (whole(rig), rig.kubelet.allocatable(SEVENTH)) == (7, 2), 20)
+        assert (await rig.admit("holder", {SEVENTH: 1})).is_admitted
+        await annotated(rig, "holder")
+        rig.cards.cut(2, None)
+        await until(lambda: rig.kubelet.allocatable(SEVENTH) < 2, 20)
+        await until(lambda: rig.events("MigLeft"), 20)
+        assert whole(rig) == 7
+        await rig.stop_agent()
+        await rig.start_agent(mode=mode, mig_strategy="mixed")
+        await until(lambda: whole(rig) > 0, 20)
+        await passes(rig)
+        assert whole(rig) == 7
+        await rig.delete(rig.uid("holder"))
+        await until(lambda: whole(rig) == 8, 40)

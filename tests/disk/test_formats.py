@@ -319,7 +319,11 @@ def test_what_only_the_next_release_remembers_of_cards_is_written_back_as_it_was
     assert (bad, content.health is None) == (None, False)
     assert content.health is not None
     health = health_of(content.health)
-    file.save(cards_record(content.numbers, cards_of(content), replace(health, driver="600.1")))
+    file.save(
+        cards_record(
+            content.numbers, cards_of(content), replace(health, driver="600.1"), content.instances
+        )
+    )
 
     was["health"]["driver"] = "600.1"
     sealed = SealedFile(tmp_path / "cards", "cards", 1).read()
@@ -354,7 +358,7 @@ def test_a_fault_that_is_seen_again_is_no_news_for_the_disk() -> None:
     """A card may repeat an XID a thousand times a minute."""
     faults = (Fault("Xid", "", Recovery.PROBE, 1.0, seen) for seen in (1.0, 7.0))
     first, second = (
-        cards_record({}, (), Health("b", cards=(CardHealth("a", (f,)),))) for f in faults
+        cards_record({}, (), Health("b", cards=(CardHealth("a", (f,)),)), {}) for f in faults
     )
 
     assert first == second
@@ -363,7 +367,7 @@ def test_a_fault_that_is_seen_again_is_no_news_for_the_disk() -> None:
 def test_a_fault_that_every_inventory_reports_again_is_not_kept() -> None:
     """A release that does not know this kind of fault can read the file, too."""
     mig = Fault("MigEnabled", "in MIG mode", Recovery.INVENTORY, 1, 1)
-    record = cards_record({}, (), Health("b", cards=(CardHealth("GPU-a", (mig,)),)))
+    record = cards_record({}, (), Health("b", cards=(CardHealth("GPU-a", (mig,)),)), {})
 
     assert record.health is not None
     assert health_of(record.health).cards == (CardHealth("GPU-a"),)

@@ -157,6 +157,7 @@ class Wiring:
             wall_seconds=edges.clock.wall_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
             takes_mig=self._takes_mig,
+            held_devices=self.holders.devices,
             on_driver_changed=on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)

@@ -156,11 +156,12 @@ class HealthRecord(msgspec.Struct, frozen=True):
 
 
 class CardsRecord(msgspec.Struct, frozen=True):
-    """The file `cards`: UUID -> number, the cards last seen, and their health."""
+    """The file `cards`: UUID -> number, the cards last seen, their health, MIG instance -> card."""
 
     numbers: dict[str, int] = {}
     cards: list[CardRecord] = []
     health: HealthRecord | None = None
+    instances: dict[str, str] = {}
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -185,7 +186,9 @@ class ClaimsRecord(msgspec.Struct, frozen=True):
     is_offered: bool = False  # whether the API server may have one of our ResourceSlices
 
 
-def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Health) -> CardsRecord:
+def cards_record(
+    numbers: Mapping[str, int], cards: Iterable[Card], health: Health, instances: Mapping[str, str]
+) -> CardsRecord:
     """The file of these cards."""
     outage = None if health.outage is None else _record(OutageRecord, health.outage)
     sick = [
@@ -195,6 +198,7 @@ def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Heal
         dict(numbers),
         [_record(CardRecord, card) for card in cards],
         HealthRecord(health.boot_id, health.driver, outage, sick),
+        dict(instances),
     )
 
 

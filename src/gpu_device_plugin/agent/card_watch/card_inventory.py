@@ -48,10 +48,14 @@ class CardInventory:
     wall_seconds: Callable[[], float]
     held_numbers: Callable[[], Collection[CardNumber] | None]
     takes_mig: Callable[[CardReport], bool]
+    held_devices: Callable[
+        [], Collection[str] | None
+    ]  # UUIDs of cards and MIG instances; None: not known
     on_driver_changed: Callable[[DriverChanged], None]
 
     def __post_init__(self) -> None:
         self._numbers: dict[str, CardNumber] = {}
+        self._instances: dict[str, str] = {}  # those that pods may hold -> their card
         self._remembered: list[Card] = []
         self._health = Health(self.boot_id)
         self._inventory: Inventory | None = None
@@ -73,6 +77,7 @@ class CardInventory:
         self._remembered = cards_of(found)
         if found.health is not None:
             self._health = restore_health(health_of(found.health), self._health.boot_id)
+        self._instances = found.instances
         taken = frozenset(known.values())
         others = {uuid: CardNumber(n) for uuid, n in found.numbers.items() if n not in taken}
         self._numbers = {**others, **known}
@@ -86,7 +91,7 @@ class CardInventory:
                 return
             case Inventory():
                 self._inventory = report
-                self.rules = replace(self.rules, takes_mig=self._offered_in_mig(report))
+                self.rules = self._rules(report)
                 cards = self._enumerate(report)
             case DriverMissing():
                 self.missing = report.reason
@@ -115,14 +120,24 @@ class CardInventory:
         return {uuid: used for uuid, (hard, used) in found.items() if hard < NO_LIMIT}
 
     def follow_mig(self) -> None:
-        """Take or leave cards in MIG mode, where configuration or holders have changed that."""
+        """Take or leave cards that changed sides, where configuration or holders have changed that."""
         found = self._inventory
-        if found is not None and self._offered_in_mig(found) != self.rules.takes_mig:
+        if found is not None and self._rules(found) != self.rules:
             self.observe(found)
 
-    def _offered_in_mig(self, inventory: Inventory) -> frozenset[str]:
-        cut = (report for report in inventory.cards if report.is_mig)
-        return frozenset(report.uuid for report in cut if self.takes_mig(report))
+    def _rules(self, inventory: Inventory) -> HealthRules:
+        """With the cards that are in MIG mode, or have left it: each changes sides when no pod holds any of it."""
+        known = self.held_devices()
+        held = self._instances.keys() if known is None else known
+        there = {i.uuid: c.uuid for c in inventory.cards for i in c.hardware.instances}
+        self._instances = {**{i: c for i, c in self._instances.items() if i in held}, **there}
+        cut = [report for report in inventory.cards if report.is_mig]
+        left = {self._instances[each] for each in held if each in self._instances}
+        return replace(
+            self.rules,
+            takes_mig=frozenset(report.uuid for report in cut if self.takes_mig(report)),
+            left_mig=frozenset(left - {report.uuid for report in cut}),
+        )
 
     @property
     def driver_load(self) -> tuple[object, ...]:
@@ -169,7 +184,7 @@ class CardInventory:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
         known = self.node_store.read().cards
-        found = [(unshareable(card, 0, self.rules.takes_mig), card) for card in inventory.cards]
+        found = [(unshareable(card, 0, self.rules), card) for card in inventory.cards]
         served = [report for fault, report in found if fault is None]
         why = next((f": {fault.text}" for fault, _ in found if fault is not None), "")
         for report in inventory.cards:
@@ -193,7 +208,7 @@ class CardInventory:
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""
-        found = unshareable(report, 0, self.rules.takes_mig)
+        found = unshareable(report, 0, self.rules)
         if found is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
@@ -222,7 +237,7 @@ class CardInventory:
         since = {c.uuid: round(at_boot + c.faults[0].since_seconds) for c in faulty if c.faults}
         reasons = self._unhealthy(cards)
         self.node_store.update(cards=cards, unhealthy=reasons, unhealthy_since=since)
-        self.memory.save(cards_record(self._numbers, cards, self._health))
+        self.memory.save(cards_record(self._numbers, cards, self._health, self._instances))
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
         return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}

@@ -83,3 +83,9 @@ class Holders:
         found = {g.pod.text for g in grants if not g.units or any(map(counts, g.units))}
         found |= {pod for resource, pod in self._shown if counts(resource)}
         return tuple(sorted(found)) if found or self.has_passed else None
+
+    def devices(self) -> Collection[str] | None:
+        """UUIDs of cards and MIG instances that they hold; None where it is not known."""
+        if self.is_behind():
+            return None
+        return {uuid for grant in self._ledger_store.shown() for uuid in grant.devices}

@@ -20,7 +20,7 @@ turn one broken card into a broken node. If NVML as a whole does not answer (`NV
 `DriverMissing`), that is no fault of a card, but takes all out while it lasts.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -76,9 +76,15 @@ def recovery_action_text(card: CardHealth) -> str:
     return ""
 
 
-def unshareable(report: CardReport, now_seconds: float, takes_mig: Collection[str]) -> Fault | None:
+def unshareable(report: CardReport, now_seconds: float, rules: HealthRules) -> Fault | None:
     """Why a card that the driver shows cannot be shared; None if it can."""
-    if report.is_mig and report.uuid not in takes_mig:
+    if report.uuid in rules.left_mig:
+        text = (
+            "the card has left MIG mode while pods hold instances of it; it is offered when they have "
+            "ended"
+        )
+        return Fault("MigLeft", text, Recovery.INVENTORY, now_seconds, now_seconds)
+    if report.is_mig and report.uuid not in rules.takes_mig:
         text = (
             "the card is in MIG mode, and its instances are not offered: pods hold what the card was "
             "before, or the MIG strategy is none; then set --mig-strategy mixed or single (chart: "
@@ -102,10 +108,10 @@ def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
 
 
 def apply_inventory(
-    card: CardHealth, report: CardReport, now_seconds: float, takes_mig: Collection[str]
+    card: CardHealth, report: CardReport, now_seconds: float, rules: HealthRules
 ) -> CardHealth:
     """The card with exactly those faults of an inventory that this one has."""
-    found = unshareable(report, now_seconds, takes_mig)
+    found = unshareable(report, now_seconds, rules)
     if found is not None:
         card = with_fault(card, found)
     reason = found.reason if found is not None else ""
@@ -200,7 +206,7 @@ def observe(
     """Health after a report, and what that changed."""
     match report:
         case Inventory():
-            after = _after_inventory(health, report, now_seconds, rules.takes_mig)
+            after = _after_inventory(health, report, now_seconds, rules)
         case Probe():
             after = _after_probe(health, report, now_seconds, rules.recovery_seconds)
         case Xid():
@@ -264,7 +270,7 @@ def restore_health(saved: Health, boot_id: str) -> Health:
 
 
 def _after_inventory(
-    health: Health, inventory: Inventory, now_seconds: float, takes_mig: Collection[str]
+    health: Health, inventory: Inventory, now_seconds: float, rules: HealthRules
 ) -> Health:
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
@@ -273,7 +279,7 @@ def _after_inventory(
     gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
-        found = apply_inventory(card, report, now_seconds, takes_mig)
+        found = apply_inventory(card, report, now_seconds, rules)
         known[report.uuid] = replace(found, is_shown=True)
     for uuid in known.keys() - {card.uuid for card in inventory.cards}:
         card = with_fault(known[uuid], gone)

@@ -65,6 +65,7 @@ class HealthRules:
         default: The rule for every other XID.
         recovery_seconds: How long probes must be clean.
         takes_mig: UUIDs of the cards in MIG mode that serve, with their instances.
+        left_mig: UUIDs of the cards that have left MIG mode while pods hold instances of them.
         disabled: XIDs that do nothing, whatever the table says.
         enabled: XIDs that take their card out, also where they are disabled.
     """
@@ -73,6 +74,7 @@ class HealthRules:
     default: XidRule
     recovery_seconds: float
     takes_mig: Collection[str] = frozenset()
+    left_mig: Collection[str] = frozenset()
     disabled: XidChoice = NO_XID
     enabled: XidChoice = NO_XID
 
