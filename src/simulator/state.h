@@ -147,8 +147,10 @@ struct gpusim_card {
 	uint32_t pageable_memory; /* it reaches what malloc gave (HMM, ATS) */
 	uint32_t clique;          /* of an NVLink domain that spans nodes; 0: of none */
 	uint32_t virtualization;  /* NVML_GPU_VIRTUALIZATION_MODE_* */
+	uint32_t slow_seconds;    /* so long NVML's calls on it take, */
+	char slow_call[64];       /* those whose names begin so */
 
-	uint8_t reserved[572];
+	uint8_t reserved[504];
 };
 
 enum gpusim_process_kind {

@@ -227,6 +227,53 @@ async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet
         assert not rig.events("Recovered")
 
 
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo", ""])
+async def test_a_card_that_hangs_goes_out_alone_within_twenty_seconds(call: str) -> None:
+    """The others stay in the list at every moment; its XIDs are read; by hand it comes back at once.
+
+    Before, NVML counted as stalled again and again: all cards out, and all back with the sick one.
+    """
+    async with running_rig(recovery_seconds=3600) as rig:
+        offered: set[int] = set()
+
+        def is_out() -> bool:
+            offered.add(rig.kubelet.allocatable(MEM))
+            return rig.allocatable() == THREE
+
+        rig.cards.slow(1, 3600, call)
+        await until(is_out, 20, lambda: rig.log.read_text()[-3000:])
+        await until(lambda: rig.events("ProbeHangs"), 10)
+        if call:  # where every call hangs, a new opening cannot ask for them
+            rig.cards.xid(1, 63)
+            await until(lambda: is_out() and rig.events("XID63"), 20)
+        assert offered == {60, 45}
+        assert not rig.events("NVMLStalled")
+        rig.cards.slow(1, 0)
+
+        async def is_back() -> bool:  # what its last call says late comes first
+            await command(rig, "recover", "1")
+            return rig.allocatable() == ALL
+
+        await until(is_back, 20)
+
+
+async def test_an_agent_that_starts_beside_a_card_that_hangs_offers_the_others() -> None:
+    """It offered nothing as long as the card hung. When the card answers, it has to stay well for a while."""
+    async with running_rig(is_hasty=True, is_started=False, recovery_seconds=1) as rig:
+        rig.cards.slow(2, 3600, "nvmlDeviceGetMemoryInfo")
+        await rig.start_agent()
+        await rig.until_offered(THREE, 30)
+        rig.cards.slow(2, 0)
+        await rig.until_offered(ALL, 30)
+        await rig.restart_agent(recovery_seconds=3600)
+        rig.cards.slow(2, 3600)
+        await rig.until_offered(THREE, 30)
+        await rig.restart_agent(recovery_seconds=3600)
+        await rig.until_offered(THREE, 30)
+        assert rig.kubelet.capacity(MEM) == 60
+        assert not rig.events("NVMLStalled")
+
+
 async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -> None:
     """NVML renumbers; ids and grants go by UUID."""
     async with running_rig(is_hasty=True, recovery_seconds=1) as rig:

@@ -25,6 +25,7 @@ from gpu_device_plugin.domain.cards.health_values import (
 )
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import (
+    NO_ANSWER,
     Answered,
     CardReport,
     DriverChanged,
@@ -520,3 +521,52 @@ def test_whatever_was_saved_no_card_is_healthy_before_an_inventory(
     for report in (Answered(), Probe(A), Stalled(10), Answered(), Probe(A)):
         health, _ = observe(health, report, 10_000, RULES)
         assert not any(health.is_healthy(uuid) for uuid in (A, B, C))
+
+
+SILENT = Probe(A, NO_ANSWER)
+
+
+def test_a_card_that_does_not_answer_is_out_until_it_has_answered_in_time_for_long() -> None:
+    """Each late answer counts as another silence, so clean probes are counted from the last."""
+    first, again = probes(A, [10, 20]), probes(A, range(35, 65, 5))
+    health, changes = after((0, inventory(A, B)), (5, SILENT), *first, (30, SILENT), *again)
+    assert out(health) == {A: "ProbeHangs"}
+    assert [(change.kind, change.reason) for change in changes] == [
+        (ChangeKind.FAULT, "ProbeHangs")
+    ]
+    assert "dmesg" in changes[0].cure
+    assert out(after((65, Probe(A)), start=health)[0]) == {}
+
+
+def test_a_card_that_did_not_answer_may_be_taken_back_by_hand() -> None:
+    """No probe has told what NVML asks for, and perhaps none ever will; a next silence is a new fault."""
+    health, _ = after((0, inventory(A, B)), (5, SILENT))
+    assert recovery_obstacle(health, A) == ""
+    taken, _ = recover(health, A)
+    assert out(taken) == {}
+    assert out(after((10, SILENT), start=taken)[0]) == {A: "ProbeHangs"}
+
+
+@pytest.mark.parametrize("name", [A, ""])
+def test_a_card_that_is_silent_while_nvml_is_opened_is_named_and_kept(name: str) -> None:
+    """It cannot be taken back by hand before it is shown; shown late, it is out for as long."""
+    shown = inventory(A, B)
+    hidden = replace(inventory(B), unreadable=(UnreadableCard(CardIndex(0), NO_ANSWER, name),))
+    health, _ = after((0, shown), (5, hidden))
+    assert out(health) == {A: "ProbeHangs"}
+    assert "has not answered" in recovery_obstacle(health, A)
+    late = replace(shown, cards=(replace(shown.cards[0], is_silent=True), shown.cards[1]))
+    health, _ = after((45, late), *probes(A, range(50, 75, 5)), start=health)
+    assert out(health) == {A: "ProbeHangs"}
+    assert out(after((80, Probe(A)), start=health)[0]) == {}
+
+
+def test_a_card_that_is_first_seen_late_is_out_for_as_long() -> None:
+    shown = inventory(A, B)
+    late = replace(shown, cards=(replace(shown.cards[0], is_silent=True), shown.cards[1]))
+    assert out(after((0, inventory(B)), (45, late))[0]) == {A: "ProbeHangs"}
+
+
+def test_a_card_that_is_silent_hides_no_card_that_is_gone() -> None:
+    hidden = replace(inventory(), unreadable=(UnreadableCard(CardIndex(0), NO_ANSWER, A),))
+    assert out(after((0, inventory(A, B)), (5, hidden))[0]) == {A: "ProbeHangs", B: "Unplugged"}

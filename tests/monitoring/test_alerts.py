@@ -99,6 +99,14 @@ CASES = [
         {**TARGET, "card": "2", "uuid": "GPU-2", "reason": "XID79"},
     ),
     Case(
+        "GpuCardHangs",
+        [series("card_fault", "1x20", {"card": "2", "uuid": "GPU-2", "reason": "ProbeHangs"})],
+        0,
+        2,
+        ("2", "n1", "GPU-2"),
+        {**TARGET, "card": "2", "uuid": "GPU-2", "reason": "ProbeHangs"},
+    ),
+    Case(
         "GpuDriverSilent",
         [
             series("card_fault", "1x20", {"card": n, "uuid": f"GPU-{n}", "reason": "NVMLStalled"})

@@ -56,7 +56,7 @@ class Watch:
         self, kind: type[Report], check: Callable[[Report], bool] = lambda _: True
     ) -> Report:
         """The first report of this kind that passes; waits for it, and drops what came before."""
-        async with asyncio.timeout(240):
+        async with asyncio.timeout(100):
             while True:
                 for place, report in enumerate(self.reports):
                     if isinstance(report, kind) and check(report):

@@ -126,6 +126,14 @@ _add_command(
 _add_command("hang", "Make every driver call block until `unhang`.", SimulatedNode.hang)
 _add_command("unhang", "Let blocked calls continue.", SimulatedNode.unhang)
 _add_command(
+    "slow",
+    "Make NVML's calls on a card take SECONDS, 0 for as usual.",
+    SimulatedNode.slow,
+    click.argument("seconds", type=Number(0, 3600)),
+    _card_option,
+    click.option("--call", default="", help="Only those whose names begin so."),
+)
+_add_command(
     "temperature",
     "Set a card's temperature.",
     SimulatedNode.temperature,

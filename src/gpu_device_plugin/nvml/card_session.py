@@ -79,6 +79,8 @@ class CardSession:
     """
 
     def __init__(self, driver: Driver, proc: Path) -> None:
+        for index in range(driver.count):
+            driver.enumerate(index)
         (inventory,) = reports(decode(json.dumps(driver.inventory()).encode()))
         found = cast("Inventory", inventory)
         self._proc = proc

@@ -3,7 +3,8 @@
     python -m gpu_device_plugin.nvml.child [--library PATH]
 
 Any call may block for ever inside the driver; `nvml_source` in the agent watches the time. So this
-process takes no commands and has no state that must be kept. Every line is a sign of life;
+process takes no commands and has no state that must be kept. Each card is asked in a thread of its
+own (`rounds`), while this one reads XIDs. Every line but `asking` is a sign of life;
 `starting` announces that the next one may take long, because nvmlInit wakes each card, which
 takes seconds per card without the persistence daemon. It imports as little as possible, because
 it runs beside every agent on every node: not even typing, pathlib (0.7 MiB each) and argparse (0.5 MiB).
@@ -36,10 +37,9 @@ import time
 from collections.abc import Sequence
 from getopt import getopt
 
-import pynvml
-
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml import driver as nvml
+from gpu_device_plugin.nvml.rounds import Pace, Rounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,28 +70,11 @@ class Lifeline:
         return not readable or bool(os.read(sys.stdin.fileno(), 1))
 
 
-_EVENTS_PER_ROUND = 256
-
-
-class ChildPace:
-    """The child's intervals. No dataclass, because importing that costs 1 MiB."""
-
-    wait_seconds = 1.0  # longest wait for an event, and so between two signs of life
-    probe_seconds = 5.0  # between two probes of the cards
-    reopen_seconds = 10.0  # between two looks at whether the simulated node was changed
-    slices = ""  # directory of the slices, where gpu-limit-hook leaves marks
-
-
 class Child:
     """Watches NVML and reports, until its parent ends."""
 
     def __init__(
-        self,
-        library: str | None,
-        kernel_module: str,
-        lifeline: Lifeline,
-        pace: ChildPace,
-        out: TextIO,
+        self, library: str | None, kernel_module: str, lifeline: Lifeline, pace: Pace, out: TextIO
     ) -> None:
         self._library = library
         self._kernel_module = kernel_module
@@ -109,65 +92,32 @@ class Child:
             around = nvml.surroundings(self._kernel_module)
             try:
                 with nvml.open_driver(self._library, self._kernel_module) as driver:
-                    self._watch(driver, around)
-                    is_slow = False
+                    is_slow = self._watch(driver, around)
             except NvmlError as error:
                 is_slow = True
                 self._tell(kind="no_driver", error=str(error))
                 self._lifeline.pause(self._pace.wait_seconds)
 
-    def _watch(self, driver: nvml.Driver, around: tuple[object, ...]) -> None:
-        """Report until the simulated driver has to be opened again."""
-        self._tell(**driver.inventory())
+    def _watch(self, driver: nvml.Driver, around: tuple[object, ...]) -> bool:
+        """Report until the simulated driver has to be opened again; whether a card will be slow then."""
         looked_at = time.monotonic()
-        probed_at = -self._pace.probe_seconds
-        reopen = ""
-        is_wanted = False
+        rounds = Rounds(driver, self._pace, self._tell)
         while self._lifeline.holds():
-            now = time.monotonic()
-            if now - probed_at >= self._probe_pause(is_wanted=is_wanted):
-                probed_at, is_wanted = now, False
-                reopen = "failing" if self._probe(driver) else ""
-                if driver.has_changed() or nvml.surroundings(self._kernel_module) != around:
-                    reopen = "changed"
-            is_due = now - looked_at >= self._pace.reopen_seconds
-            looked_at = now if is_due else looked_at
+            if not rounds.step():
+                continue
+            reopen = "failing" if rounds.is_failing else ""
+            if rounds.has_changed or nvml.surroundings(self._kernel_module) != around:
+                reopen = "changed"
+            # Not while a card is silent: a new opening would wait for it before its XIDs are heard.
+            is_due = time.monotonic() - looked_at >= self._pace.reopen_seconds
+            is_due = is_due and not rounds.is_waiting
+            looked_at = time.monotonic() if is_due else looked_at
             if driver.is_simulated and (reopen == "changed" or (is_due and driver.is_other_node())):
-                self._events(driver, 0)
-                return
-            # An event soon after a probe keeps its claim to the next one over the waits until then.
-            is_wanted = self._events(driver, int(self._pace.wait_seconds * 1000)) or is_wanted
-            self._tell(kind="beat", reopen=reopen)
-
-    def _probe_pause(self, *, is_wanted: bool) -> float:
-        """Seconds until the next probe; fewer after an event, but not one for each of many."""
-        pace = self._pace
-        return min(pace.wait_seconds, pace.probe_seconds) if is_wanted else pace.probe_seconds
-
-    def _probe(self, driver: nvml.Driver) -> bool:
-        """Probe and report every card; returns whether one of them failed."""
-        cards = driver.probe(self._pace.slices)
-        self._tell(kind="probes", cards=cards)
-        return bool(driver.unreadable) or any(card.get("error") for card in cards)
-
-    def _events(self, driver: nvml.Driver, wait_ms: int) -> bool:
-        """Wait for an XID and report all there are; returns whether a probe is due now."""
-        if not driver.has_events:
-            self._lifeline.pause(wait_ms / 1000)
-            return False
-        told = 0
-        try:
-            while told < _EVENTS_PER_ROUND:
-                xid = driver.next_xid(0 if told else wait_ms)
-                if xid is None:
-                    break
-                self._tell(kind="xid", uuid=xid[0], code=xid[1])
-                told += 1
-        except pynvml.NVMLError:
-            # A lost card makes the wait for all fail at once: probe which one it is, do not spin.
-            self._lifeline.pause(wait_ms / 1000)
-            return True
-        return told > 0
+                rounds.drain()
+                break
+            if rounds.are_answered:
+                self._tell(kind="beat", reopen=reopen)
+        return rounds.is_waiting
 
     def _tell(self, **message: object) -> None:
         self._out.write(json.dumps(message, separators=(",", ":")) + "\n")
@@ -176,14 +126,15 @@ class Child:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the child; returns its exit status."""
-    paces = ("wait-seconds", "probe-seconds", "reopen-seconds")
-    names = [f"{name}=" for name in ("library", "kernel-module", "parent", "slices", *paces)]
+    paces = ("wait-seconds", "probe-seconds", "silent-seconds", "reopen-seconds")
+    others = ("library", "kernel-module", "parent", "slices", "last")
+    names = [f"{name}=" for name in (*others, *paces)]
     given, _ = getopt(sys.argv[1:] if arguments is None else list(arguments), "", names)
-    chosen, pace = dict(given), ChildPace()
+    chosen, pace = dict(given), Pace()
     for name in paces:
         if f"--{name}" in chosen:
             setattr(pace, name.replace("-", "_"), float(chosen[f"--{name}"]))
-    pace.slices = chosen.get("--slices", "")
+    pace.slices, pace.last = chosen.get("--slices", ""), int(chosen.get("--last", -1))
     parent = int(chosen.get("--parent", 0))  # pid to live no longer than
     module = chosen.get("--kernel-module", "/sys/module/nvidia")
     lifeline = Lifeline(parent)

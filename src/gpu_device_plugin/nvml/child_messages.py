@@ -67,6 +67,12 @@ class Beat(_Line, frozen=True, tag="beat"):
     reopen: Literal["", "failing", "changed"] = ""
 
 
+class Asking(_Line, frozen=True, tag="asking"):
+    """A question goes to a card. `index` is of the card that has owed an answer longest, None of the driver."""
+
+    index: int | None
+
+
 class NoDriver(_Line, frozen=True, tag="no_driver"):
     """NVML cannot be opened."""
 
@@ -92,12 +98,12 @@ class InventoryLine(_Line, frozen=True, tag="inventory"):
 
 
 class ProbesLine(_Line, frozen=True, tag="probes"):
-    """The probes of every card."""
+    """Probes of some cards."""
 
     cards: tuple[Probe, ...]
 
 
-Line = Starting | Beat | NoDriver | XidLine | InventoryLine | ProbesLine
+Line = Starting | Asking | Beat | NoDriver | XidLine | InventoryLine | ProbesLine
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
@@ -123,7 +129,7 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
         case NoDriver():
             reason = driver_trouble(line.error)
             return (DriverMissing(reason, is_unloaded=line.error == _UNLOADED),)
-        case Starting() | Beat():
+        case Starting() | Asking() | Beat():
             return ()
 
 

@@ -14,13 +14,22 @@ from contextlib import suppress
 import structlog
 
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.child_messages import InventoryLine, Line, Starting, decode
+from gpu_device_plugin.nvml.child_messages import (
+    Asking,
+    Beat,
+    InventoryLine,
+    Line,
+    NoDriver,
+    Starting,
+    decode,
+)
 
 _log = structlog.get_logger("nvml")
 
 _LINE_BYTES = 1024 * 1024
 # For a killed child to die, until it counts as abandoned.
 _DEATH_SECONDS = 2.0
+_LEAST_SECONDS = 1.0
 Kill = Callable[[int], None]
 
 
@@ -30,7 +39,10 @@ def kill(pid: int) -> None:
 
 
 class ChildProcess:
-    """A running child. `start_seconds` are for its first line and the one after `starting`."""
+    """A running child. `start_seconds` are for each line up to its inventory.
+
+    Lines that only name a card are no signs of life.
+    """
 
     def __init__(
         self,
@@ -46,7 +58,10 @@ class ChildProcess:
         self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
         self._kill = kill
         self._is_starting = True
+        self._heard_at = asyncio.get_running_loop().time()
         self.was_silent = False  # it said nothing in time
+        self.asked: int | None = None
+        """Index of the card that has owed an answer longest."""
 
     @classmethod
     async def start(
@@ -68,9 +83,11 @@ class ChildProcess:
 
     async def line(self) -> Line:
         """The next line. NvmlError: none in time, the child has ended, or it is not a child's line."""
+        now = asyncio.get_running_loop().time()
         seconds = self._start_seconds if self._is_starting else self._answer_seconds
         try:
-            async with asyncio.timeout(seconds):
+            # This process may have been late itself.
+            async with asyncio.timeout_at(max(self._heard_at + seconds, now + _LEAST_SECONDS)):
                 text = await self._stdout.readline()
         except TimeoutError as error:
             self.was_silent = True
@@ -80,7 +97,12 @@ class ChildProcess:
         if not text:
             raise NvmlError("ended by itself")
         line = decode(text)
-        self._is_starting = isinstance(line, Starting)
+        if isinstance(line, Asking):
+            self.asked = line.index
+        else:
+            self._heard_at = asyncio.get_running_loop().time()
+        if isinstance(line, Starting | InventoryLine | NoDriver):
+            self._is_starting = isinstance(line, Starting)
         return line
 
     async def last_lines(self) -> AsyncGenerator[Line, None]:
@@ -167,7 +189,7 @@ class Succession:
         try:
             self._child = await self._start()
             line = await self._child.line()
-            while isinstance(line, Starting):
+            while isinstance(line, Starting | Asking | Beat):
                 line = await self._child.line()
         except NvmlError as error:
             await self._failed(str(error))

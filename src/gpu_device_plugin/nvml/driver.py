@@ -16,6 +16,7 @@ import pynvml
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.driver_queries import (
     ask,
+    both_ways,
     fabric,
     hardware,
     instance_uuids,
@@ -65,15 +66,35 @@ class Driver:
         self._kernel_module = kernel_module
         self._handles: dict[str, Any] = {}
         self._by_address: dict[int, str] = {}
-        self._events: Any = None
-        self._hardware: dict[str, dict[str, Any]] = {}
-        self.cards: list[dict[str, object]] = []
-        self.unreadable: list[dict[str, object]] = []
+        self._links: dict[str, dict[str, list[int]]] = {}
+        self.uuids: dict[int, str] = {}
+        """By NVML's index, as soon as it is known."""
+        self.cards: dict[int, dict[str, Any]] = {}
+        self.unreadable: dict[int, dict[str, object]] = {}
         self.version = driver_version()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            self._enumerate(index)
-        self._links = self._read_links()
-        self._register()
+        self.count: int = pynvml.nvmlDeviceGetCount()
+        self._events = ask(pynvml.nvmlEventSetCreate)
+        self.has_events = False
+
+    def enumerate(self, index: int) -> None:
+        """Ask what NVML knows of a card, which is in `cards` or `unreadable` then.
+
+        Its XIDs are asked for first: it may be silent for long.
+        """
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = self.uuids[index] = str(pynvml.nvmlDeviceGetUUID(handle))
+            self._by_address[_address(handle)] = uuid
+            self._register(handle)
+            card = _describe(uuid, index, handle)
+            self._handles[uuid] = handle
+            self._links[uuid] = self._read_links(uuid, handle)
+            self.cards[index] = card
+        except pynvml.NVMLError as error:
+            if error.value in _DRIVER:
+                raise
+            uuid = self.uuids.get(index, "")
+            self.unreadable[index] = {"index": index, "error": error_name(error), "uuid": uuid}
 
     def inventory(self) -> dict[str, object]:
         cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
@@ -82,54 +103,62 @@ class Driver:
             "driver_version": self.version,
             "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             "driver_load": "" if self.is_simulated else driver_load(self._kernel_module),
-            "cards": self.cards,
-            "unreadable": self.unreadable,
-            "links": self._links,
+            "cards": [self.cards[index] for index in sorted(self.cards)],
+            "unreadable": [self.unreadable[index] for index in sorted(self.unreadable)],
+            "links": both_ways(self._links),
         }
 
-    def probe(self, slices: str = "") -> list[dict[str, object]]:
-        """Probe each card. Raises NVMLError if the whole driver is gone.
+    def probe(self, index: int, slices: str = "") -> dict[str, object]:
+        """What the card says now, and whether it differs from what was reported (`has_changed`).
 
         In the directory `slices` gpu-limit-hook's marks name cgroups whose limits are read.
         """
+        uuid = self.uuids[index]
+        handle = self._handles[uuid]
         places = _read_marks(slices) if slices else {}
-        return [self._probe_card(uuid, handle, places) for uuid, handle in self._handles.items()]
+        try:
+            memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
+            return {
+                "uuid": uuid,
+                "recovery_action": _recovery_action(handle),
+                "used_bytes": None if memory is None else int(memory.used),
+                "limits": {name: _limits(handle, place) for name, place in places.items()},
+                "has_changed": self._differs(handle, self.cards[index]["hardware"]),
+            }
+        except pynvml.NVMLError as error:
+            if error.value in _DRIVER:
+                raise
+            return {"uuid": uuid, "error": error_name(error)}
 
     def has_changed(self) -> bool:
-        """Whether the driver's version, a card's MIG mode, instances or NVLink domain differ from what was reported."""
-        if driver_version() != self.version:
-            return True
-        for card in self.cards:
-            # A card that does not answer is reported by its probe.
-            with suppress(pynvml.NVMLError):
-                if self._differs(str(card["uuid"]), is_mig=bool(card["is_mig"])):
-                    return True
-        return False
+        """Whether it has another version than when it was opened."""
+        return driver_version() != self.version
 
     def is_other_node(self) -> bool:
         """Whether the simulated node was changed: no PCI bus shows its cards."""
         return _generation() != self._generation
 
-    def _differs(self, uuid: str, *, is_mig: bool) -> bool:
-        handle = self._handles[uuid]
-        if _is_mig(handle) is not is_mig or fabric(handle) != self._hardware[uuid]["fabric"]:
+    @staticmethod
+    def _differs(handle: Any, known: Mapping[str, Any]) -> bool:
+        """Whether MIG mode, instances or NVLink domain differ."""
+        is_mig = known["is_mig"]
+        if _is_mig(handle) is not is_mig or fabric(handle) != known["fabric"]:
             return True
-        before = [instance["uuid"] for instance in self._hardware[uuid]["instances"]]
+        before = [instance["uuid"] for instance in known["instances"]]
         return is_mig and instance_uuids(handle) != before
 
-    def _read_links(self) -> dict[str, dict[str, list[int]]]:
-        """Links between the cards; none if one of them is lost, which its probe reports."""
+    def _read_links(self, uuid: str, handle: Any) -> dict[str, list[int]]:
+        """Links to the cards that were asked before; none if one of them is lost, which its probe reports."""
+        others = {other: found for other, found in self._handles.items() if other != uuid}
         try:
-            return links(self._handles)
+            return links(handle, others)
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise
             return {}
 
     def next_xid(self, wait_ms: int) -> tuple[str | None, int] | None:
-        """The next XID and its card, None when none came in time or NVML has no events."""
-        if self._events is None:
-            return None
+        """The next XID and its card, None when none came in time."""
         try:
             event = pynvml.nvmlEventSetWait(self._events, wait_ms)
         except pynvml.NVMLError as error:
@@ -145,39 +174,14 @@ class Driver:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
-    @property
-    def has_events(self) -> bool:
-        return self._events is not None
-
-    def _enumerate(self, index: int) -> None:
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-            card = _describe(uuid, index, handle)
-        except pynvml.NVMLError as error:
-            if error.value in _DRIVER:
-                raise
-            self.unreadable.append({"index": index, "error": error_name(error)})
-            return
-        self._handles[uuid] = handle
-        self._by_address[_address(handle)] = uuid
-        self._hardware[uuid] = card["hardware"]
-        self.cards.append(card)
-
-    def _register(self) -> None:
-        """Register for the XIDs of every card that reports them; probes find a lost card."""
-        events = ask(pynvml.nvmlEventSetCreate)
-        if events is None:
-            return
-        for handle in self._handles.values():
+    def _register(self, handle: Any) -> None:
+        """Register for the XIDs of a card if it reports them; probes find a lost one."""
+        if self._events is not None:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlDeviceRegisterEvents(
-                    handle, pynvml.nvmlEventTypeXidCriticalError, events
+                    handle, pynvml.nvmlEventTypeXidCriticalError, self._events
                 )
-                self._events = events
-        if self._events is None:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlEventSetFree(events)
+                self.has_events = True
 
     def _uuid_of(self, handle: Any) -> str | None:
         uuid = self._by_address.get(_address(handle))
@@ -185,21 +189,6 @@ class Driver:
             with suppress(pynvml.NVMLError):
                 uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         return uuid
-
-    def _probe_card(self, uuid: str, handle: Any, places: Mapping[str, str]) -> dict[str, object]:
-        try:
-            memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
-            used = None if memory is None else int(memory.used)
-            return {
-                "uuid": uuid,
-                "recovery_action": _recovery_action(handle),
-                "used_bytes": used,
-                "limits": {name: _limits(handle, place) for name, place in places.items()},
-            }
-        except pynvml.NVMLError as error:
-            if error.value in _DRIVER:
-                raise
-            return {"uuid": uuid, "error": error_name(error)}
 
 
 class _Limits(ctypes.Structure):

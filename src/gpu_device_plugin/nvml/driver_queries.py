@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import combinations
 
 import pynvml
 
@@ -95,19 +94,27 @@ def instance_uuids(handle: Any) -> list[str]:
     return [str(pynvml.nvmlDeviceGetUUID(found)) for _, found in mig_handles(handle)]
 
 
-def links(handles: Mapping[str, Any]) -> dict[str, dict[str, list[int]]]:
-    """UUID -> UUID of another card -> what they have in common on the PCI bus, and NVLinks.
+def links(handle: Any, others: Mapping[str, Any]) -> dict[str, list[int]]:
+    """UUID of another card -> what it has in common on the PCI bus with this one, and NVLinks.
 
     The first is nvmlGpuTopologyLevel_t, -1 where the driver does not tell.
     """
-    buses = {uuid: _bus(handle) for uuid, handle in handles.items()}
-    found: dict[str, dict[str, list[int]]] = {uuid: {} for uuid in handles}
-    nvlinks = {uuid: list(_remote_buses(handle)) for uuid, handle in handles.items()}
-    for one, other in combinations(handles, 2):
-        level = ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
-        count = nvlinks[one].count(buses[other]) if buses[other] else 0
+    found: dict[str, list[int]] = {}
+    ends = list(_remote_buses(handle)) if others else []
+    for uuid, other in others.items():
+        level, bus = ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other), _bus(other)
+        count = ends.count(bus) if bus else 0
         if level is not None or count:
-            found[one][other] = found[other][one] = [-1 if level is None else int(level), count]
+            found[uuid] = [-1 if level is None else int(level), count]
+    return found
+
+
+def both_ways(links: Mapping[str, Mapping[str, list[int]]]) -> dict[str, dict[str, list[int]]]:
+    """The same from each of the two cards of a link."""
+    found: dict[str, dict[str, list[int]]] = {uuid: {} for uuid in links}
+    for one, to in links.items():
+        for other, link in to.items():
+            found[one][other] = found[other][one] = link
     return found
 
 

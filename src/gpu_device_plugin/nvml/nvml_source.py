@@ -3,7 +3,10 @@
 A child that says nothing for `answer_seconds` is killed and replaced. One that does not die is
 in an uninterruptible driver call. It is abandoned, and no other is started while it exists,
 because that would get stuck in the same place. When no child has answered for `stall_seconds`,
-that is reported once as `Stalled`, and the next answer as `Answered`. Opening NVML may take
+that is reported once as `Stalled`, and the next answer as `Answered`. A card that does not answer
+while others do is told so by the child, which goes on. If none answers, it may still be that one
+card holds up all calls of a process: so the child names each card before it asks it, and the next
+child leaves the one that was silent for last. If no card answers that one either, it is the driver. Opening NVML may take
 longer without a fault: a child that is starting has `start_seconds`, unless it replaces one that
 did not answer.
 
@@ -32,7 +35,15 @@ from gpu_device_plugin.domain.cards.nvml_reports import (
     Stalled,
 )
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.child_messages import MISMATCH, Beat, Line, NoDriver, Starting, reports
+from gpu_device_plugin.nvml.child_messages import (
+    MISMATCH,
+    Asking,
+    Beat,
+    Line,
+    NoDriver,
+    Starting,
+    reports,
+)
 from gpu_device_plugin.nvml.child_process import ChildProcess, Kill, Succession, kill
 
 _log = structlog.get_logger("nvml")
@@ -45,13 +56,13 @@ _MOST_SLOWNESS = 4.0
 class Deadlines:
     """How long the agent waits for the child."""
 
-    answer_seconds: float = 5.0  # for its next line
+    answer_seconds: float = 5.0  # for its next sign of life, and for a card's answer
     start_seconds: float = 30.0
     """The same while NVML is being opened, which wakes every card; up to four times as long after
     children that did not make it."""
     stall_seconds: float = 10.0  # without an answer of any child, until NVML counts as stalled
     backoff_seconds: float = 5.0  # longest pause before another child
-    wait_seconds: float = 2.0  # this and the next: see `child.ChildPace`
+    wait_seconds: float = 2.0  # this and the next: see `rounds.Pace`
     probe_seconds: float = 5.0
     reopen_seconds: float = 10.0
     """Before NVML is opened again for a card that fails, and longer each time that this did not
@@ -105,6 +116,7 @@ class NvmlSource:
         self._child: ChildProcess | None = None
         self._succession = Succession(self._start, self._deadlines.reopen_seconds)
         self.restarts = 0  # children that failed and had to be replaced, for the metric
+        self._last: int | None = None  # index of the card that is asked last
         self._slowness = 1.0
         self._is_answering = False
         self._was_silent = False
@@ -148,6 +160,7 @@ class NvmlSource:
             _log.warning("NVML child failed", pid=self.pid, error=str(error))
             if self._child is not None and self._child.was_silent:
                 self._was_silent = True
+                self._last = self._last if self._child.asked is None else self._child.asked
                 self._slowness = min(self._slowness * 2, _MOST_SLOWNESS)
             for child in self._children():
                 await child.end()
@@ -182,6 +195,8 @@ class NvmlSource:
 
     def _take_line(self, line: Line) -> None:
         """Note that NVML answered, and pass on what is new."""
+        if isinstance(line, Asking):
+            return
         if isinstance(line, Starting):
             if not self._was_silent:
                 self._await_answer(self._deadlines.start_seconds)
@@ -257,7 +272,9 @@ class NvmlSource:
             *("--kernel-module", str(self._kernel.module)),
             *("--wait-seconds", str(pace.wait_seconds)),
             *("--probe-seconds", str(pace.probe_seconds)),
+            *("--silent-seconds", str(pace.answer_seconds)),
             *("--reopen-seconds", str(pace.reopen_seconds)),
+            *("--last", str(-1 if self._last is None else self._last)),
             *library,
             *self._slices,
         ]

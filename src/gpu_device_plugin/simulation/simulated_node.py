@@ -217,6 +217,12 @@ class SimulatedNode:
     def unhang(self) -> None:
         driver_library.set_fields(self.state, ["hang=0"])
 
+    def slow(self, card: int, seconds: int, call: str = "") -> None:
+        """So long NVML's calls on the card take from now on, those whose names begin with `call`."""
+        self._require_present(card)
+        lines = [f"cards.{card}.slow_seconds={seconds}", f"cards.{card}.slow_call={call}"]
+        driver_library.set_fields(self.state, lines)
+
     def use(
         self, card: int, *, memory_mib: int | None = None, gpu_percent: int | None = None
     ) -> None:

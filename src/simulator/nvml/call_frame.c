@@ -86,15 +86,41 @@ nvmlReturn_t enter(struct call *call, const char *function)
 	return result;
 }
 
+/* Blocks as long as calls of this name take on the card, or until it is no longer slow. */
+static void wait_for_card(struct gpusim_node *node, uint32_t slot, const char *function)
+{
+	const struct gpusim_card *card = &node->cards[slot];
+	const uint64_t begun_ns = now_ns();
+
+	for (;;) {
+		const uint32_t change = atomic_load(&node->change);
+		gpusim_lock(node);
+		const bool is_slow =
+			strncmp(function, card->slow_call, strlen(card->slow_call)) == 0;
+		const uint64_t ms = is_slow ? card->slow_seconds * 1000ull : 0;
+		gpusim_unlock(node);
+		const uint64_t waited_ms = (now_ns() - begun_ns) / 1000000u;
+		if (waited_ms >= ms)
+			return;
+		gpusim_await_change(node, change, (unsigned)(ms - waited_ms));
+	}
+}
+
 nvmlReturn_t enter_place(struct call *call, nvmlDevice_t device, const char *function)
 {
-	unsigned instance;
+	unsigned instance = 0;
+	uint32_t slot = 0;
+	const bool is_place = handle_place(device, &slot, &instance);
+
+	if (is_place && library.node)
+		wait_for_card(library.node, slot, function);
 	nvmlReturn_t result = enter(call, function);
 
 	if (result != NVML_SUCCESS)
 		return result;
-	if (!handle_place(device, &call->slot, &instance))
+	if (!is_place)
 		return leave(call, NVML_ERROR_INVALID_ARGUMENT);
+	call->slot = slot;
 	call->card = &call->node->cards[call->slot];
 	if (!call->card->present || call->card->lost)
 		return leave(call, NVML_ERROR_GPU_IS_LOST);

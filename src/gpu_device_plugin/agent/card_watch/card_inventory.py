@@ -189,6 +189,10 @@ class CardInventory:
         why = next((f": {fault.text}" for fault, _ in found if fault is not None), "")
         for report in inventory.cards:
             self._note_left_out(report, known)
+        for slot in inventory.unreadable:
+            if slot.uuid and all(card.uuid != slot.uuid for card in known):
+                text = f"card {slot.index} ({slot.uuid}) is left out: NVML says {slot.error}"
+                self.recorder.node_note("CardSkipped", text)
         self.has_inventory = True
         self.missing = "" if served else f"the driver shows no card that can be shared{why}"
         shown = {report.uuid for report in served}

@@ -36,6 +36,7 @@ from gpu_device_plugin.domain.cards.health_values import (
     XidAction,
 )
 from gpu_device_plugin.domain.cards.nvml_reports import (
+    NO_ANSWER,
     Answered,
     CardReport,
     DriverMissing,
@@ -97,10 +98,20 @@ def unshareable(report: CardReport, now_seconds: float, rules: HealthRules) -> F
     return None
 
 
-def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
-    """Why a card that was there is not shown: it cannot be opened, or it is gone."""
-    if inventory.unreadable:
-        errors = ", ".join(f"card {slot.index}: {slot.error}" for slot in inventory.unreadable)
+def silent_fault(now_seconds: float) -> Fault:
+    """Why a card is out that lets others answer before it."""
+    text = "NVML's calls on it take longer than 5 s, or do not return; other cards answer"
+    return Fault("ProbeHangs", text, Recovery.PROBE, now_seconds, now_seconds, is_probed=True)
+
+
+def missing_fault(inventory: Inventory, uuid: str, now_seconds: float) -> Fault:
+    """Why a card that was there is not shown: it does not answer, cannot be opened, or is gone."""
+    own = [slot for slot in inventory.unreadable if slot.uuid == uuid]
+    slots = own or [slot for slot in inventory.unreadable if not slot.uuid]
+    if slots and all(slot.error == NO_ANSWER for slot in slots):
+        return silent_fault(now_seconds)
+    if slots:
+        errors = ", ".join(f"card {slot.index}: {slot.error}" for slot in slots)
         text = f"NVML cannot open it ({errors})"
         return Fault("Lost", text, Recovery.PROBE, now_seconds, now_seconds)
     text = "NVML no longer shows the card"
@@ -114,6 +125,8 @@ def apply_inventory(
     found = unshareable(report, now_seconds, rules)
     if found is not None:
         card = with_fault(card, found)
+    if report.is_silent:
+        card = with_fault(card, silent_fault(now_seconds))
     reason = found.reason if found is not None else ""
     kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason == reason)
     return replace(card, faults=tuple(kept))
@@ -186,7 +199,10 @@ _CURES = {
 }
 _BUS = f"check power and riser, and reset the card; {_CURES[Recovery.PROBE]}"
 _GONE = "plug it in, or restart the agent, which then no longer counts it"
-_PROBE_CURES = {"Lost": _BUS, "XID79": _BUS, "Unplugged": _GONE}
+_HANG = (
+    f"look at `dmesg` for what hangs in the driver, and reset the card; {_CURES[Recovery.PROBE]}"
+)
+_PROBE_CURES = {"Lost": _BUS, "XID79": _BUS, "Unplugged": _GONE, "ProbeHangs": _HANG}
 _AWAY = {
     "NVMLStalled": "see `dmesg` for what hangs in the driver; no card is offered until NVML answers",
     "DriverMissing": "no card is offered until NVML answers",  # the text has what to do
@@ -226,6 +242,10 @@ def observe(
 def recovery_obstacle(health: Health, uuid: str) -> str:
     """Why the operator cannot clear the card's faults now; "" if he can."""
     card = health.card(uuid)
+    if card is not None and not card.is_shown and health.reason(uuid) == "ProbeHangs":
+        return (
+            "it has not answered since NVML was opened; it is offered again some time after it does"
+        )
     if card is None or not card.is_shown:
         return ""
     if health.outage is not None or not health.has_inventory:
@@ -276,13 +296,12 @@ def _after_inventory(
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
     is_fresh = _is_fresh(health.driver, driver)
     known = {card.uuid: apply_reset(card) if is_fresh else card for card in health.cards}
-    gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
         found = apply_inventory(card, report, now_seconds, rules)
         known[report.uuid] = replace(found, is_shown=True)
     for uuid in known.keys() - {card.uuid for card in inventory.cards}:
-        card = with_fault(known[uuid], gone)
+        card = with_fault(known[uuid], missing_fault(inventory, uuid, now_seconds))
         known[uuid] = replace(card, clean_since_seconds=None, is_shown=False)
     cards = tuple(known[uuid] for uuid in sorted(known))
     return replace(health, driver=driver, outage=None, cards=cards, has_inventory=True)
@@ -304,9 +323,12 @@ def _after_probe(
     def change(card: CardHealth) -> CardHealth:
         if probe.error is None:
             return apply_probe(card, probe, now_seconds, recovery_seconds)
-        reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
-        text = f"NVML says {probe.error}"
-        fault = Fault(reason, text, Recovery.PROBE, now_seconds, now_seconds)
+        if probe.error == NO_ANSWER:
+            fault = silent_fault(now_seconds)
+        else:
+            reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
+            text = f"NVML says {probe.error}"
+            fault = Fault(reason, text, Recovery.PROBE, now_seconds, now_seconds)
         return replace(with_fault(card, fault), clean_since_seconds=None)
 
     return _with_card(health, probe.uuid, change)

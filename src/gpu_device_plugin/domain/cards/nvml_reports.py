@@ -11,10 +11,18 @@ from typing import NamedTuple
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNumber, Hardware
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 
+NO_ANSWER = "NO_ANSWER"
+"""In place of NVML's error: the card has not answered in time, though another one did."""
+
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
-    """One card as NVML enumerates it now; `memory_mib` is rounded down, 0 where NVML cannot tell."""
+    """One card as NVML enumerates it now.
+
+    Attributes:
+        memory_mib: Rounded down, 0 where NVML cannot tell.
+        is_silent: It took longer than a card may to tell this.
+    """
 
     uuid: str
     index: CardIndex
@@ -24,6 +32,7 @@ class CardReport:
     pci_bus_id: str
     is_mig: bool
     hardware: Hardware = UNKNOWN
+    is_silent: bool = False
 
     def as_card(self, number: CardNumber) -> Card:
         where = number, self.index, self.minor
@@ -32,10 +41,11 @@ class CardReport:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCard:
-    """The index of a card that NVML cannot open, so that its UUID is unknown."""
+    """The index of a card that NVML cannot open; its UUID is mostly unknown ("")."""
 
     index: CardIndex
     error: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

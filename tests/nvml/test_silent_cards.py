@@ -1,0 +1,90 @@
+"""A card whose calls take long is one sick card: the others are asked on, and its XIDs are read."""
+
+from dataclasses import replace
+
+import pytest
+from tests.nvml.conftest import Start
+from tests.nvml.watch import HURRIED
+
+from gpu_device_plugin.domain.cards.nvml_reports import NO_ANSWER, Inventory, Probe, Stalled, Xid
+from gpu_device_plugin.simulation import driver_library
+from gpu_device_plugin.simulation.simulated_node import SimulatedNode
+
+MEMORY = "nvmlDeviceGetMemoryInfo"
+# Nothing but the child's rounds decides how soon it looks at a changed node.
+STEADY = replace(HURRIED, answer_seconds=3, stall_seconds=20)
+
+
+def uuids(node: SimulatedNode) -> list[str]:
+    return [card.uuid for card in node.view().cards]
+
+
+@pytest.mark.parametrize("card", [0, 3])
+@pytest.mark.parametrize("call", [MEMORY, ""])
+async def test_a_card_that_hangs_is_named_and_the_others_answer_on(
+    node: SimulatedNode, start: Start, card: int, call: str
+) -> None:
+    """Its XIDs are read meanwhile, and no other child is needed."""
+    names = uuids(node)
+    watch = start(node.library, STEADY)
+    await watch.seen(Inventory)
+    await watch.seen(Probe)
+    node.slow(card, 3600, call)
+    await watch.seen(Probe, Probe(names[card], NO_ANSWER).__eq__)
+    node.xid(card, 8)
+    assert await watch.seen(Xid) == Xid(names[card], 8)
+    for uuid in (name for name in names if name != names[card]):
+        for _ in range(3):
+            await watch.seen(Probe, Probe(uuid, recovery_action=0).__eq__)
+    node.slow(card, 0)
+    await watch.seen(Probe, Probe(names[card], recovery_action=0).__eq__)
+    assert (watch.source.restarts, watch.ever(Stalled)) == (0, False)
+    assert not any(probe.error for probe in watch.reports if isinstance(probe, Probe))
+
+
+async def test_calls_that_take_long_each_time_are_told_each_time(
+    node: SimulatedNode, start: Start
+) -> None:
+    """Also when the call has come back: so clean probes are counted from there."""
+    names = uuids(node)
+    watch = start(node.library, STEADY)
+    await watch.seen(Probe)
+    node.slow(1, 5, MEMORY)
+    for _ in range(5):
+        await watch.seen(Probe, Probe(names[1], NO_ANSWER).__eq__)
+    assert not watch.ever(Stalled)
+
+
+@pytest.mark.parametrize("card", [0, 3])
+@pytest.mark.parametrize("call", [MEMORY, "nvmlDeviceGetUUID"])
+async def test_an_agent_that_starts_beside_a_card_that_hangs_has_the_others(
+    node: SimulatedNode, start: Start, card: int, call: str
+) -> None:
+    """It waited for all of them, without end. The card is shown when it answers, and said to be slow."""
+    names = uuids(node)
+    node.slow(card, 3600, call)
+    watch = start(node.library, STEADY)
+    shown = await watch.seen(Inventory)
+    assert [each.uuid for each in shown.cards] == [name for name in names if name != names[card]]
+    (missing,) = shown.unreadable
+    assert (missing.index, missing.error) == (card, NO_ANSWER)
+    assert missing.uuid == (names[card] if call == MEMORY else "")
+    node.slow(card, 0)
+    shown = await watch.seen(Inventory)
+    assert [each.uuid for each in shown.cards] == names
+    assert not watch.ever(Stalled)
+
+
+async def test_cards_that_all_hang_are_a_driver_that_hangs(
+    node: SimulatedNode, start: Start
+) -> None:
+    """No card is named, because none answers that could tell."""
+    watch = start(node.library, HURRIED)
+    await watch.seen(Probe)
+    slow = [f"cards.{card}.slow_seconds" for card in range(4)]
+    driver_library.set_fields(node.state, [f"{field}=3600" for field in slow])
+    await watch.seen(Stalled)
+    driver_library.set_fields(node.state, [f"{field}=0" for field in slow])
+    shown = await watch.seen(Inventory)
+    assert [card.is_silent for card in shown.cards] == [False] * 4
+    assert not any(report.error for report in watch.reports if isinstance(report, Probe))
