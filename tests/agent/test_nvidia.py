@@ -13,6 +13,7 @@ from typing import Any
 from tools.harness.rig import CORE, MEM, NODE, Rig, running_rig
 from tools.harness.waiting import until
 
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
@@ -202,12 +203,22 @@ async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Pa
         await offered(rig, gpu=40)
 
 
-async def test_an_xid_in_an_instance_takes_out_its_whole_card_and_no_other() -> None:
-    """R-709: the fault may be the card's, whichever instance reported it."""
+async def test_an_xid_in_an_instance_takes_out_that_instance_alone() -> None:
+    """R-709. One that names no instance, and a reset that NVML asks for, concern all of the card."""
     settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed", "recovery_seconds": 1}
     async with running_rig("a100-mig", is_hasty=True, **settings) as rig:
         await offered(rig, seventh=56)
-        rig.cards.xid(2, 48, instance=3)
+        uuid = rig.cards.view().cards[2].instances[3].uuid
+        rig.cards.xid(2, 8, instance=3)
+        await offered(rig, seventh=55)
+        await until(lambda: uuid in str(rig.events("XID8")), 10)
+
+        def sick() -> list[str]:
+            cards = json.loads(rig.annotations()[CARDS_ANNOTATION])["cards"]
+            return [i["uuid"] for card in cards for i in card["instances"] if not i["healthy"]]
+
+        await until(lambda: sick() == [uuid], 20)
+        rig.cards.xid(2, 48)
         await offered(rig, seventh=49)
         rig.cards.restore(2)
         await offered(rig, seventh=56)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.cards.card import CardIndex
+from gpu_device_plugin.domain.cards.card import CardIndex, Hardware, Instance
 from gpu_device_plugin.domain.cards.health import (
     observe,
     recover,
@@ -570,3 +570,53 @@ def test_a_card_that_is_first_seen_late_is_out_for_as_long() -> None:
 def test_a_card_that_is_silent_hides_no_card_that_is_gone() -> None:
     hidden = replace(inventory(), unreadable=(UnreadableCard(CardIndex(0), NO_ANSWER, A),))
     assert out(after((0, inventory(A, B)), (5, hidden))[0]) == {A: "ProbeHangs", B: "Unplugged"}
+
+
+CUT = Hardware(
+    is_mig=True,
+    instances=tuple(Instance(f"MIG-{n}", n, n, 0, "1g.5gb", MiB(4864), 1, 1, 14) for n in range(3)),
+)
+MIG_RULES = replace(RULES, takes_mig={A})
+
+
+def cut(hardware: Hardware = CUT) -> Inventory:
+    """One card in MIG mode, and one that is not."""
+    shown = inventory(A, B)
+    return replace(
+        shown, cards=(replace(shown.cards[0], is_mig=True, hardware=hardware), shown.cards[1])
+    )
+
+
+def of_mig(*steps: tuple[float, NvmlReport], start: Health | None = None) -> Health:
+    """Health after reports, where the card's instances are offered."""
+    health = start or Health("boot")
+    for now_seconds, report in steps:
+        health, _ = observe(health, report, now_seconds, MIG_RULES)
+    return health
+
+
+@pytest.mark.parametrize(
+    ("named", "sick"),
+    [(("MIG-1",), {"MIG-1"}), (("MIG-0", "MIG-2"), {"MIG-0", "MIG-2"}), ((), set())],
+)
+def test_an_xid_takes_out_the_mig_instances_that_it_names(
+    named: tuple[str, ...], sick: set[str]
+) -> None:
+    """All of the card, if it names none; the instances come back by the same rules."""
+    health = of_mig((0, cut()), (1, Xid(A, 79, named)))
+    assert health.instances_out.keys() == sick
+    assert out(health) == ({} if named else {A: "XID79"})
+    health = of_mig(*probes(A, range(5, 40, 5)), start=health)
+    assert (health.instances_out, out(health)) == ({}, {})
+
+
+def test_a_reset_that_nvml_asks_for_takes_out_the_whole_card() -> None:
+    """Also after an XID of one instance: a reset ends what runs in all of them."""
+    health = of_mig((0, cut()), (1, Xid(A, 48, ("MIG-1",))), *probes(A, [5], action=1))
+    assert out(health) == {A: "RecoveryAsked"}
+
+
+def test_the_fault_of_an_instance_ends_with_the_instance() -> None:
+    """Cut anew, the card has others."""
+    again = replace(CUT, instances=(replace(CUT.instances[0], uuid="MIG-new"),))
+    assert of_mig((0, cut()), (1, Xid(A, 48, ("MIG-1",))), (9, cut(again))).instances_out == {}

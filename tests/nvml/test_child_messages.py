@@ -13,6 +13,7 @@ from gpu_device_plugin.nvml.child_messages import decode, reports
         (b'{"kind":"beat"}', ()),
         (b'{"kind":"starting"}', ()),
         (b'{"kind":"xid","uuid":null,"code":79}', (Xid(None, 79),)),
+        (b'{"kind":"xid","uuid":"a","code":8,"instances":["b"]}', (Xid("a", 8, ("b",)),)),
         (
             b'{"kind":"probes","cards":[{"uuid":"a","error":"GPU_IS_LOST"}]}',
             (Probe("a", "GPU_IS_LOST"),),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,20 @@ async def test_an_xid_arrives_with_its_card(node: SimulatedNode, start: Start) -
     uuids = [card.uuid for card in node.view().cards]
     assert await watch.seen(Xid) == Xid(uuids[2], 48)
     assert await watch.seen(Xid) == Xid(uuids[0], 13)
+
+
+async def test_an_xid_in_a_mig_instance_arrives_with_that_instance(
+    make_node: Callable[..., SimulatedNode], start: Start
+) -> None:
+    """It named the card alone, and so took out every instance of it."""
+    mig = make_node("a100-mig")
+    watch = start(mig.library, PATIENT)
+    await watch.seen(Inventory)
+    card = mig.view().cards[1]
+    mig.xid(1, 8, instance=2)
+    mig.xid(1, 48)
+    assert await watch.seen(Xid) == Xid(card.uuid, 8, (card.instances[2].uuid,))
+    assert await watch.seen(Xid) == Xid(card.uuid, 48)
 
 
 async def test_the_recovery_action_follows_the_card(node: SimulatedNode, start: Start) -> None:

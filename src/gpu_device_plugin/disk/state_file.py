@@ -129,6 +129,7 @@ class FaultRecord(msgspec.Struct, frozen=True):
     recovery: Recovery
     since_seconds: float
     is_action_asked: bool = False
+    instance: str = ""
 
 
 class CardHealthRecord(msgspec.Struct, frozen=True):

@@ -84,6 +84,7 @@ class XidLine(_Line, frozen=True, tag="xid"):
 
     uuid: str | None
     code: int
+    instances: tuple[str, ...] = ()
 
 
 class InventoryLine(_Line, frozen=True, tag="inventory"):
@@ -125,7 +126,7 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
         case ProbesLine():
             return line.cards
         case XidLine():
-            return (Xid(line.uuid, line.code),)
+            return (Xid(line.uuid, line.code, line.instances),)
         case NoDriver():
             reason = driver_trouble(line.error)
             return (DriverMissing(reason, is_unloaded=line.error == _UNLOADED),)

@@ -21,6 +21,7 @@ from gpu_device_plugin.nvml.driver_queries import (
     hardware,
     instance_uuids,
     links,
+    mig_handles,
     read_text,
     text,
 )
@@ -44,6 +45,7 @@ _NAMES = {
 }
 # A function that our simulated library has and NVIDIA's lacks: its answer differs once the node was changed.
 _SIMULATED = "gpusim_generation"
+_NO_ID = 0xFFFFFFFF  # an event's instance id where it names none
 _PCI_DEVICES = "/sys/bus/pci/devices"
 
 
@@ -65,7 +67,8 @@ class Driver:
         self._generation = _generation()
         self._kernel_module = kernel_module
         self._handles: dict[str, Any] = {}
-        self._by_address: dict[int, str] = {}
+        self._by_address: dict[int, str] = {}  # UUID of the card, by handles of instances too
+        self._instance_at: dict[int, str] = {}
         self._links: dict[str, dict[str, list[int]]] = {}
         self.uuids: dict[int, str] = {}
         """By NVML's index, as soon as it is known."""
@@ -87,6 +90,9 @@ class Driver:
             self._by_address[_address(handle)] = uuid
             self._register(handle)
             card = _describe(uuid, index, handle)
+            for _, found in mig_handles(handle) if card["is_mig"] else ():
+                self._by_address[_address(found)] = uuid
+                self._instance_at[_address(found)] = str(pynvml.nvmlDeviceGetUUID(found))
             self._handles[uuid] = handle
             self._links[uuid] = self._read_links(uuid, handle)
             self.cards[index] = card
@@ -157,15 +163,33 @@ class Driver:
                 raise
             return {}
 
-    def next_xid(self, wait_ms: int) -> tuple[str | None, int] | None:
-        """The next XID and its card, None when none came in time."""
+    def next_xid(self, wait_ms: int) -> tuple[str | None, int, list[str]] | None:
+        """The next XID, its card, and MIG instances if it names any; None when none came in time."""
         try:
             event = pynvml.nvmlEventSetWait(self._events, wait_ms)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_TIMEOUT:
                 return None
             raise
-        return self._uuid_of(event.device), int(event.eventData)
+        at = _address(event.device)
+        uuid = self._by_address.get(at)
+        if uuid is None:
+            with suppress(pynvml.NVMLError):
+                uuid = str(pynvml.nvmlDeviceGetUUID(event.device))
+        return uuid, int(event.eventData), self._named_instances(event, uuid, at)
+
+    def _named_instances(self, event: Any, uuid: str | None, address: int) -> list[str]:
+        """By the handle of one, or by ids beside the card's handle."""
+        if address in self._instance_at:
+            return [self._instance_at[address]]
+        cards = (card for card in self.cards.values() if card["uuid"] == uuid)
+        return [
+            instance["uuid"]
+            for card in cards
+            for instance in card["hardware"]["instances"]
+            if event.gpuInstanceId == instance["gpu_instance"]
+            and event.computeInstanceId in {instance["compute_instance"], _NO_ID}
+        ]
 
     def close(self) -> None:
         with suppress(pynvml.NVMLError):
@@ -182,13 +206,6 @@ class Driver:
                     handle, pynvml.nvmlEventTypeXidCriticalError, self._events
                 )
                 self.has_events = True
-
-    def _uuid_of(self, handle: Any) -> str | None:
-        uuid = self._by_address.get(_address(handle))
-        if uuid is None:
-            with suppress(pynvml.NVMLError):
-                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-        return uuid
 
 
 class _Limits(ctypes.Structure):

@@ -184,7 +184,7 @@ class Rounds:
                 xid = self._driver.next_xid(0 if told else int(wait_seconds * 1000))
                 if xid is None:
                     return
-                self._tell(kind="xid", uuid=xid[0], code=xid[1])
+                self._tell(kind="xid", uuid=xid[0], code=xid[1], instances=xid[2])
                 told, self._is_wanted = told + 1, True
         except pynvml.NVMLError:
             # A lost card makes the wait for all fail at once: ask which one it is, do not spin.

@@ -193,9 +193,9 @@ class SimulatedNode:
         return node_view(driver_library.describe(self.state))
 
     def xid(self, card: int, code: int, instance: int | None = None) -> None:
-        """The card in this slot, or one MIG instance by index, reports an XID; for some the driver wants a reset."""
+        """The card in this slot, or one MIG instance by index, reports an XID; for a card's the driver may want a reset."""
         self._require_present(card)
-        if code in _XIDS_THAT_NEED_A_RESET:
+        if instance is None and code in _XIDS_THAT_NEED_A_RESET:
             self._set_card(card, recovery_action=_RECOVERY_RESET)
         driver_library.post_xid(self.state, card, code, instance)
 

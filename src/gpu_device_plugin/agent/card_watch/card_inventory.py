@@ -238,10 +238,13 @@ class CardInventory:
     def _publish(self, cards: tuple[Card, ...]) -> None:
         """Publish cards and their health together, so that no card seems healthy in between."""
         at_boot, faulty = self.wall_seconds() - self.boot_seconds(), self._health.cards
-        since = {c.uuid: round(at_boot + c.faults[0].since_seconds) for c in faulty if c.faults}
+        oldest = {c.uuid: c.own_faults[0] for c in faulty if c.own_faults}
+        oldest |= self._health.instances_out
+        since = {uuid: round(at_boot + fault.since_seconds) for uuid, fault in oldest.items()}
         reasons = self._unhealthy(cards)
         self.node_store.update(cards=cards, unhealthy=reasons, unhealthy_since=since)
         self.memory.save(cards_record(self._numbers, cards, self._health, self._instances))
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
-        return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}
+        parts = {uuid: fault.reason for uuid, fault in self._health.instances_out.items()}
+        return {**parts, **{c.uuid: r for c in cards if (r := self._health.reason(c.uuid))}}

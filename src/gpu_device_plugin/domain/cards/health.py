@@ -14,7 +14,8 @@ While NVML asks for a recovery action the card is out of service, whatever fault
 operator's `recover` is refused. Until NVML has shown its cards for the first time since the agent
 started, none is healthy (`NVMLUnanswered`).
 
-A fault belongs to one card and takes out that card only. An XID that names no card is
+A fault belongs to one card and takes out that card only, or those of its MIG instances that an XID
+names. An XID that names no card is
 only reported, unless there is just one card. Taking out all cards, as other plugins do, would
 turn one broken card into a broken node. If NVML as a whole does not answer (`NVMLStalled`,
 `DriverMissing`), that is no fault of a card, but takes all out while it lasts.
@@ -22,6 +23,7 @@ turn one broken card into a broken node. If NVML as a whole does not answer (`NV
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.health_values import (
@@ -129,7 +131,8 @@ def apply_inventory(
         card = with_fault(card, silent_fault(now_seconds))
     reason = found.reason if found is not None else ""
     kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason == reason)
-    return replace(card, faults=tuple(kept))
+    there = {"", *(instance.uuid for instance in report.hardware.instances)}
+    return replace(card, faults=tuple(fault for fault in kept if fault.instance in there))
 
 
 def apply_probe(
@@ -154,7 +157,7 @@ def apply_probe(
 
 def _note_action(card: CardHealth, action: int, now_seconds: float) -> CardHealth:
     """The card, out while NVML asks for an action, also where the XID before it was missed."""
-    if any(fault.recovery is Recovery.RESET for fault in card.faults):
+    if any(fault.recovery is Recovery.RESET for fault in card.own_faults):
         return card
     text = f"NVML asks for {action_text(action)}"
     return with_fault(card, Fault("RecoveryAsked", text, Recovery.RESET, now_seconds, now_seconds))
@@ -177,7 +180,8 @@ def _closes(fault: Fault, probe: Probe, is_settled: bool) -> bool:  # noqa: FBT0
 
 def with_fault(card: CardHealth, fault: Fault) -> CardHealth:
     """The card with the fault open; one that is open already is seen again."""
-    again = next((old for old in card.faults if old.reason == fault.reason), None)
+    same = fault.reason, fault.instance
+    again = next((old for old in card.faults if (old.reason, old.instance) == same), None)
     if again is None:
         return replace(card, faults=(*card.faults, fault))
     seen = replace(fault, since_seconds=again.since_seconds)
@@ -345,8 +349,13 @@ def _xid(health: Health, xid: Xid, now_seconds: float, rules: HealthRules) -> He
     if rule.action is XidAction.REPORT or uuid is None:
         whose = text if uuid is not None else f"{text} of card {xid.uuid or 'unknown'}"
         return HealthStep(health, (Change(ChangeKind.NOTICE, uuid, reason, whose),))
-    fault = Fault(reason, text, rule.recovery, now_seconds, now_seconds)
-    after = _with_card(health, uuid, lambda card: with_fault(card, fault))
+    after = health
+    for instance in xid.instances or ("",):
+        whose = f" of MIG instance {instance}" if instance else ""
+        fault = Fault(
+            reason, text + whose, rule.recovery, now_seconds, now_seconds, instance=instance
+        )
+        after = _with_card(after, uuid, partial(with_fault, fault=fault))
     return HealthStep(after, _changes(health, after))
 
 
@@ -384,8 +393,8 @@ def _changes(before: Health, after: Health) -> tuple[Change, ...]:
 
 def _card_changes(was: CardHealth | None, card: CardHealth) -> list[Change]:
     uuid, new = card.uuid, list[Change]()
-    known = {fault.reason for fault in was.faults} if was is not None else set()
-    for fault in (each for each in card.faults if each.reason not in known):
+    known = {(f.reason, f.instance) for f in was.faults} if was is not None else set()
+    for fault in (f for f in card.faults if (f.reason, f.instance) not in known):
         own = _PROBE_CURES.get(fault.reason) if fault.recovery is Recovery.PROBE else None
         cure = own or _CURES[fault.recovery]
         new.append(Change(ChangeKind.FAULT, uuid, fault.reason, fault.text, cure))

@@ -94,6 +94,7 @@ class Fault:
         reason: One CamelCase word.
         is_action_asked: NVML has asked for a recovery action since.
         is_probed: The card has answered a probe since, so it is known what NVML asks for.
+        instance: UUID of the MIG instance that is out alone; "" for the whole card.
     """
 
     reason: str
@@ -103,6 +104,7 @@ class Fault:
     last_seconds: float
     is_action_asked: bool = False
     is_probed: bool = False
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,11 @@ class CardHealth:
     clean_since_seconds: float | None = None
     is_shown: bool = True
     recovery_action: int | None = None
+
+    @property
+    def own_faults(self) -> tuple[Fault, ...]:
+        """Those of the whole card."""
+        return tuple(fault for fault in self.faults if not fault.instance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +173,12 @@ class Health:
             return UNANSWERED
         if card is None:
             return "Absent"
-        return card.faults[0].reason if card.faults else ""
+        return card.own_faults[0].reason if card.own_faults else ""
+
+    @property
+    def instances_out(self) -> dict[str, Fault]:
+        """UUID -> fault of each MIG instance that has one."""
+        return {f.instance: f for card in self.cards for f in card.faults if f.instance}
 
     def is_healthy(self, uuid: str) -> bool:
         """Whether slices of the card may be given away."""

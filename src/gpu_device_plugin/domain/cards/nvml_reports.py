@@ -96,10 +96,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """The driver reported an XID; without a UUID the library did not say of which card."""
+    """The driver reported an XID; without a UUID the library did not say of which card.
+
+    `instances` are the MIG instances that it named; none for the whole card.
+    """
 
     uuid: str | None
     code: int
+    instances: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

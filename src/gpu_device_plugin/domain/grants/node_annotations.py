@@ -67,7 +67,7 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     """
     ordered = sorted(cards, key=lambda card: card.index)
     entries = [
-        _card(card, healthy.get(card.uuid, False), terms, replicas)
+        _card(card, healthy, terms, replicas)
         | _by_claims(by_claims.get(card.uuid), terms)
         | ({"memory_by": memory_by[card.uuid]} if card.uuid in memory_by else {})
         | ({"fault": faults[card.uuid]} if card.uuid in faults else {})
@@ -85,12 +85,9 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
 
 
 def _card(
-    card: Card,
-    is_healthy: bool,  # noqa: FBT001
-    terms: NodeTerms,
-    replicas: Mapping[str, int],
+    card: Card, healthy: Mapping[str, bool], terms: NodeTerms, replicas: Mapping[str, int]
 ) -> dict[str, object]:
-    is_cut = card.hardware.is_mig
+    is_cut, is_healthy = card.hardware.is_mig, healthy.get(card.uuid, False)
     entry: dict[str, object] = {
         "index": card.index,
         "uuid": card.uuid,
@@ -106,7 +103,7 @@ def _card(
                 "index": each.index,
                 "profile": each.profile,
                 "memory_mib": each.memory_mib,
-                "healthy": is_healthy,
+                "healthy": healthy.get(each.uuid, is_healthy),
                 **_replicas(each.uuid, replicas),
             }
             for each in card.hardware.instances

@@ -121,7 +121,12 @@ class NodeState:
 
     @property
     def healthy(self) -> dict[str, bool]:
-        return {c.uuid: not self.faults and c.uuid not in self.unhealthy for c in self.cards}
+        """UUID -> whether it may be given away, of cards and of MIG instances."""
+        return {
+            uuid: not self.faults and not {card.uuid, uuid} & self.unhealthy.keys()
+            for card in self.cards
+            for uuid in (card.uuid, *(instance.uuid for instance in card.hardware.instances))
+        }
 
     @property
     def is_leaving(self) -> bool:

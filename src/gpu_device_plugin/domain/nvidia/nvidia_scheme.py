@@ -113,8 +113,8 @@ class NvidiaScheme(KubeletChoosesDevices):
         healthy = state.healthy
 
         def group(device: Offered) -> DeviceGroup:
-            card = device.card
-            return DeviceGroup((device.id,), healthy[card.uuid], card.uuid, card.hardware.numa_node)
+            card, is_healthy = device.card, healthy[device.uuid]
+            return DeviceGroup((device.id,), is_healthy, card.uuid, card.hardware.numa_node)
 
         offered = self._offers(state).resources
         return tuple(Pool(name, tuple(map(group, devices))) for name, devices in offered.items())
