@@ -84,7 +84,7 @@ TABLES = {
     ),
     "Annotations of a Node": (
         Key(node_annotations.CARDS_ANNOTATION, AGENT, COUNTERS, "the cards as JSON: mode, unit, and of each card index, uuid, model, memory, units, health; version 2, for cards that are cut or replicated, has `instances` and `replicas` too; a card that [claims](dra.md#what-people-and-tools-see) give has `allocation_api` and `claimed`, a card out of service has `fault`: why and since when"),
-        Key(holdings_annotation.HOLDINGS_ANNOTATION, AGENT, COUNTERS, "what pods hold, as JSON by pod uid: `slices` (card index: units and percent), `devices` (UUIDs), `exclusive`, `claims`; at most 64 KiB. It counts before the pods' own annotations, which their tenants can write"),
+        Key(holdings_annotation.HOLDINGS_ANNOTATION, AGENT, COUNTERS, "what pods hold, as JSON: `cards` (UUIDs of cards and instances), and `pods` by uid with `slices` (place in `cards`: units and percent), `devices` (places), `exclusive`, `claims`; at most 64 KiB. It counts before the pods' own annotations, which their tenants can write"),
         Key(labels.FEATURES_ANNOTATION, AGENT, AGENT, f"which {_FEATURES} the agent wrote, without `nvidia.com/`"),
         Key(model_catalogue.SERIES_ANNOTATION, CONTROLLER, CONTROLLER, "the series that the controller wrote into the label"),
         Key(node_annotations.UNINSTALL_ANNOTATION, "helm's hook", AGENT, "uid of the DaemonSet whose agents withdraw"),

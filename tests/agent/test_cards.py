@@ -292,6 +292,29 @@ async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -
         await rig.until_offered(ALL, 30)
 
 
+async def test_what_pods_hold_is_told_of_cards_that_have_other_numbers_now() -> None:
+    """The node names them by UUID; a pod's annotations, which have numbers, are written again."""
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
+        for name in ("a", "b"):
+            assert (await rig.admit(name, slice_of(12, 30))).is_admitted
+        uuid = rig.card_of("b")
+        assert uuid != rig.card_of("a")
+
+        def told() -> tuple[str, ...]:
+            """By the pod's annotation and by the node's."""
+            of_pod = rig.annotations("/api/v1/namespaces/default/pods/b")
+            held = json.loads(rig.annotations().get("gpu-device-plugin/holdings", "{}"))
+            slices = held.get("pods", {}).get(rig.uid("b"), {}).get("slices", {})
+            named = [held["cards"][int(place)] for place in slices]
+            return of_pod.get("scheduler.framework.gpushare.allocation", ""), *named[:1]
+
+        await until(lambda: told() == ('{"0":{"1":12}}', uuid), 20, told)
+        rig.cards.unplug(0)
+        await until(lambda: told() == ('{"0":{"0":12}}', uuid), 30, told)
+        rig.cards.plug(0)
+        await until(lambda: told() == ('{"0":{"1":12}}', uuid), 30, told)
+
+
 async def test_a_new_driver_ends_the_agent_for_re_injection() -> None:
     """The container must be made again with the libraries of the driver that is there now."""
     async with running_rig() as rig:

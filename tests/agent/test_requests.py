@@ -1,5 +1,6 @@
 """A pod gets its slice, or a text that says why not."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from tools.harness.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
-from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION, parse_holdings
+from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 
@@ -152,8 +153,8 @@ async def test_a_sidecar_keeps_units_beside_those_that_an_init_container_hands_o
         assert len(frozenset().union(*(g.ids(MEM) for g in rig.grants()))) == 11
 
         async def is_told() -> bool:
-            told = parse_holdings(rig.annotations().get(HOLDINGS_ANNOTATION, ""))
-            return [h.by_card for h in told.values()] == [{0: (11, 60)}]
+            told = json.loads(rig.annotations().get(HOLDINGS_ANNOTATION, "{}"))
+            return bool(told) and list(told["pods"].values()) == [{"slices": {"0": [11, 60]}}]
 
         await until(is_told, 10, lambda: rig.annotations().get(HOLDINGS_ANNOTATION))
         for number in range(3):

@@ -34,7 +34,6 @@ from tools.harness.waiting import until
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
-from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.grants.grant import Enforcers, UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings_annotation import Holding, holdings_annotation
@@ -651,7 +650,7 @@ async def test_who_enforces_a_slice_and_the_slices_of_a_node_is_told(cluster: Cl
     notes["gpu-device-plugin/cards"] = json.dumps(cards)
     uid = cluster.server.objects["/api/v1/namespaces/ns/pods/batch"]["metadata"]["uid"]
     by = Enforcers("driver", "library")
-    held = Holding({CardIndex(1): UnitsAndPercent(Units(12), 40)}, enforcers=(by,))
+    held = Holding({"GPU-gpu-a-1": UnitsAndPercent(Units(12), 40)}, enforcers=(by,))
     notes["gpu-device-plugin/holdings"] = holdings_annotation({uid: held})
     await cluster.server.put("/api/v1/nodes/gpu-a", value)
 

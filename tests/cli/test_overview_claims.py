@@ -11,7 +11,6 @@ from tools.harness.api_server import ApiRequest, kubeconfig, running, status
 from tools.harness.objects import Json, claiming, held, node, pod
 
 from gpu_device_plugin.cli.overview import inspect_cgpu
-from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings_annotation import (
@@ -88,7 +87,7 @@ async def test_a_whole_card_by_a_claim_is_shown_once_with_all_of_its_units(
     """Its node's agent tells it as a card and as what is held of one."""
     made = ready(node("dra", 2, by_claims=(0, 1), claimed={1: (15, 100)}))
     told = Holding(
-        {CardIndex(1): UnitsAndPercent(Units(15), 100)}, ("GPU-dra-1",), is_by_claims=True
+        {"GPU-dra-1": UnitsAndPercent(Units(15), 100)}, ("GPU-dra-1",), is_by_claims=True
     )
     made["metadata"]["annotations"][HOLDINGS_ANNOTATION] = holdings_annotation({"uid-whole": told})
     await cluster.server.put("/api/v1/nodes/dra", made)

@@ -79,7 +79,8 @@ class Cluster:
         """A node is there, is another one, is gone, or its annotation cannot be read."""
         told = "{" if self.maybe(3) else self.draw.choice(self.kinds)
         slices = {"0": [self.draw.randint(1, 9), 20]}
-        holdings = {"version": 1, "pods": {f"uid-p{self.draw.randrange(9)}": {"slices": slices}}}
+        pods = {f"uid-p{self.draw.randrange(9)}": {"slices": slices}}
+        holdings = {"version": 1, "cards": [f"GPU-{self.draw.randrange(9)}"], "pods": pods}
         says = json.dumps(holdings) if self.maybe(20) else ""
         node = ClusterNode(name, told, self.draw.choice(self.labels), holdings=says)
         self.ledger.node_changed(name, None if self.maybe(8) else node)

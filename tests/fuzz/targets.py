@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+from tests.domain.words import V100_MIB, cards
 
 from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.region import read_region
@@ -33,6 +34,9 @@ from gpu_device_plugin.overview.slice_use import series, slices
 from gpu_device_plugin.settings.nvidia_configuration import read_config_file
 
 Parser = Callable[[bytes], object]
+
+
+_CARDS = cards(V100_MIB, V100_MIB)
 
 
 @cache
@@ -97,7 +101,7 @@ TARGETS: dict[str, Parser] = {
     "extender-bind": read_binding,
     "extender-filter": read_question,
     "extender-preempt": read_preemption,
-    "holdings": lambda content: parse_holdings(content.decode("utf-8", "replace")) or None,
+    "holdings": lambda content: parse_holdings(content.decode("utf-8", "replace"), _CARDS) or None,
     "metrics": _metrics,
     "node-cards": _node,
     "nvidia-config": lambda content: read_config_file(_file(content)),

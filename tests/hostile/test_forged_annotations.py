@@ -2,13 +2,14 @@
 
 import json
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 from tests.controller.replica import Running, a_controller
-from tests.domain.words import grant
+from tests.domain.words import V100_MIB, cards, grant
 from tests.held import changed
 from tools.harness.api_server import ApiRequest, status
 from tools.harness.objects import Json, held, node, pod
@@ -39,12 +40,17 @@ from gpu_device_plugin.domain.grants.holdings_annotation import (
     is_complete,
     parse_holdings,
 )
-from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION, MOST_ON_A_NODE
+from gpu_device_plugin.domain.grants.node_annotations import (
+    CARDS_ANNOTATION,
+    MOST_ON_A_NODE,
+    parse_offer,
+)
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.overview.node_cards import node_cards
 
 CARDS = 8
+EIGHT = cards(*[V100_MIB] * CARDS)
 KIB = 1024
 MOST_TOTAL = 256 * KIB
 """What the API server takes as the annotations of one object."""
@@ -64,7 +70,7 @@ def forged(name: str = "greedy", **annotations: str) -> Json:
     return pod(name, 8, 30, on="n1", annotations={**EVERYWHERE, **annotations})
 
 
-def told(made: Json, **by_uid: Holding) -> Json:
+def told(made: Json, **by_uid: Holding[str]) -> Json:
     """The node with what its agent says that pods hold."""
     text = holdings_annotation({uid.replace("_", "-"): each for uid, each in by_uid.items()})
     made["metadata"]["annotations"][HOLDINGS_ANNOTATION] = text
@@ -127,7 +133,7 @@ async def test_a_label_for_several_cards_multiplies_no_compute(
 
 async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> None:
     """Before the pod is seen or after, and whatever the tenant writes next, 50 times."""
-    holding = Holding({CardIndex(2): UnitsAndPercent(Units(8), 30)})
+    holding = Holding({"GPU-n1-2": UnitsAndPercent(Units(8), 30)})
     first = told(node("n1", CARDS), uid_greedy=holding)
     async with a_controller(tmp_path, (first,), (forged(),)) as found:
         assert free(found) == ON_CARD_2
@@ -136,7 +142,7 @@ async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> N
         await found.server.put(
             "/api/v1/nodes/n1",
             told(
-                node("n1", CARDS), uid_greedy=Holding({CardIndex(5): UnitsAndPercent(Units(8), 30)})
+                node("n1", CARDS), uid_greedy=Holding({"GPU-n1-5": UnitsAndPercent(Units(8), 30)})
             ),
         )
         moved = [(15, 100)] * 5 + [(7, 70)] + [(15, 100)] * 2
@@ -154,10 +160,26 @@ async def test_what_the_agent_says_wins_whenever_it_says_it(tmp_path: Path) -> N
         assert answer["NodeNames"] == ["n1"]
 
 
+async def test_where_a_card_has_another_number_its_pods_are_counted_there(tmp_path: Path) -> None:
+    """A card was unplugged, or the driver loaded in another order: what pods hold stays as it was told."""
+    holding = Holding({"GPU-n1-2": UnitsAndPercent(Units(8), 30)})
+    before = told(node("n1", CARDS), uid_greedy=holding)
+    async with a_controller(tmp_path, (before,), (forged(),)) as found:
+        assert free(found) == ON_CARD_2
+        after = told(node("n1", CARDS), uid_greedy=holding)
+        offered = json.loads(after["metadata"]["annotations"][CARDS_ANNOTATION])
+        offered["cards"] = [
+            {**each, "index": number} for number, each in enumerate(offered["cards"][1:])
+        ]
+        after["metadata"]["annotations"][CARDS_ANNOTATION] = json.dumps(offered)
+        await found.server.put("/api/v1/nodes/n1", after)
+        await until(lambda: free(found) == [(15, 100), (7, 70), *[(15, 100)] * (CARDS - 3)])
+
+
 async def test_nobody_borrows_what_the_agent_says_of_another_pod(tmp_path: Path) -> None:
     """A pod that calls itself the mirror of another has the API server's uid all the same."""
     mirror = pod("greedy", 1, 5, on="n1", annotations={"kubernetes.io/config.mirror": "uid-a"})
-    named = told(node("n1", CARDS), uid_a=Holding({CardIndex(4): UnitsAndPercent(Units(15), 100)}))
+    named = told(node("n1", CARDS), uid_a=Holding({"GPU-n1-4": UnitsAndPercent(Units(15), 100)}))
     victim = pod("a", 15, 100, on="n1")
     async with a_controller(tmp_path, (named,), (victim, mirror)) as found:
         assert free(found) == [(14, 95), *[(15, 100)] * 3, (0, 0), *[(15, 100)] * 3]
@@ -206,7 +228,8 @@ def test_an_annotation_of_any_size_costs_no_more_than_the_longest_honest_one(
     own = work(monkeypatch, lambda text: believed_holds(asking, {ALLOCATION: text}), short, long)
     assert own[0] == own[1] + len(short)
     assert work(monkeypatch, held_devices, '{"0":[]}', '{"0":[]}' + long) == [8, 0]
-    assert work(monkeypatch, parse_holdings, short, long) == [len(short), 0]
+    read = partial(parse_holdings, cards=EIGHT)
+    assert work(monkeypatch, read, short, long) == [len(short), 0]
 
 
 def test_a_pod_of_which_a_container_is_still_to_come_is_not_named() -> None:
@@ -227,15 +250,15 @@ def test_a_pod_of_which_a_container_is_still_to_come_is_not_named() -> None:
 
 @pytest.mark.parametrize("pods", [100, 10_000])
 def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(pods: int) -> None:
-    by_uid = {
-        f"uid-{n}": Holding({CardIndex(n % 8): UnitsAndPercent(Units(2), 30)}, (), n % 2 == 0)
-        for n in range(pods)
-    }
-    text = holdings_annotation(by_uid)
+    share = UnitsAndPercent(Units(2), 30)
+    text = holdings_annotation(
+        {f"uid-{n}": Holding({f"GPU-{n % 8}": share}, (), n % 2 == 0) for n in range(pods)}
+    )
     assert text is not None
     assert len(text) <= MOST_ON_A_NODE
-    read = parse_holdings(text)
-    assert read.items() <= by_uid.items()
+    read = parse_holdings(text, EIGHT)
+    meant = {f"uid-{n}": Holding({CardIndex(n % 8): share}, (), n % 2 == 0) for n in range(pods)}
+    assert read.items() <= meant.items()
     assert len(read) == pods or len(read) > 900
 
 
@@ -245,42 +268,66 @@ def test_the_nodes_annotation_has_a_bound_and_says_of_each_pod_all_or_nothing(po
         "",
         "[]",
         '{"pods":[]}',
-        '{"pods":{"u":[]}}',
-        '{"pods":{"u":{"slices":[]}}}',
-        '{"pods":{"u":{"slices":{"0":[1]}}}}',
-        '{"pods":{"u":{"slices":{"0":[1,true]}}}}',
-        '{"pods":{"u":{"slices":{"0":[1,1e3]}}}}',
-        '{"pods":{"u":{"slices":{"0":[1,9999999999999]}}}}',
-        '{"pods":{"u":{"slices":{"-1":[1,5]}}}}',
-        '{"pods":{"u":{"slices":{"0":[-2,30]}}}}',
-        '{"pods":{"u":{"devices":[1]}}}',
+        '{"pods":{"u":{}}}',
+        '{"cards":["GPU-0",1],"pods":{"u":{}}}',
+        '{"cards":{"0":"GPU-0"},"pods":{"u":{}}}',
+        json.dumps({"cards": ["GPU-0"] * 300, "pods": {"u": {}}}),
+        json.dumps({"cards": ["GPU-0" * 20], "pods": {"u": {}}}),
+        '{"cards":["GPU-0"],"pods":{"u":[]}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":[]}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":{"0":[1]}}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":{"0":[1,true]}}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":{"0":[1,1e3]}}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":{"0":[1,9999999999999]}}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":{"-1":[1,5]}}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":{"0":[-2,30]}}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"slices":{"1":[1,5]}}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"devices":[1]}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"devices":[true]}}}',
+        '{"cards":["GPU-0"],"pods":{"u":{"devices":["GPU-0"]}}}',
         "[" * 60_000,
     ],
-    ids=lambda text: text[:40],
+    ids=lambda text: text[:60],
 )
 def test_a_nodes_annotation_that_no_agent_writes_says_nothing(text: str) -> None:
-    assert parse_holdings(text) == {}
+    assert parse_holdings(text, EIGHT) == {}
+
+
+def test_shares_of_a_card_that_the_node_does_not_have_now_are_left_out() -> None:
+    """One that was unplugged, for instance; the pod still counts as told."""
+    share = UnitsAndPercent(Units(2), 30)
+    text = holdings_annotation({"u": Holding({"GPU-gone": share, "GPU-7": share})}) or ""
+    assert parse_holdings(text, EIGHT) == {"u": Holding({CardIndex(7): share})}
+    assert parse_holdings(text, ())["u"].by_card == {}
 
 
 @pytest.mark.parametrize("times", [50, 200])
 def test_a_node_that_writes_its_annotation_again_and_again_fills_no_memory(times: int) -> None:
     """What pods hold alike is kept once for all; a long entry is not kept for others."""
+    most = cards(*[V100_MIB] * 36)
     tracemalloc.start()
     try:
         for number in range(times):
-            many = {"devices": [f"{number:x}-{each:x}" for each in range(250)]}
-            long = {"devices": [f"{number:x}" * 1000]}
-            cards = {"slices": {str(card): [number, 5] for card in range(36)}}
-            pods = {"a": many, "b": long, "c": cards, "d": {"devices": ["GPU-1"] * 5000}}
-            assert set(parse_holdings(json.dumps({"version": 1, "pods": pods}))) == {"a", "c"}
+            uuids = [*(card.uuid for card in most), *(f"{number:x}-{n:x}" for n in range(250))]
+            many = {"devices": list(range(36, 286))}
+            beyond = {"slices": {"286": [number, 5]}}
+            slices = {"slices": {str(card): [number, 5] for card in range(36)}}
+            pods = {"a": many, "b": beyond, "c": slices, "d": {"devices": [1] * 5000}}
+            text = json.dumps({"version": 1, "cards": uuids, "pods": pods})
+            assert set(parse_holdings(text, most)) == {"a", "c"}
+            assert not parse_holdings(text.replace("GPU-1", "GPU-1" * 1000), most)
         assert tracemalloc.get_traced_memory()[0] < MOST_ON_A_NODE * 2
     finally:
         tracemalloc.stop()
 
 
-def holdings_at(rig: Rig) -> dict[str, Holding]:
+def holdings_at(rig: Rig) -> dict[str, Holding[CardIndex]]:
     """What the agent says on its node."""
-    return dict(parse_holdings(rig.annotations().get(HOLDINGS_ANNOTATION, "")))
+    told = rig.annotations()
+    if HOLDINGS_ANNOTATION not in told:
+        return {}
+    cards = parse_offer(NODE, told[CARDS_ANNOTATION], {}).cards
+    return dict(parse_holdings(told[HOLDINGS_ANNOTATION], cards))
 
 
 def full(rig: Rig) -> Any:
@@ -397,12 +444,12 @@ async def test_a_tenant_that_repeats_its_patch_changes_nothing_of_what_the_node_
     ],
 )
 def test_whole_cards_are_shown_as_held_by_the_agents_word_or_as_many_as_the_pod_asks_for(
-    asked: int, uuids: tuple[str, ...], says: Holding | None, holds: set[int]
+    asked: int, uuids: tuple[str, ...], says: Holding[str] | None, holds: set[int]
 ) -> None:
     ref = PodRef("ns", "greedy", "u")
     notes = {DEVICES_ANNOTATION: json.dumps({"0": uuids})}
     taker = ClusterPod(PodRequest(ref, ()), "n1", notes, "", {"nvidia.com/gpu": asked})
-    cards = node("n1", mode="default")["metadata"]["annotations"][CARDS_ANNOTATION]
+    offered = node("n1", mode="default")["metadata"]["annotations"][CARDS_ANNOTATION]
     holdings = holdings_annotation({"u": says} if says else {}) or ""
-    view = node_cards(ClusterNode("n1", cards, {}, holdings=holdings), [taker])
+    view = node_cards(ClusterNode("n1", offered, {}, holdings=holdings), [taker])
     assert {card.index for card in view.cards if ref in card.pods} == holds

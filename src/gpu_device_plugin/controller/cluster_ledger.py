@@ -6,6 +6,7 @@ from dataclasses import replace
 import structlog
 
 from gpu_device_plugin.controller.card_arrays import CardArrays, Judged
+from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.fractions.node_fit import (
     Fit,
     Misfit,
@@ -57,7 +58,7 @@ class ClusterLedger:
         self._reserved_milli: dict[PodRef, int] = {}
         self._pods: dict[PodRef, ClusterPod] = {}
         # What each node's agent says: by pod uid.
-        self._holdings: dict[str, Mapping[str, Holding]] = {}
+        self._holdings: dict[str, Mapping[str, Holding[CardIndex]]] = {}
         # Pods whose annotations were found not to agree with their specs: each is told once.
         self._disputed: set[PodRef] = set()
         self._rooms: dict[str, tuple[Room, ...]] = {}
@@ -68,7 +69,6 @@ class ClusterLedger:
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
         told, why_before = None, self.left_out.pop(name, None)
-        self._holdings_changed(name, parse_holdings(node.holdings) if node else {})
         try:
             if node is not None:
                 told = parse_offer(name, node.cards, node.labels)
@@ -76,13 +76,15 @@ class ClusterLedger:
             self.left_out[name] = why = f"node {name} is left out: {error}"
             if why != why_before:  # A node is told again and again.
                 _log.warning("node left out", node=name, error=str(error))
+        holdings = parse_holdings(node.holdings, told.cards) if node and told else {}
+        self._holdings_changed(name, holdings)
         before = self._told.pop(name, None)
         if told is not None:
             self._told[name] = told
         if told != before:
             self._offer(name)
 
-    def _holdings_changed(self, name: str, told: Mapping[str, Holding]) -> None:
+    def _holdings_changed(self, name: str, told: Mapping[str, Holding[CardIndex]]) -> None:
         """The agent says what its pods hold; of one that it names no more, the last word stays."""
         before, bound = self._holdings.pop(name, {}), self._bound.get(name, {})
         if told:

@@ -191,7 +191,7 @@ class NodeCards:
 def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     """A node and the pods that are bound to it; StateError if its annotation of cards cannot be read."""
     offer = parse_offer(node.name, node.cards, node.labels)
-    told = parse_holdings(node.holdings)
+    told = parse_holdings(node.holdings, offer.cards)
     granted = {
         pod.request.ref
         for pod in pods
@@ -222,7 +222,7 @@ def node_cards(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeCards:
     )
 
 
-def _devices(pods: Iterable[ClusterPod], told: Mapping[str, Holding]) -> _Devices:
+def _devices(pods: Iterable[ClusterPod], told: Mapping[str, Holding[CardIndex]]) -> _Devices:
     """UUID of a card or an instance -> the pods that hold it or a replica of it.
 
     What the node's agent says comes first; else a pod's own annotation counts where it names no more
@@ -246,7 +246,7 @@ def _holders(
     index: CardIndex,
     shares: Iterable[tuple[PodRef, Shares]],
     granted: set[PodRef],
-    told: Mapping[str, Holding],
+    told: Mapping[str, Holding[CardIndex]],
 ) -> tuple[PodShare, ...]:
     found = [
         PodShare(

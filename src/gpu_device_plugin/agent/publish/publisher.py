@@ -74,9 +74,9 @@ class Publisher:
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Event()
-        # What was told of a pod last, and by which grants; both by its uid.
-        self._published: dict[str, tuple[Grant, ...]] = {}
-        self._holdings: dict[str, Holding] = {}
+        # What was told of a pod last, by which grants and with which numbers of cards; by its uid.
+        self._published: dict[str, tuple[object, ...]] = {}
+        self._holdings: dict[str, Holding[str]] = {}
 
     def changed(self, *_: object) -> None:
         self._changed.set()
@@ -157,8 +157,10 @@ class Publisher:
             # Without the pod spec the index of the container is not known.
             if grant.pod.uid and grant.pod.name and grant.is_checked:
                 by_pod.setdefault(grant.pod, []).append(grant)
+        shown = [card for card in state.cards if card.is_shown]
+        numbers = {card.uuid: card.index for card in shown}
         for pod, grants in by_pod.items():
-            published = tuple(grants)
+            published = (*grants, numbers)
             if self._published.get(pod.uid) != published:
                 assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
                 assume_time_ns = assume_time_ns or int(self.wall_seconds() * 1e9)
@@ -167,7 +169,6 @@ class Publisher:
                     self.cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
                 devices = held_devices(values.get(DEVICES_ANNOTATION, "{}")).values()
-                shown = [card for card in state.cards if card.is_shown]
                 holding = holding_of(grants, shown, state.unit, {*chain.from_iterable(devices)})
                 # A pod whose init containers alone ask has no annotations, and holds all the same.
                 if values or holding.by_card:

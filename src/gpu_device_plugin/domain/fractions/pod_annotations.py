@@ -277,7 +277,7 @@ def card_count(pod: PodRequest) -> int:
 
 
 def hold_of(
-    pod: PodRequest, annotations: Mapping[str, str], told: Holding | None = None
+    pod: PodRequest, annotations: Mapping[str, str], told: Holding[CardIndex] | None = None
 ) -> PodHold:
     """What a pod that is bound to a node holds there, or will.
 
@@ -308,7 +308,7 @@ def hold_of(
     return PodHold.by_sums(pod, sums, _demands_without_card(pod, left) if is_counted else ())
 
 
-def told_hold(pod: PodRef, told: Holding) -> PodHold:
+def told_hold(pod: PodRef, told: Holding[CardIndex]) -> PodHold:
     """What a pod holds by the word of its node's agent, which names cards and no containers."""
     return PodHold(
         pod, extra=told.by_card, is_exclusive=told.is_exclusive, is_by_claims=told.is_by_claims

@@ -1,6 +1,7 @@
 """What pods hold, as the node's agent says in annotations of the node, and for people of the pod.
 
 Pods' own annotations are their tenants' to write, the node's are not: others count by the node's.
+It names devices by UUID, each once: NVML's indexes change when a card or the driver does.
 """
 
 import json
@@ -8,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from typing import Generic, TypeGuard, TypeVar
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -65,13 +67,15 @@ HOLDINGS_ANNOTATION = "gpu-device-plugin/holdings"
 HOLDINGS_VERSION = 1
 _MOST_DEVICES = 7 * MAX_CARDS
 """Instances of a node whose every card is cut into as many as a card can be."""
+_Named = TypeVar("_Named", str, CardIndex)
+"""How cards are named: an agent has UUIDs, who reads what it says the indexes that they have now."""
 _ENFORCERS = (NOBODY, *(enforcer.value for enforcer in MemoryEnforcer))
 _MOST_SHARED = 16
 """Most cards and devices of a pod that is taken to hold as others do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Generic[_Named]):
     """What one pod holds of a node's devices.
 
     Attributes:
@@ -82,7 +86,7 @@ class Holding:
             containers differ.
     """
 
-    by_card: Mapping[CardIndex, UnitsAndPercent] = field(default_factory=dict)
+    by_card: Mapping[_Named, UnitsAndPercent] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     is_exclusive: bool = False
     is_by_claims: bool = False
@@ -91,22 +95,22 @@ class Holding:
     @property
     def enforcers_text(self) -> str:
         """`memory by driver, compute by library`; empty without a slice."""
-        return " or ".join(map(str, self.enforcers or _usual(self.by_card)))
+        return " or ".join(map(str, self.enforcers or _usual(self.by_card.values())))
 
 
 def holding_of(
     grants: Sequence[Grant], cards: Iterable[Card], unit: MemoryUnit, devices: Collection[str]
-) -> Holding:
+) -> Holding[str]:
     """What a pod holds by its grants.
 
     Shares of cards that are not among `cards` are left out; `devices` is what the pod holds whole.
     """
-    index = {card.uuid: card.index for card in cards}
+    known = {card.uuid for card in cards}
     use = sum_holds(chain.from_iterable(grant.holds for grant in grants))
     by_card = {
-        index[uuid]: UnitsAndPercent(unit.count(each.memory_mib), each.core_percent)
+        uuid: UnitsAndPercent(unit.count(each.memory_mib), each.core_percent)
         for uuid, each in use.items()
-        if uuid in index and (each.memory_mib or each.core_percent)
+        if uuid in known and (each.memory_mib or each.core_percent)
     }
     enforcers = tuple(sorted({g.enforcers for g in grants if not {*g.devices} <= {*devices}}))
     return Holding(
@@ -114,7 +118,7 @@ def holding_of(
         tuple(sorted(devices)),
         any(each.is_exclusive for each in use.values()),
         all(grant.holder.claim for grant in grants),
-        () if enforcers == _usual(by_card) else enforcers,
+        () if enforcers == _usual(by_card.values()) else enforcers,
     )
 
 
@@ -126,51 +130,67 @@ def is_complete(grants: Sequence[Grant], spec: PodRequest | None) -> bool:
     return spec is not None and granted >= {c.name for c in spec.containers if c.asks}
 
 
-def holdings_annotation(by_uid: Mapping[str, Holding]) -> str | None:
+def holdings_annotation(by_uid: Mapping[str, Holding[str]]) -> str | None:
     """The annotation's value by pod uid, as compact JSON; None where nothing is held.
 
     What is beyond `MOST_ON_A_NODE` is left out: these pods count by their own annotations, where
     these agree with the pod spec.
 
-    >>> holdings_annotation({"u1": Holding({0: UnitsAndPercent(2, 30)})})
-    '{"version":1,"pods":{"u1":{"slices":{"0":[2,30]}}}}'
+    >>> holdings_annotation({"u1": Holding({"GPU-a": UnitsAndPercent(2, 30)})})
+    '{"version":1,"cards":["GPU-a"],"pods":{"u1":{"slices":{"0":[2,30]}}}}'
     """
-    head = f'{{"version":{HOLDINGS_VERSION},"pods":{{'
+    held = {uuid for each in by_uid.values() for uuid in (*each.by_card, *each.devices)}
+    place = {uuid: number for number, uuid in enumerate(sorted(held))}
+    head = f'{{"version":{HOLDINGS_VERSION},"cards":{compact([*place])},"pods":{{'
     entries, left = [], MOST_ON_A_NODE - len(head) - 2
     for uid, holding in sorted(by_uid.items()):
-        entry = f"{json.dumps(uid)}:{compact(_plain(holding))}"
+        entry = f"{json.dumps(uid)}:{compact(_plain(holding, place))}"
         if len(entry) + 1 <= left:
             entries.append(entry)
             left -= len(entry) + 1
     return f"{head}{','.join(entries)}}}}}" if entries else None
 
 
-def _plain(holding: Holding) -> dict[str, object]:
+def _plain(holding: Holding[str], place: Mapping[str, int]) -> dict[str, object]:
     plain: dict[str, object] = {}
     if holding.by_card:
-        plain["slices"] = {str(card): share for card, share in sorted(holding.by_card.items())}
+        plain["slices"] = {str(place[uuid]): n for uuid, n in sorted(holding.by_card.items())}
     if holding.devices:
-        plain["devices"] = holding.devices
+        plain["devices"] = [place[uuid] for uuid in holding.devices]
     if holding.enforcers:
         plain["enforcers"] = holding.enforcers
     flags = {"exclusive": holding.is_exclusive, "claims": holding.is_by_claims}
     return plain | {key: True for key, is_set in flags.items() if is_set}
 
 
-def _usual(by_card: Mapping[CardIndex, UnitsAndPercent]) -> tuple[Enforcers, ...]:
+def _usual(shares: Collection[UnitsAndPercent]) -> tuple[Enforcers, ...]:
     """Who enforces slices where nothing else is written."""
-    shares = by_card.values()
     return (usual_enforcers(*(share.percent for share in shares)),) if shares else ()
 
 
-def parse_holdings(text: str) -> Mapping[str, Holding]:
-    """What each pod holds, by uid; nothing where `text` is none that an agent writes."""
-    pods = json_object(text, MOST_ON_A_NODE).get("pods")
-    read = {uid: _read(entry) for uid, entry in pods.items()} if isinstance(pods, dict) else {}
+def parse_holdings(text: str, cards: Iterable[Card]) -> Mapping[str, Holding[CardIndex]]:
+    """What each pod holds of `cards`, by uid; nothing where `text` is none that an agent writes."""
+    plain = json_object(text, MOST_ON_A_NODE)
+    named, pods = plain.get("cards"), plain.get("pods")
+    if not isinstance(pods, dict) or not _are_uuids(named):
+        return {}
+    index = {card.uuid: card.index for card in cards}
+    by_place = {str(place): index.get(uuid) for place, uuid in enumerate(named)}
+    read = {uid: _read(entry, named, by_place) for uid, entry in pods.items()}
     return {uid: holding for uid, holding in read.items() if holding is not None}
 
 
-def _read(entry: object) -> Holding | None:
+def _are_uuids(plain: object) -> TypeGuard[list[str]]:
+    return (
+        isinstance(plain, list)
+        and len(plain) <= MAX_CARDS + _MOST_DEVICES
+        and all(isinstance(each, str) and len(each) <= LONGEST_UUID for each in plain)
+    )
+
+
+def _read(
+    entry: object, named: Sequence[str], by_place: Mapping[str, CardIndex | None]
+) -> Holding[CardIndex] | None:
     if not isinstance(entry, dict):
         return None
     slices, devices = entry.get("slices", {}), entry.get("devices", [])
@@ -179,18 +199,21 @@ def _read(entry: object) -> Holding | None:
         return None
     if len(slices) > MAX_CARDS or len(devices) > _MOST_DEVICES:
         return None
-    shares = [
-        (CardIndex(int(card)), UnitsAndPercent(*share))
-        for card, share in slices.items()
-        if card.isascii() and card.isdecimal() and len(card) < 5 and _is_share(share)
-    ]
-    are_uuids = all(isinstance(each, str) and len(each) <= LONGEST_UUID for each in devices)
-    if len(shares) < len(slices) or not are_uuids:
+    are_named = slices.keys() <= by_place.keys() and all(
+        type(each) is int and 0 <= each < len(named) for each in devices
+    )
+    if not are_named or not all(map(_is_share, slices.values())):
         return None
+    shares = [
+        (index, UnitsAndPercent(*share))
+        for place, share in slices.items()
+        if (index := by_place[place]) is not None
+    ]
     flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
     # A large one is the pod's own: what is kept for all outlives the annotation.
     made = _one_copy if len(shares) + len(devices) <= _MOST_SHARED else _holding
-    return made(tuple(shares), tuple(devices), flags, tuple(Enforcers(*each) for each in by))
+    whole = tuple(named[each] for each in devices)
+    return made(tuple(shares), whole, flags, tuple(Enforcers(*each) for each in by))
 
 
 def _are_enforcers(plain: object) -> bool:
@@ -212,7 +235,7 @@ def _holding(
     devices: tuple[str, ...],
     flags: frozenset[str],
     enforcers: tuple[Enforcers, ...],
-) -> Holding:
+) -> Holding[CardIndex]:
     return Holding(dict(shares), devices, "exclusive" in flags, "claims" in flags, enforcers)
 
 
